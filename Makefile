@@ -1,0 +1,91 @@
+# make demo   the main job: from an ONNX file to a placement that runs on two devices
+# make test   everything that CI checks
+# Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
+
+PYTHON ?= python3
+CXX ?= g++
+# Only the tests need torch (for models from transformers). PyPI's Linux build of it brings CUDA, gigabytes; to avoid that:
+# make test TORCH_OPTIONS="--index-url https://download.pytorch.org/whl/cpu"
+TORCH_OPTIONS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
+
+CPP_CORE := $(wildcard cpp_ext/*.cpp cpp_ext/*.hpp)
+CPP_TESTS := $(wildcard cpp_ext/tests/*.cpp)
+# Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
+CPP_TESTED := $(filter-out cpp_ext/bindings.cpp,$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
+PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth $(CPP_CORE) \
+           $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json')
+PYTHON_FILES := setup.py $(wildcard ov_hsdag tests samples benchmarks)
+SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+
+DEMO := build/demo
+ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
+
+.NOTPARALLEL:
+.PHONY: demo test lint format native-test pytest clean
+
+demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
+demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
+demo: $(VENV)/.installed $(VENV)/.demo
+	rm -rf $(DEMO)
+	mkdir -p $(DEMO)
+	python samples/python/export_resnet50.py $(DEMO)/resnet50.onnx
+	ovc $(DEMO)/resnet50.onnx --placement HETERO:CPU_A,CPU_B --placement_objective throughput \
+	    --output_model $(DEMO)/resnet50.xml
+	python samples/python/throughput.py $(DEMO)/resnet50.xml HETERO:CPU_A,CPU_B CPU_A CPU_B
+
+# Two devices of one core each, whatever the machine has.
+DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
+
+test: lint native-test pytest
+
+pytest: $(VENV)/.test $(VENV)/.installed
+	$(BIN)/pytest
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check $(PYTHON_FILES)
+	$(BIN)/ruff format --check $(PYTHON_FILES)
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP_CORE) $(CPP_TESTS)
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix $(PYTHON_FILES)
+	$(BIN)/ruff format $(PYTHON_FILES)
+	$(BIN)/clang-format -i $(CPP_CORE) $(CPP_TESTS)
+
+native-test: build/native-test
+	build/native-test
+
+build/native-test: $(CPP_CORE) $(CPP_TESTS)
+	mkdir -p build
+	$(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext $(CPP_TESTED) -pthread -o $@
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# The package as users get it: a wheel. What an earlier build left goes first, because setuptools would pack modules that
+# are gone, and keep a native core that other options built.
+INSTALL = rm -rf build/lib* build/temp* build/bdist* && $(PIP)
+
+$(VENV)/.installed: $(PACKAGE) constraints.txt $(VENV)/.created
+	$(INSTALL) .
+	touch $@
+
+$(VENV)/.demo: constraints.txt $(VENV)/.created
+	$(PIP) onnx
+	touch $@
+
+# Our compiler's warnings are errors in the tests, and in them alone (see setup.py).
+test pytest lint format: export OV_HSDAG_WERROR := 1
+
+$(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.created
+	$(PIP) torch $(TORCH_OPTIONS)
+	$(INSTALL) ".[test]"
+	touch $(VENV)/.installed $@
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,18 @@
+// Groups of nodes that are placed together.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace ov_hsdag {
+
+// HSDAG's co-location rule (paper, section on graph coarsening) on top of given groups: where A's only successor is B
+// and B's only predecessor is A, they become one group. Two groups merge only when `label` agrees (devices that support
+// them). group: [nodes] dense numbers; label: [groups]. Returns [nodes] dense group numbers.
+std::vector<std::int32_t> colocate_chains(const Graph& graph, std::span<const std::int32_t> group,
+                                          std::span<const std::int64_t> label);
+
+}  // namespace ov_hsdag

@@ -1,0 +1,47 @@
+// The computation graph as flat arrays. Nodes are numbered in topological order.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ov_hsdag {
+
+// Kinds that HETERO's splitting rule treats differently. Values are shared with ov_hsdag.graph.NodeKind.
+enum class NodeKind : std::uint8_t { kOp = 0, kParameter = 1, kConstant = 2, kResult = 3, kSink = 4 };
+
+// One entry per input port ("edge") and per output port, so that two edges between the same nodes stay apart: the
+// splitting rule works on input ports, transfers on output tensors.
+struct Graph {
+    std::vector<NodeKind> kind;              // [nodes]
+    std::vector<std::int32_t> input_ptr;     // [nodes + 1]
+    std::vector<std::int32_t> input_output;  // [edges] output port that feeds the input
+    std::vector<std::int32_t> output_ptr;    // [nodes + 1]
+    std::vector<std::int64_t> output_bytes;  // [outputs]
+    std::vector<std::int64_t> weight_bytes;  // [nodes]
+
+    // Derived by the constructor.
+    std::vector<std::int32_t> source;         // [edges] node that feeds the input
+    std::vector<std::int32_t> target;         // [edges] node that owns the input
+    std::vector<std::int32_t> output_node;    // [outputs]
+    std::vector<std::int32_t> consumers;      // [outputs] number of inputs fed
+    std::vector<std::int32_t> consumer_ptr;   // [outputs + 1]
+    std::vector<std::int32_t> consumer_node;  // [edges] owners of the inputs that an output feeds, by output
+    std::vector<std::int32_t> compute_users;  // [nodes] number of inputs fed, Results not counted
+
+    std::vector<std::uint8_t> computes;  // [nodes] 1 where an operation is connected to the node, however far away
+
+    // Throws std::invalid_argument where the arrays do not describe a graph in topological order.
+    Graph(std::vector<NodeKind> kinds, std::vector<std::int32_t> input_pointer, std::vector<std::int32_t> inputs,
+          std::vector<std::int32_t> output_pointer, std::vector<std::int64_t> output_sizes,
+          std::vector<std::int64_t> weight_sizes);
+
+    [[nodiscard]] std::int32_t nodes() const { return static_cast<std::int32_t>(kind.size()); }
+    [[nodiscard]] std::int32_t edges() const { return static_cast<std::int32_t>(input_output.size()); }
+    [[nodiscard]] std::int32_t outputs() const { return static_cast<std::int32_t>(output_bytes.size()); }
+    // Parameters and constants: where a submodel can begin without another one's tensors.
+    [[nodiscard]] bool is_graph_input(std::int32_t node) const {
+        return kind[node] == NodeKind::kParameter || kind[node] == NodeKind::kConstant;
+    }
+};
+
+}  // namespace ov_hsdag

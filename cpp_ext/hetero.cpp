@@ -1,0 +1,372 @@
+#include "hetero.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+
+namespace ov_hsdag {
+namespace {
+
+bool intersects(const std::uint64_t* a, const std::uint64_t* b, std::size_t words) {
+    for (std::size_t w = 0; w < words; ++w) {
+        if ((a[w] & b[w]) != 0) return true;
+    }
+    return false;
+}
+
+template <typename Visit>
+void for_each_bit(const std::uint64_t* bits, const std::uint64_t* mask, std::size_t words, Visit visit) {
+    for (std::size_t w = 0; w < words; ++w) {
+        for (std::uint64_t word = bits[w] & mask[w]; word != 0; word &= word - 1) {
+            visit(static_cast<std::int32_t>(w * 64 + static_cast<std::size_t>(std::countr_zero(word))));
+        }
+    }
+}
+
+std::int32_t find_root(std::vector<std::int32_t>& parent, std::int32_t node) {
+    while (parent[node] != node) {
+        parent[node] = parent[parent[node]];
+        node = parent[node];
+    }
+    return node;
+}
+
+void set_bit(std::uint64_t* bits, std::int32_t bit) {
+    bits[static_cast<std::size_t>(bit) / 64] |= std::uint64_t{1} << (static_cast<std::size_t>(bit) % 64);
+}
+
+}  // namespace
+
+Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(rule) {
+    const auto nodes = static_cast<std::size_t>(graph.nodes());
+    affinity_.resize(nodes);
+    border_.resize(static_cast<std::size_t>(graph.edges()));
+    component_.resize(nodes);
+    parent_.resize(nodes);
+    edge_bit_.resize(border_.size());
+    node_bit_.resize(nodes);
+    shared_bit_.resize(nodes);
+    only_consumer_.assign(nodes, -1);
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t from = graph.source[e];
+        if (graph.kind[from] == NodeKind::kConstant && graph.consumers[graph.input_output[e]] == 1) {
+            only_consumer_[from] = graph.target[e];
+        }
+    }
+}
+
+const Split& Splitter::split(const std::uint8_t* device) {
+    split_.sortable = true;
+    std::copy(device, device + graph_.nodes(), affinity_.begin());
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        const std::int32_t to = graph_.target[e];
+        const std::uint8_t from_affinity = affinity_[graph_.source[e]];
+        // A Result goes where its producer is.
+        if (graph_.kind[to] == NodeKind::kResult) affinity_[to] = from_affinity;
+        border_[e] = affinity_[to] != from_affinity;
+    }
+
+    find_components();
+    // Without a cycle among the components no node can see its own component's tensors come back: the per-node rule
+    // has nothing to do. (The converse does not hold, hence the rule for what is left.)
+    if (find_cyclic_components(true)) {
+        std::int32_t rounds = 0;
+        while (split_cycles_once()) {
+            find_components();
+            if (++rounds >= graph_.nodes()) {
+                split_.sortable = false;
+                break;
+            }
+        }
+        if (rule_ == SplitRule::kScc) {
+            while (find_cyclic_components(true)) {
+                isolate_one_node();
+                find_components();
+            }
+        } else {
+            // Constants are compiled into their consumers: no submodel waits for one.
+            split_.sortable = !find_cyclic_components(false) && split_.sortable;
+        }
+    }
+    split_.cyclic.clear();
+    if (!split_.sortable) {
+        for (const std::int32_t component : component_) split_.cyclic.push_back(members_[component]);
+    }
+    number_submodels();
+    return split_;
+}
+
+void Splitter::find_components() {
+    std::iota(parent_.begin(), parent_.end(), 0);
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        if (border_[e] != 0) continue;
+        const std::int32_t a = find_root(parent_, graph_.source[e]);
+        const std::int32_t b = find_root(parent_, graph_.target[e]);
+        // Roots are the smallest node, so that one pass numbers the components.
+        if (a < b) parent_[b] = a;
+        if (b < a) parent_[a] = b;
+    }
+    components_ = 0;
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        const std::int32_t root = find_root(parent_, node);
+        component_[node] = root == node ? components_++ : component_[root];
+    }
+}
+
+void Splitter::collect_dependencies() {
+    const std::int32_t nodes = graph_.nodes();
+    std::int32_t bits = 0;
+    bit_edge_.clear();
+    std::fill(shared_bit_.begin(), shared_bit_.end(), -1);
+    for (std::int32_t node = 0; node < nodes; ++node) {
+        node_bit_[node] = -1;
+        if (!graph_.is_graph_input(node)) continue;
+        const std::int32_t consumer = only_consumer_[node];
+        // A constant whose own edge became a border is on its own and needs its own bit.
+        if (consumer >= 0 && component_[consumer] == component_[node]) {
+            if (shared_bit_[consumer] < 0) {
+                shared_bit_[consumer] = bits++;
+                bit_edge_.push_back(-1);
+            }
+            node_bit_[node] = shared_bit_[consumer];
+        } else {
+            node_bit_[node] = bits++;
+            bit_edge_.push_back(-1);
+        }
+    }
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        edge_bit_[e] = -1;
+        if (border_[e] == 0) continue;
+        edge_bit_[e] = bits++;
+        bit_edge_.push_back(e);
+    }
+
+    words_ = (static_cast<std::size_t>(bits) + 63) / 64;
+    depends_.assign(static_cast<std::size_t>(nodes) * words_, 0);
+    owned_.assign(static_cast<std::size_t>(components_) * words_, 0);
+    produced_.assign(static_cast<std::size_t>(components_) * words_, 0);
+    for (std::int32_t node = 0; node < nodes; ++node) {
+        std::uint64_t* mine = &depends_[static_cast<std::size_t>(node) * words_];
+        if (node_bit_[node] >= 0) {
+            set_bit(mine, node_bit_[node]);
+            set_bit(&owned_[static_cast<std::size_t>(component_[node]) * words_], node_bit_[node]);
+        }
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            const std::int32_t from = graph_.source[e];
+            const std::uint64_t* theirs = &depends_[static_cast<std::size_t>(from) * words_];
+            for (std::size_t w = 0; w < words_; ++w) mine[w] |= theirs[w];
+            if (edge_bit_[e] < 0) continue;
+            set_bit(mine, edge_bit_[e]);
+            set_bit(&owned_[static_cast<std::size_t>(component_[node]) * words_], edge_bit_[e]);
+            set_bit(&produced_[static_cast<std::size_t>(component_[from]) * words_], edge_bit_[e]);
+        }
+    }
+}
+
+bool Splitter::split_cycles_once() {
+    collect_dependencies();
+    const std::size_t words = words_;
+    const auto row = [words](const std::vector<std::uint64_t>& matrix, std::int32_t index) {
+        return &matrix[static_cast<std::size_t>(index) * words];
+    };
+    bool added = false;
+    std::vector<std::int32_t> borders;
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        const std::uint64_t* depends = row(depends_, node);
+        const std::uint64_t* produced = row(produced_, component_[node]);
+        // Tensors that left this component and that the node depends on nevertheless.
+        if (!intersects(depends, produced, words)) continue;
+        bool wanted_ready = false;
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            if (border_[e] != 0) continue;
+            // The edge is no border, so both of its ends lie in this component.
+            const std::int32_t from = graph_.source[e];
+            const std::uint64_t* theirs = row(depends_, from);
+            // Where the source already sees the tensors come back, the cycle closed further up.
+            if (intersects(theirs, produced, words)) continue;
+            const std::uint64_t* owned = row(owned_, component_[node]);
+            if (!wanted_ready) {
+                wanted_ready = true;
+                wanted_.assign(words, 0);
+                for_each_bit(depends, produced, words, [&](std::int32_t bit) {
+                    const std::uint64_t* before = row(depends_, graph_.source[bit_edge_[bit]]);
+                    for (std::size_t w = 0; w < words; ++w) wanted_[w] |= before[w] & owned[w];
+                });
+                if (rule_ == SplitRule::kScc) {
+                    for_each_bit(depends, owned, words, [&](std::int32_t bit) {
+                        const std::int32_t edge = bit_edge_[bit];
+                        if (edge < 0 || component_[graph_.source[edge]] == component_[node]) return;
+                        const std::uint64_t* before = row(depends_, graph_.target[edge]);
+                        for (std::size_t w = 0; w < words; ++w) wanted_[w] |= before[w] & owned[w];
+                    });
+                }
+            }
+            bool reaches = false;
+            for (std::size_t w = 0; w < words && !reaches; ++w) reaches = (wanted_[w] & theirs[w] & owned[w]) != 0;
+            if (!reaches) continue;
+            if (rule_ == SplitRule::kScc && !graph_.is_graph_input(from) &&
+                graph_.consumers[graph_.input_output[e]] == 1) {
+                // A private helper of this node that rests on model inputs alone (a decompressed weight) stays.
+                bool rests_on_graph_inputs = true;
+                for_each_bit(theirs, owned, words, [&](std::int32_t bit) {
+                    const std::int32_t edge = bit_edge_[bit];
+                    rests_on_graph_inputs =
+                        rests_on_graph_inputs && (edge < 0 || graph_.is_graph_input(graph_.source[edge]));
+                });
+                if (rests_on_graph_inputs) continue;
+            }
+            borders.push_back(e);
+            added = true;
+        }
+    }
+    for (const std::int32_t e : borders) border_[e] = 1;
+    return added;
+}
+
+bool Splitter::find_cyclic_components(bool with_constants) {
+    const auto components = static_cast<std::size_t>(components_);
+    const auto connects = [&](std::int32_t e) {
+        return border_[e] != 0 && component_[graph_.source[e]] != component_[graph_.target[e]] &&
+               (with_constants || graph_.kind[graph_.source[e]] != NodeKind::kConstant);
+    };
+    quotient_ptr_.assign(components + 1, 0);
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        if (!connects(e)) continue;
+        ++quotient_ptr_[static_cast<std::size_t>(component_[graph_.source[e]]) + 1];
+    }
+    std::partial_sum(quotient_ptr_.begin(), quotient_ptr_.end(), quotient_ptr_.begin());
+    quotient_edge_.resize(static_cast<std::size_t>(quotient_ptr_.back()));
+    order_.assign(quotient_ptr_.begin(), quotient_ptr_.end() - 1);
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        if (!connects(e)) continue;
+        quotient_edge_[static_cast<std::size_t>(order_[component_[graph_.source[e]]]++)] = component_[graph_.target[e]];
+    }
+
+    // Tarjan's strongly connected components, with explicit stacks: a partition can be thousands of components long.
+    bool cyclic = false;
+    std::int32_t next = 0;
+    members_.assign(components, 0);
+    on_stack_.assign(components, 0);
+    order_.assign(components, -1);
+    low_.assign(components, 0);
+    stack_.clear();
+    frame_.clear();
+    frame_edge_.assign(quotient_ptr_.begin(), quotient_ptr_.end() - 1);
+    const auto open = [&](std::int32_t component) {
+        order_[component] = low_[component] = next++;
+        on_stack_[component] = 1;
+        stack_.push_back(component);
+        frame_.push_back(component);
+    };
+    for (std::int32_t start = 0; start < components_; ++start) {
+        if (order_[start] >= 0) continue;
+        open(start);
+        while (!frame_.empty()) {
+            const std::int32_t at = frame_.back();
+            if (frame_edge_[at] < quotient_ptr_[static_cast<std::size_t>(at) + 1]) {
+                const std::int32_t to = quotient_edge_[static_cast<std::size_t>(frame_edge_[at]++)];
+                if (order_[to] < 0) {
+                    open(to);
+                } else if (on_stack_[to] != 0) {
+                    low_[at] = std::min(low_[at], order_[to]);
+                }
+                continue;
+            }
+            frame_.pop_back();
+            if (!frame_.empty()) low_[frame_.back()] = std::min(low_[frame_.back()], low_[at]);
+            if (low_[at] != order_[at]) continue;
+            const bool alone = stack_.back() == at;
+            while (true) {
+                const std::int32_t member = stack_.back();
+                stack_.pop_back();
+                on_stack_[member] = 0;
+                if (!alone) members_[member] = 1;
+                if (member == at) break;
+            }
+            cyclic = cyclic || !alone;
+        }
+    }
+    return cyclic;
+}
+
+void Splitter::isolate_one_node() {
+    // The rule takes one node out of one cyclic component by making all of its inner inputs borders. It prefers, in
+    // this order: nodes that a tensor of a cyclic component enters; whose inner inputs come from a node with several
+    // users; without a private helper that rests on model inputs; not a link of a chain; few inner inputs; early nodes.
+    const auto rests_on_inputs = [&](std::int32_t node) {
+        if (graph_.is_graph_input(node) || graph_.compute_users[node] != 1) return false;
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            if (!graph_.is_graph_input(graph_.source[e])) return false;
+        }
+        return true;
+    };
+    std::int32_t best = -1;
+    std::array<std::int32_t, 5> best_rank{};
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        if (members_[component_[node]] == 0) continue;
+        std::int32_t inner = 0;
+        bool entered = false;
+        bool shared_source = false;
+        bool helper = false;
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            const std::int32_t from = graph_.source[e];
+            if (border_[e] != 0) {
+                entered = entered || (component_[from] != component_[node] && members_[component_[from]] != 0);
+                continue;
+            }
+            ++inner;
+            shared_source = shared_source || graph_.compute_users[from] > 1;
+            helper = helper || rests_on_inputs(from);
+        }
+        if (inner == 0) continue;
+        const bool link = inner == 1 && graph_.compute_users[node] <= 1;
+        const std::array<std::int32_t, 5> rank{entered ? 0 : 1, shared_source ? 0 : 1, helper ? 1 : 0, link ? 1 : 0,
+                                               inner};
+        if (best < 0 || rank < best_rank) {
+            best = node;
+            best_rank = rank;
+        }
+    }
+    for (std::int32_t e = graph_.input_ptr[best]; e < graph_.input_ptr[best + 1]; ++e) border_[e] = 1;
+}
+
+void Splitter::number_submodels() {
+    // A component becomes a submodel when it has an input, an output or a state; constants left alone are none.
+    std::vector<std::int32_t>& number = order_;
+    number.assign(static_cast<std::size_t>(components_), -1);
+    split_.submodel.assign(component_.size(), -1);
+    split_.submodel_device.clear();
+    const auto add = [&](std::int32_t node) {
+        std::int32_t& id = number[component_[node]];
+        if (id >= 0) return;
+        id = split_.submodels();
+        split_.submodel_device.push_back(affinity_[node]);
+    };
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        const NodeKind kind = graph_.kind[node];
+        if (kind == NodeKind::kParameter || kind == NodeKind::kResult || kind == NodeKind::kSink) add(node);
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            const std::int32_t from = graph_.source[e];
+            // A constant across a border stays an inner node of its consumer's submodel: no tensor is handed over.
+            if (border_[e] == 0 || graph_.kind[from] == NodeKind::kConstant || component_[from] == component_[node])
+                continue;
+            add(from);
+            add(node);
+        }
+    }
+    split_.trivial.assign(split_.submodel_device.size(), 0);
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        // A Parameter that goes straight to a Result, and nowhere else, has no other submodel to be in.
+        const std::int32_t id = number[component_[node]];
+        if (id >= 0 && graph_.computes[node] != 0) split_.trivial[id] = 1;
+    }
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        const std::int32_t id = number[component_[node]];
+        split_.submodel[node] = id;
+        if (id >= 0 && (graph_.kind[node] == NodeKind::kOp || graph_.kind[node] == NodeKind::kSink))
+            split_.trivial[id] = 0;
+    }
+}
+
+}  // namespace ov_hsdag

@@ -1,0 +1,76 @@
+// How OpenVINO's HETERO plugin splits a model whose nodes carry affinities.
+//
+// Re-created from the behaviour of openvinotoolkit/openvino, src/plugins/hetero/src/subgraph_collector.cpp: nodes of
+// equal affinity that are connected form a submodel; where submodels would wait for each other in a cycle, further
+// inputs become borders until the cycle is gone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace ov_hsdag {
+
+// The release that runs the model decides.
+enum class SplitRule : std::uint8_t {
+    kClassic = 0,  // up to 2026.2
+    kScc = 1,      // from 2026.3: inputs where a cycle comes back count as its borders too, and what is still cyclic is
+                   // taken apart node by node
+};
+
+struct Split {
+    std::vector<std::int32_t> submodel;         // [nodes] dense number, -1 for a node in no submodel (a lone constant)
+    std::vector<std::uint8_t> submodel_device;  // [submodels]
+    std::vector<std::uint8_t> trivial;  // [submodels] 1 where it computes nothing (Parameter or Constant → Result)
+    std::vector<std::uint8_t> cyclic;   // [nodes] 1 where the submodel waits for itself; empty when sortable
+    bool sortable = true;               // false: HETERO gives up ("Cannot sort subgraphs!" and the like)
+
+    [[nodiscard]] std::int32_t submodels() const { return static_cast<std::int32_t>(submodel_device.size()); }
+};
+
+class Splitter {
+public:
+    Splitter(const Graph& graph, SplitRule rule);
+
+    // device: [nodes]. The result is valid until the next call. Not thread safe: one Splitter per thread.
+    const Split& split(const std::uint8_t* device);
+
+private:
+    void find_components();
+    // One round of the per-node rule; false when it added no border.
+    bool split_cycles_once();
+    void collect_dependencies();
+    // Fills members_ with the components on cycles of the quotient graph; false when there are none.
+    bool find_cyclic_components(bool with_constants);
+    void isolate_one_node();
+    void number_submodels();
+
+    const Graph& graph_;
+    SplitRule rule_;
+    Split split_;
+
+    std::vector<std::uint8_t> affinity_;   // [nodes]
+    std::vector<std::uint8_t> border_;     // [edges] 1: the input is the border of a submodel
+    std::vector<std::int32_t> component_;  // [nodes] dense number
+    std::vector<std::int32_t> parent_;     // [nodes] union-find
+    std::int32_t components_ = 0;
+
+    // Bit sets over the borders of submodels: one bit per border input, one per Parameter, and one for all constants
+    // that only one node consumes (they reach the same nodes, so the rule cannot tell them apart).
+    std::size_t words_ = 0;
+    std::vector<std::int32_t> edge_bit_;       // [edges] -1: no border
+    std::vector<std::int32_t> node_bit_;       // [nodes] -1: no graph input
+    std::vector<std::int32_t> bit_edge_;       // [bits] -1: graph input
+    std::vector<std::uint64_t> depends_;       // [nodes, words] borders that a node depends on
+    std::vector<std::uint64_t> owned_;         // [components, words] borders of a component
+    std::vector<std::uint64_t> produced_;      // [components, words] borders that a component feeds
+    std::vector<std::uint64_t> wanted_;        // [words]
+    std::vector<std::int32_t> shared_bit_;     // [nodes] bit of the constants that only this node consumes
+    std::vector<std::int32_t> only_consumer_;  // [nodes] the node that alone consumes a constant, by one input
+
+    std::vector<std::int32_t> quotient_ptr_, quotient_edge_, order_, low_, stack_, frame_, frame_edge_;
+    std::vector<std::uint8_t> members_, on_stack_;
+};
+
+}  // namespace ov_hsdag

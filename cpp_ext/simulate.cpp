@@ -1,0 +1,126 @@
+#include "simulate.hpp"
+
+#include <algorithm>
+
+namespace ov_hsdag {
+
+Simulator::Simulator(const Graph& graph, const Costs& costs, SplitRule rule)
+    : graph_(graph), costs_(costs), splitter_(graph, rule) {
+    device_.resize(static_cast<std::size_t>(graph.nodes()));
+    sent_.resize(static_cast<std::size_t>(graph.outputs()));
+    last_use_.resize(sent_.size());
+    result_.busy_us.resize(static_cast<std::size_t>(costs.devices));
+    result_.memory_bytes.resize(static_cast<std::size_t>(costs.devices));
+}
+
+const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
+    const auto devices = static_cast<std::size_t>(costs_.devices);
+    for (std::size_t node = 0; node < device_.size(); ++node) device_[node] = placement[costs_.group[node]];
+    const Split& split = splitter_.split(device_.data());
+
+    result_.infeasible = split.sortable ? 0 : kUnsortable;
+    result_.submodels = split.submodels();
+    std::fill(result_.busy_us.begin(), result_.busy_us.end(), 0.0);
+    result_.latency_us = 0;
+    for (std::size_t node = 0; node < device_.size(); ++node) {
+        const std::size_t at = node * devices + device_[node];
+        if (costs_.supported[at] == 0) result_.infeasible |= kUnsupported;
+        result_.busy_us[device_[node]] += costs_.node_us[at];
+    }
+    for (std::int32_t submodel = 0; submodel < split.submodels(); ++submodel) {
+        const std::uint8_t device = split.submodel_device[submodel];
+        result_.busy_us[device] += costs_.submodel_us[device];
+        // One submodel is the whole model: then nothing better could be done, and every plugin takes it.
+        if (split.trivial[submodel] != 0 && split.submodels() > 1) result_.infeasible |= kTrivial;
+    }
+    for (const double busy : result_.busy_us) result_.latency_us += busy;
+    charge_transfers(split);
+    result_.period_us = *std::max_element(result_.busy_us.begin(), result_.busy_us.end());
+    measure_memory(split);
+    return result_;
+}
+
+void Simulator::charge_transfers(const Split& split) {
+    const auto devices = static_cast<std::size_t>(costs_.devices);
+    result_.transfer_bytes = 0;
+    result_.cut_tensors = 0;
+    std::fill(sent_.begin(), sent_.end(), 0);
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        const std::int32_t from = graph_.source[e];
+        const std::uint8_t sender = device_[from];
+        const std::uint8_t receiver = device_[graph_.target[e]];
+        // Results follow their producer, constants are compiled into their consumer's submodel.
+        if (sender == receiver || graph_.kind[graph_.target[e]] == NodeKind::kResult ||
+            graph_.kind[from] == NodeKind::kConstant || split.submodel[from] == split.submodel[graph_.target[e]]) {
+            continue;
+        }
+        const std::int32_t output = graph_.input_output[e];
+        const std::uint64_t bit = std::uint64_t{1} << receiver;
+        if ((sent_[output] & bit) != 0) continue;
+        sent_[output] |= bit;
+        const std::size_t link = sender * devices + receiver;
+        const auto bytes = graph_.output_bytes[output];
+        const double us = costs_.transfer_us[link] + costs_.transfer_us_per_byte[link] * static_cast<double>(bytes);
+        result_.latency_us += us;
+        // Both ends are busy with a transfer.
+        result_.busy_us[sender] += us;
+        result_.busy_us[receiver] += us;
+        result_.transfer_bytes += bytes;
+        ++result_.cut_tensors;
+    }
+}
+
+void Simulator::measure_memory(const Split& split) {
+    const std::int32_t nodes = graph_.nodes();
+    std::fill(result_.memory_bytes.begin(), result_.memory_bytes.end(), 0);
+    live_.assign(static_cast<std::size_t>(split.submodels()), 0);
+    peak_.assign(live_.size(), 0);
+    counted_.assign(live_.size(), -1);
+    for (std::int32_t output = 0; output < graph_.outputs(); ++output) {
+        const std::int32_t from = graph_.output_node[output];
+        last_use_[output] = -1;
+        if (graph_.kind[from] == NodeKind::kConstant) continue;
+        for (std::int32_t c = graph_.consumer_ptr[output]; c < graph_.consumer_ptr[output + 1]; ++c) {
+            const std::int32_t to = graph_.consumer_node[c];
+            const std::int32_t submodel = split.submodel[to];
+            if (submodel == split.submodel[from] && graph_.kind[to] != NodeKind::kResult) {
+                last_use_[output] = std::max(last_use_[output], to);
+                continue;
+            }
+            // An output of the submodel: alive until the end, and in the receiving submodel from the start.
+            last_use_[output] = nodes;
+            if (submodel >= 0 && submodel != split.submodel[from] && counted_[submodel] != output) {
+                counted_[submodel] = output;
+                live_[submodel] += graph_.output_bytes[output];
+            }
+        }
+    }
+    std::copy(live_.begin(), live_.end(), peak_.begin());
+    for (std::int32_t node = 0; node < nodes; ++node) {
+        result_.memory_bytes[device_[node]] += graph_.weight_bytes[node];
+        const std::int32_t submodel = split.submodel[node];
+        if (submodel < 0 || graph_.kind[node] == NodeKind::kConstant) continue;
+        for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
+            live_[submodel] += graph_.output_bytes[o];
+        }
+        peak_[submodel] = std::max(peak_[submodel], live_[submodel]);
+        for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
+            if (last_use_[o] < 0) live_[submodel] -= graph_.output_bytes[o];
+        }
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            const std::int32_t output = graph_.input_output[e];
+            if (last_use_[output] != node) continue;
+            live_[submodel] -= graph_.output_bytes[output];
+            last_use_[output] = nodes;  // the same tensor at a second input is freed once
+        }
+    }
+    for (std::int32_t submodel = 0; submodel < split.submodels(); ++submodel) {
+        result_.memory_bytes[split.submodel_device[submodel]] += peak_[submodel];
+    }
+    for (std::size_t device = 0; device < result_.memory_bytes.size(); ++device) {
+        const std::int64_t limit = costs_.memory_limit[device];
+        if (limit >= 0 && result_.memory_bytes[device] > limit) result_.infeasible |= kMemory;
+    }
+}
+
+}  // namespace ov_hsdag

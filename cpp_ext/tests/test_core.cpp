@@ -1,0 +1,186 @@
+#include <cstdint>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "coarsen.hpp"
+#include "graph.hpp"
+#include "groups.hpp"
+#include "hetero.hpp"
+#include "simulate.hpp"
+#include "tests.hpp"
+
+namespace {
+
+using namespace ov_hsdag;
+
+// Nodes in topological order, every one with one output; inputs name producing nodes.
+struct Builder {
+    std::vector<NodeKind> kinds;
+    std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
+    std::vector<std::int64_t> sizes;
+
+    std::int32_t add(NodeKind kind, const std::vector<std::int32_t>& from) {
+        kinds.push_back(kind);
+        inputs.insert(inputs.end(), from.begin(), from.end());
+        input_ptr.push_back(static_cast<std::int32_t>(inputs.size()));
+        sizes.push_back(8);
+        output_ptr.push_back(static_cast<std::int32_t>(sizes.size()));
+        return static_cast<std::int32_t>(kinds.size()) - 1;
+    }
+    [[nodiscard]] Graph graph() const {
+        return {kinds, input_ptr, inputs, output_ptr, sizes, std::vector<std::int64_t>(kinds.size(), 3)};
+    }
+};
+
+Graph random_graph(std::mt19937& random, std::int32_t nodes) {
+    Builder builder;
+    builder.add(NodeKind::kParameter, {});
+    builder.add(NodeKind::kConstant, {});
+    builder.add(NodeKind::kParameter, {});
+    while (static_cast<std::int32_t>(builder.kinds.size()) < nodes) {
+        const auto size = static_cast<std::uint32_t>(builder.kinds.size());
+        std::vector<std::int32_t> from;
+        for (std::uint32_t i = 0; i < 1 + random() % 3; ++i) from.push_back(static_cast<std::int32_t>(random() % size));
+        builder.add(NodeKind::kOp, from);
+    }
+    builder.add(NodeKind::kResult, {nodes - 1});
+    return builder.graph();
+}
+
+void test_residual_is_split_in_three() {
+    Builder builder;
+    const auto x = builder.add(NodeKind::kParameter, {});
+    const auto first = builder.add(NodeKind::kOp, {x});
+    const auto away = builder.add(NodeKind::kOp, {first});
+    const auto back = builder.add(NodeKind::kOp, {first, away});
+    builder.add(NodeKind::kResult, {back});
+    const Graph graph = builder.graph();
+    const std::vector<std::uint8_t> device{0, 0, 1, 0, 0};
+    for (const SplitRule rule : {SplitRule::kClassic, SplitRule::kScc}) {
+        Splitter splitter(graph, rule);
+        const Split& split = splitter.split(device.data());
+        CHECK(split.sortable);
+        CHECK(split.submodels() == 3);
+        CHECK(split.submodel[first] != split.submodel[back]);
+        CHECK(split.submodel_device[split.submodel[away]] == 1);
+    }
+}
+
+// What holds for every split: submodels are of one device, and (where sortable) wait for each other in no cycle.
+void test_splits_of_random_graphs() {
+    std::mt19937 random(7);
+    for (int round = 0; round < 300; ++round) {
+        const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 60));
+        Splitter splitter(graph, round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc);
+        for (int placement = 0; placement < 4; ++placement) {
+            std::vector<std::uint8_t> device(static_cast<std::size_t>(graph.nodes()));
+            for (auto& d : device) d = static_cast<std::uint8_t>(random() % 3);
+            const Split& split = splitter.split(device.data());
+            std::vector<std::int32_t> waits(static_cast<std::size_t>(split.submodels()), 0);
+            // Longest-path levels grow without end exactly where submodels wait for each other.
+            bool grew = true;
+            for (std::int32_t pass = 0; grew && pass <= split.submodels(); ++pass) {
+                grew = false;
+                for (std::int32_t e = 0; e < graph.edges(); ++e) {
+                    const std::int32_t a = split.submodel[graph.source[e]];
+                    const std::int32_t b = split.submodel[graph.target[e]];
+                    if (a < 0 || b < 0 || a == b || graph.kind[graph.source[e]] == NodeKind::kConstant) continue;
+                    if (waits[b] < waits[a] + 1) {
+                        waits[b] = waits[a] + 1;
+                        grew = true;
+                    }
+                }
+            }
+            CHECK(split.sortable == !grew);
+            CHECK(round % 2 == 0 || split.sortable);
+            for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+                const std::int32_t id = split.submodel[node];
+                CHECK(id < split.submodels());
+                if (id >= 0 && graph.kind[node] == NodeKind::kOp) CHECK(split.submodel_device[id] == device[node]);
+            }
+        }
+    }
+}
+
+void test_simulator_on_threads() {
+    std::mt19937 random(11);
+    const Graph graph = random_graph(random, 80);
+    const auto nodes = static_cast<std::size_t>(graph.nodes());
+    Costs costs;
+    costs.devices = 2;
+    costs.node_us.assign(nodes * 2, 1.0);
+    costs.supported.assign(nodes * 2, 1);
+    costs.transfer_us = {0, 1, 1, 0};
+    costs.transfer_us_per_byte = {0, 0.5, 0.5, 0};
+    costs.submodel_us = {0, 0};
+    costs.memory_limit = {-1, -1};
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) costs.group.push_back(node);
+    const std::vector<std::uint8_t> one(nodes, 1);
+    std::vector<double> latencies(4);
+    {
+        std::vector<std::jthread> pool;
+        for (std::size_t i = 0; i < latencies.size(); ++i) {
+            pool.emplace_back([&, i] {
+                Simulator simulator(graph, costs, SplitRule::kScc);
+                latencies[i] = simulator.evaluate(one.data()).latency_us;
+            });
+        }
+    }
+    for (const double latency : latencies) CHECK(latency == static_cast<double>(nodes));
+    std::vector<std::uint8_t> mixed(one);
+    mixed[5] = 0;
+    Simulator simulator(graph, costs, SplitRule::kScc);
+    const Evaluation& cut = simulator.evaluate(mixed.data());
+    CHECK(cut.cut_tensors > 0);
+    CHECK(cut.latency_us == static_cast<double>(nodes) + 5.0 * cut.cut_tensors);
+    CHECK(cut.transfer_bytes == 8 * cut.cut_tensors);
+}
+
+void test_chains_become_groups() {
+    Builder builder;
+    const auto x = builder.add(NodeKind::kParameter, {});
+    const auto a = builder.add(NodeKind::kOp, {x});
+    const auto left = builder.add(NodeKind::kOp, {a});
+    const auto right = builder.add(NodeKind::kOp, {a});
+    const auto join = builder.add(NodeKind::kOp, {left, right});
+    builder.add(NodeKind::kResult, {join});
+    const Graph graph = builder.graph();
+    const std::vector<std::int32_t> group{0, 1, 2, 3, 4, 5};
+    const std::vector<std::int64_t> same(6, 1);
+    CHECK((colocate_chains(graph, group, same) == std::vector<std::int32_t>{0, 0, 1, 2, 3, 3}));
+    const std::vector<std::int64_t> apart{1, 2, 1, 1, 1, 1};
+    CHECK((colocate_chains(graph, group, apart) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 4}));
+    const std::vector<std::int32_t> first{5, 1}, second{4, 3};
+    CHECK((merge_groups(6, first, second) == std::vector<std::int32_t>{0, 1, 2, 1, 3, 3}));
+}
+
+template <typename Action>
+bool refuses(Action action) {
+    try {
+        action();
+    } catch (const std::invalid_argument&) {
+        return true;
+    }
+    return false;
+}
+
+void test_bad_graphs_are_refused() {
+    const std::vector<NodeKind> kinds{NodeKind::kParameter, NodeKind::kOp};
+    const std::vector<std::int64_t> two(2, 1);
+    CHECK(refuses([&] { Graph(kinds, {0, 0, 1}, {1}, {0, 1, 2}, two, two); }));  // feeds itself
+    CHECK(refuses([&] { Graph(kinds, {0, 0, 1}, {5}, {0, 1, 2}, two, two); }));  // no such output
+    CHECK(refuses([&] { Graph(kinds, {0, 0}, {}, {0, 1, 2}, two, two); }));      // offsets of one node
+    CHECK(refuses([&] { Graph(kinds, {0, 0, 1}, {0}, {0, 1, 2}, two, {1}); }));  // weights of one node
+}
+
+}  // namespace
+
+void test_core() {
+    test_residual_is_split_in_three();
+    test_splits_of_random_graphs();
+    test_simulator_on_threads();
+    test_chains_become_groups();
+    test_bad_graphs_are_refused();
+}

@@ -1,0 +1,56 @@
+"""ov-hsdag: decide on which device each operation of an OpenVINO model runs.
+
+Importing the package is cheap (neither OpenVINO nor NumPy) and installs the hooks that make ``Core.compile_model``
+follow a placement that a model carries; ``OV_HSDAG_DISABLE=1`` keeps them off. The public names load on first use.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ov_hsdag import _autoload
+
+TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own constant would cost milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ov_hsdag.integration.passes import HSDAGPlacement
+    from ov_hsdag.place import place
+    from ov_hsdag.placement import Placement
+
+__version__ = "0.1.0"
+__all__ = ["HSDAGPlacement", "Placement", "__version__", "place"]
+
+_HOMES = {
+    "HSDAGPlacement": "ov_hsdag.integration.passes",
+    "Placement": "ov_hsdag.placement",
+    "place": "ov_hsdag.place",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+class _Package(type(sys)):  # type: ignore[misc]
+    """Keeps ``ov_hsdag.place`` the function: importing the module of that name would bind the module there."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "place" and isinstance(value, type(sys)):
+            value = value.place
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+_autoload.install()

@@ -1,0 +1,65 @@
+"""Options that several commands share, and the checks of files that come before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ov_hsdag.cli import console
+from ov_hsdag.errors import UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def _set_debug(value: bool) -> bool:
+    console.debug = value
+    return value
+
+
+Model = Annotated[Path, typer.Argument(help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle.")]
+Device = Annotated[str, typer.Option("--device", metavar="HETERO:A,B", help="Devices in the order of preference.")]
+Output = Annotated[Path, typer.Option("--output", metavar="OUT.xml", help="IR to write; its .bin stands beside it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
+Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, is_eager=True, help="Show tracebacks.")]
+
+
+def check_model(path: Path) -> None:
+    """Raise UserError where there is no such file (or folder: TensorFlow's SavedModel is one)."""
+    if not path.exists():
+        raise UserError(f"no such model: {path}")
+
+
+def check_output(path: Path) -> None:
+    """Raise UserError where an IR cannot be written to the path. Leaves nothing behind."""
+    from ov_hsdag.files import check_writable
+
+    if path.suffix != ".xml":
+        raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
+    check_writable(path)
+
+
+def has_fp16_weights(model: ov.Model) -> bool:
+    """Whether the model's weights are those of an IR that was compressed to FP16 (ovc's default).
+
+    OpenVINO's own transformations, which placing begins with, widen them to f32; written as FP16 they are the same.
+    """
+    return any(
+        node.get_type_name() == "Convert" and "decompression_0" in node.get_rt_info() for node in model.get_ops()
+    )
+
+
+def read_model(core: ov.Core, path: Path) -> ov.Model:
+    """Read any model that OpenVINO reads. Raises UserError in one line where it is missing, no model or damaged."""
+    check_model(path)
+    try:
+        with console.quiet_native_errors():
+            return core.read_model(path)
+    except RuntimeError as error:
+        reason = console.one_line(error)
+        if reason.startswith("Unable to read the model"):
+            # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.
+            reason = "it is no IR, ONNX, TensorFlow, TFLite or Paddle model"
+        raise UserError(f"cannot read {path}: {reason}") from error

@@ -1,0 +1,154 @@
+"""What the commands print: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+debug = False
+"""Whether --debug was given: errors come with their traceback, and OpenVINO's own chatter is not held back."""
+
+
+def fail(error: BaseException, status: int, hint: str = "") -> int:
+    """Print one line about the error on standard error, with its traceback before it where --debug asks; the status."""
+    if debug:
+        traceback.print_exception(error)
+        hint = ""
+    print(f"error: {one_line(error)}{f' ({hint})' if hint else ''}", file=sys.stderr)
+    return status
+
+
+def one_line(error: BaseException) -> str:
+    """The error's message in one line, without the source positions that OpenVINO puts before its messages."""
+    # Usage errors of the command line tell their message, option names included, by a method only.
+    text = error.format_message() if hasattr(error, "format_message") else str(error)
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [
+        line for line in lines if line and not re.match(r"Exception from \S+:\d+:$|Check '.*' failed at \S+:$", line)
+    ]
+    return re.sub(r"\s+", " ", " ".join(kept)) or type(error).__name__
+
+
+def broken_pipe() -> int:
+    """Whoever read our standard output has gone (`… | head`): leave without a second error at interpreter exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+
+
+def message(text: str) -> None:
+    """One line for people, on standard error."""
+    print(text, file=sys.stderr)
+
+
+def one_line_warnings() -> None:
+    """Print Python warnings as `warning: …` instead of with the source line that raised them."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        del category, filename, lineno, line
+        print(f"warning: {message}", file=file or sys.stderr)
+
+    warnings.showwarning = show
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """A spinner on standard error while the block runs; nothing where that is no terminal."""
+    stderr = Console(stderr=True)
+    if not stderr.is_terminal:
+        yield
+        return
+    with stderr.status(text):
+        yield
+
+
+class Show(Protocol):
+    def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
+        """Print a command's result: `data` as JSON, or `text` and `table` for people."""
+
+
+@contextmanager
+def result(as_json: bool) -> Iterator[Show]:
+    """Gives the function that prints a command's result.
+
+    For JSON, descriptor 1 means standard error inside the block, so that nothing that OpenVINO or a plugin prints from
+    C++ gets into the object's way.
+    """
+    if not as_json:
+        yield _for_people
+        return
+    sys.stdout.flush()
+    real = os.dup(1)
+    os.dup2(2, 1)
+
+    def show(data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
+        _write(real, json.dumps(_plain(data), ensure_ascii=False, allow_nan=False) + "\n")
+
+    try:
+        yield show
+    finally:
+        sys.stdout.flush()
+        os.dup2(real, 1)
+        os.close(real)
+
+
+def _for_people(data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
+    if text:
+        print(text)
+    if table is not None:
+        # A file or a pipe has no width to fit into; 80 columns would cut names.
+        Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+
+
+@contextmanager
+def quiet_native_errors() -> Iterator[None]:
+    """Hold back what C++ prints on standard error: frontends that OpenVINO tries in turn complain at length there."""
+    if debug:
+        yield
+        return
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+
+
+def _write(descriptor: int, text: str) -> None:
+    data = text.encode()
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types: NumPy's as Python's, infinities (an infeasible baseline's time) as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

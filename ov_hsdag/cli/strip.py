@@ -1,0 +1,23 @@
+"""`ov-hsdag strip`: a copy of a model without its placement."""
+
+from __future__ import annotations
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+
+
+def strip(model: common.Model, output: common.Output, debug: common.Debug = False) -> None:
+    """Write a copy of MODEL without the placement inside."""
+    common.check_output(output)
+    common.check_model(model)
+
+    import openvino as ov
+
+    from ov_hsdag.files import save_model_atomically
+    from ov_hsdag.placement import Placement
+
+    loaded = common.read_model(ov.Core(), model)
+    if Placement.of(loaded) is None:
+        console.message(f"{model} carries no placement: {output} is a plain copy")
+    Placement.strip(loaded)
+    save_model_atomically(loaded, output, compress_to_fp16=False)

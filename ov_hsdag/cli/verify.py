@@ -1,0 +1,162 @@
+"""`ov-hsdag verify`: does a placed model compute on HETERO what it computes on one device?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+TOLERANCE = 1e-3
+"""Largest accepted difference of an output, relative to the output's largest value, where all compute in f32."""
+
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+
+F16_ONLY = ("NPU",)
+"""Kinds of devices that refuse EXACT; with one of them in the list, TOLERANCE_F16 counts."""
+
+TOLERANCE_F16 = 2e-2
+
+
+def verify(
+    model: common.Model, device: common.Device, as_json: common.Json = False, debug: common.Debug = False
+) -> None:
+    """Compile MODEL on HETERO with the placement inside and compare its outputs with those of single devices."""
+    common.check_model(model)
+
+    import openvino as ov
+
+    from ov_hsdag._autoload import disabled
+    from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.placement import Placement
+
+    if disabled():
+        raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
+    devices = DeviceSet.parse(device).names
+    with console.result(as_json) as show:
+        core = ov.Core()
+        loaded = common.read_model(core, model)
+        if Placement.of(loaded) is None:
+            raise UserError(f"{model} carries no placement: write one with ov-hsdag place")
+        inputs = random_inputs(loaded)
+        with console.progress(f"running {model} on {device}"):
+            compiled = _compile_placed(core, loaded, device, devices)
+            outputs = _outputs(compiled, inputs)
+        references = _references(core, loaded, devices, inputs)
+        differences = {name: relative_difference(outputs, reference) for name, reference in references.items()}
+
+        tolerance = TOLERANCE_F16 if any(name.startswith(F16_ONLY) for name in devices) else TOLERANCE
+        largest = max(differences.values())
+        result = {
+            "device": device,
+            "devices": list(compiled.get_property("EXECUTION_DEVICES")),
+            "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
+            "max_relative_error": largest,
+            "relative_errors": differences,
+            "tolerance": tolerance,
+            "equal": largest <= tolerance,
+        }
+        show(result, _text(result))
+    if not result["equal"]:
+        raise typer.Exit(1)
+
+
+def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[Any]]:
+    """One array for each input of the model, drawn from the seed.
+
+    Floats are normal; integers 0 or 1, which are valid as token ids, masks and indices alike; bytes cover their range
+    (they are images). Dynamic dimensions get the size that costs count with. Raises RunError for inputs of other types.
+    """
+    from ov_hsdag.graph import ComputationGraph
+
+    graph = ComputationGraph.from_model(model)
+    random = np.random.default_rng(seed)
+    arrays: list[NDArray[Any]] = []
+    for parameter in model.get_parameters():
+        shape = graph.output_shapes[graph.output_ptr[graph.index(parameter.get_friendly_name())]]
+        try:
+            dtype = np.dtype(parameter.get_element_type().to_dtype())
+        except (RuntimeError, TypeError, KeyError) as error:
+            raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
+        if np.issubdtype(dtype, np.floating):
+            arrays.append(random.standard_normal(shape).astype(dtype))
+        elif dtype == np.uint8:
+            arrays.append(random.integers(0, 256, shape, dtype=dtype))
+        else:
+            arrays.append(random.integers(0, 2, shape).astype(dtype))
+    return arrays
+
+
+def relative_difference(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> float:
+    """Largest difference of any output relative to that output's largest value; inf where shapes or NaNs differ."""
+    largest = 0.0
+    for ours, theirs in zip(outputs, reference, strict=True):
+        if ours.shape != theirs.shape:
+            return float("inf")
+        a, b = ours.astype(np.float64), theirs.astype(np.float64)
+        # Infinities and NaNs are equal to themselves; their difference would not be.
+        odd = ~np.isfinite(a) | ~np.isfinite(b)
+        if not np.array_equal(a[odd], b[odd], equal_nan=True):
+            return float("inf")
+        a, b = a[~odd], b[~odd]
+        if a.size:
+            largest = max(largest, float(np.abs(a - b).max() / max(np.abs(b).max(), np.finfo(np.float32).tiny)))
+    return largest
+
+
+def _compile_placed(core: ov.Core, model: ov.Model, device: str, devices: Sequence[str]) -> ov.CompiledModel:
+    """Compile as an unchanged script does. RunError where the placement would not be followed."""
+    config = {"DEVICE_PROPERTIES": {name: EXACT for name in devices if _computes_f32(name)}}
+    with warnings.catch_warnings():
+        # What a script is warned of (the placement cannot be followed) is a failure here.
+        warnings.filterwarnings("error", message="ov_hsdag: the model is compiled without", category=RuntimeWarning)
+        try:
+            return core.compile_model(model, device, config)
+        except (RuntimeError, RuntimeWarning) as error:
+            raise RunError(f"cannot compile on {device}: {console.one_line(error)}") from error
+
+
+def _references(
+    core: ov.Core, model: ov.Model, devices: Sequence[str], inputs: list[NDArray[Any]]
+) -> dict[str, list[NDArray[Any]]]:
+    """Outputs of each device of the list that is there (else of CPU) and can run the whole model alone."""
+    from ov_hsdag.devices import full_name
+
+    present = [name for name in devices if full_name(core, name) is not None]
+    results: dict[str, list[NDArray[Any]]] = {}
+    for name in present or ["CPU"]:
+        try:
+            compiled = core.compile_model(model, name, EXACT if _computes_f32(name) else {})
+            results[name] = _outputs(compiled, inputs)
+        except RuntimeError as error:
+            console.message(f"{name} cannot run the model alone: {console.one_line(error)}")
+    if not results:
+        raise RunError("there is no device to compare with: none can run the whole model alone")
+    return results
+
+
+def _outputs(compiled: ov.CompiledModel, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    results = compiled.create_infer_request().infer(inputs)
+    return [np.array(results[port]) for port in compiled.outputs]
+
+
+def _computes_f32(device: str) -> bool:
+    return not device.startswith(F16_ONLY)
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [f"{result['device']} runs on {', '.join(result['devices'])} in {result['submodels']} submodel(s)"]
+    for name, difference in result["relative_errors"].items():
+        lines.append(f"largest difference from {name}: {difference:.1e} of the output's largest value")
+    lines.append("outputs agree" if result["equal"] else f"outputs DIFFER (more than {result['tolerance']:g})")
+    return "\n".join(lines)

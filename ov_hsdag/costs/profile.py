@@ -1,0 +1,356 @@
+"""Device profiles: what operations and transfers cost on devices that need not be at hand.
+
+A profile is a JSON file (format: profile.schema.json) or is put together from the built-in ones, which rest on public
+datasheets. docs/profiles.md describes the format and the cost model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import devices
+from ov_hsdag.costs.roofline import Roofline
+from ov_hsdag.costs.schema import Checker, Violation, child_path
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import NodeKind
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.graph import ComputationGraph
+
+SCHEMA_PATH = Path(__file__).with_name("profile.schema.json")
+BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
+
+# What stands in for a device that no built-in profile matches, or that is not at hand.
+_DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}
+_CORE = "cpu_core"
+_CORE_AMX = "cpu_core_amx"
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What one device costs. Times are in µs, rates in 10^9 operations or bytes a second.
+
+    Attributes:
+        name: device name, "GPU.1".
+        kind: "CPU", "GPU" or "NPU".
+        description: what the figures describe, for people.
+        matches: regular expressions for FULL_DEVICE_NAME of the devices that it describes.
+        precision: floating-point precision that the device infers in: "f32", "f16" or "bf16".
+        peak_gflops: peak rate by precision; "i8" counts for quantised operations.
+        efficiency: share of the peak that operations reach, see `efficiency_of` for its keys.
+        memory_gbps: memory bandwidth.
+        memory_bytes: memory that models may use.
+        launch_us: start of one executed operation.
+        submodel_us: call of one submodel.
+        link_us: start of one transfer from or to host memory.
+        link_gbps: bandwidth to host memory; None where the device computes in host memory itself.
+        unsupported: operation types that the device cannot run.
+        sources: where each figure comes from, by its name.
+    """
+
+    name: str
+    kind: str
+    description: str
+    matches: tuple[str, ...]
+    precision: str
+    peak_gflops: Mapping[str, float]
+    efficiency: Mapping[str, float]
+    memory_gbps: float
+    memory_bytes: int
+    launch_us: float
+    submodel_us: float
+    link_us: float
+    link_gbps: float | None
+    unsupported: tuple[str, ...]
+    sources: Mapping[str, str]
+
+    def efficiency_of(self, type_name: str, precision: str) -> float:
+        """Share of the peak rate that an operation type reaches in a precision."""
+        for key in (f"{type_name}@{precision}", type_name, f"default@{precision}"):
+            if key in self.efficiency:
+                return self.efficiency[key]
+        return self.efficiency["default"]
+
+    def at_precision(self, precision: str | None) -> DeviceProfile:
+        """The same device inferring in another precision; itself where no rate is known for that precision."""
+        if precision is None or precision == "i8" or precision not in self.peak_gflops:
+            return self
+        return replace(self, precision=precision)
+
+    def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
+        """A CPU of `threads` of these cores that share `memory_gbps` of bandwidth."""
+        return replace(
+            self,
+            description=self.description if threads == 1 else f"{threads} times: {self.description}",
+            peak_gflops={name: rate * threads for name, rate in self.peak_gflops.items()},
+            memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)),
+        )
+
+
+@dataclass(frozen=True)
+class Link:
+    """A transfer from one device to another that does not go through host memory."""
+
+    source: str
+    target: str
+    us: float
+    gbps: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Profiles of the devices of a machine, and the costs that follow from them.
+
+    Attributes:
+        devices: profile of each device, by name.
+        links: direct transfers; all others go through host memory.
+        origin: where it comes from, for messages.
+    """
+
+    devices: Mapping[str, DeviceProfile]
+    links: tuple[Link, ...] = ()
+    origin: str = "the built-in profiles"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read a profile.
+
+        Raises:
+            UserError: no such file, no JSON, or a profile that breaks the schema; one line that names the file, the
+                JSON path, what is expected there and what was found.
+        """
+        document = _read(Path(path))
+        profiles = {name: _device(name, entry, str(path)) for name, entry in document["devices"].items()}
+        links = []
+        for index, entry in enumerate(document.get("links", ())):
+            for end in ("from", "to"):
+                if entry[end] not in profiles:
+                    known = ", ".join(profiles)
+                    raise UserError(
+                        f"{path}: $.links[{index}].{end}: expected one of {known}, got {json.dumps(entry[end])}"
+                    )
+            links.append(Link(entry["from"], entry["to"], float(entry["us"]["value"]), float(entry["gbps"]["value"])))
+        return cls(profiles, tuple(links), str(path))
+
+    @classmethod
+    def builtin(cls, names: Sequence[str], core: ov.Core | None = None) -> Profile:
+        """Put a profile together from the built-in ones.
+
+        A device that `core` has is matched by its full name and taken at the precision that it infers in. One that no
+        built-in profile matches, or that is not at hand, counts as the common device of its kind. A virtual CPU device
+        counts as its number of cores, at its declared precision.
+
+        Args:
+            names: device names.
+            core: with the virtual devices registered; None to ask no device.
+
+        Raises:
+            UserError: a device that no built-in profile can stand for.
+        """
+        declared = devices.virtual_devices()
+        return cls({name: replace(_builtin_for(name, declared, core), name=name) for name in names})
+
+    def device(self, name: str) -> DeviceProfile:
+        """Profile of a device: of its own name, else of the name without its number; "GPU" and "GPU.0" are the same.
+
+        Raises:
+            UserError: the profile lacks the device.
+        """
+        base, _, number = name.partition(".")
+        for candidate in (name, f"{base}.0" if number in ("", "0") else name, base):
+            if candidate in self.devices:
+                return self.devices[candidate]
+        raise UserError(
+            f'{self.origin} has no device "{name}"; it has {", ".join(self.devices)}: add "{name}" under "devices"'
+        )
+
+    def node_us(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
+        """Time of each node on each device in µs, float64 [nodes, devices], by the roofline model."""
+        model = Roofline(graph)
+        return np.stack([model.node_us(self.device(name)) for name in names], axis=1)
+
+    def transfer(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Cost of moving a tensor from one device (row) to another (column).
+
+        Through host memory unless the profile has a direct link. On a device that computes in host memory itself a
+        tensor is still rewritten between the device's own layout and the plain one that submodels exchange.
+
+        Returns:
+            (µs per tensor, µs per byte), both float64 [devices, devices] with zeros on the diagonal. Bytes are those of
+            the model's element types.
+        """
+        profiles = [self.device(name) for name in names]
+        fixed = np.array([profile.link_us for profile in profiles])
+        per_byte = np.array([1e-3 / (profile.link_gbps or profile.memory_gbps / 2.0) for profile in profiles])
+        fixed_us, us_per_byte = fixed[:, None] + fixed[None, :], per_byte[:, None] + per_byte[None, :]
+        direct = {(link.source, link.target): link for link in self.links}
+        for row, source in enumerate(profiles):
+            for column, target in enumerate(profiles):
+                link = direct.get((source.name, target.name))
+                if link is not None:
+                    fixed_us[row, column], us_per_byte[row, column] = link.us, 1e-3 / link.gbps
+        np.fill_diagonal(fixed_us, 0.0)
+        np.fill_diagonal(us_per_byte, 0.0)
+        return fixed_us, us_per_byte
+
+    def submodel_us(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Time of calling one submodel on each device in µs, float64 [devices]."""
+        return np.array([self.device(name).submodel_us for name in names], np.float64)
+
+    def memory_bytes(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Memory of each device in bytes, int64 [devices]."""
+        return np.array([self.device(name).memory_bytes for name in names], np.int64)
+
+    def support(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each device runs each node, bool [nodes, devices]; for devices that cannot be asked themselves."""
+        operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+        types = np.asarray(graph.types)
+        refused = [operations & np.isin(types, self.device(name).unsupported) for name in names]
+        return ~np.stack(refused, axis=1)
+
+
+def builtin_names() -> tuple[str, ...]:
+    """Names of the built-in profiles, as a profile's {"builtin": name} takes them."""
+    return tuple(sorted(path.stem for path in BUILTIN_DIRECTORY.glob("*.json")))
+
+
+@cache
+def load_builtin(stem: str) -> DeviceProfile:
+    """One built-in profile by the name of its file.
+
+    Raises:
+        UserError: there is no such profile.
+    """
+    if stem not in builtin_names():
+        raise UserError(f'there is no built-in profile "{stem}"; there are {", ".join(builtin_names())}')
+    (profile,) = Profile.load(BUILTIN_DIRECTORY / f"{stem}.json").devices.values()
+    return profile
+
+
+@cache
+def _checker() -> Checker:
+    return Checker(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read profile {path}: {error.strerror or error}; name a profile's JSON file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text file: expected a profile in JSON (UTF-8)") from error
+    try:
+        document = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        _checker().check(document)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is no JSON: {error.msg} in line {error.lineno}, column {error.colno}") from error
+    except ValueError as error:  # numbers with thousands of digits
+        raise UserError(f"{path} is no JSON: {error}") from error
+    except (Violation, _BadJson) as error:
+        raise UserError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: expected a profile, got JSON that is nested too deep") from error
+    return dict(document)
+
+
+class _BadJson(Exception):
+    pass
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise _BadJson(f"expected every key once in an object, got {json.dumps(key)} twice")
+    return dict(pairs)
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise _BadJson(f"expected numbers as JSON has them, got {text}")
+
+
+def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
+    if "builtin" in entry:
+        if entry["builtin"] not in builtin_names():
+            expected = ", ".join(builtin_names())
+            path = f"{child_path('$.devices', name)}.builtin"
+            raise UserError(f"{origin}: {path}: expected one of {expected}, got {json.dumps(entry['builtin'])}")
+        return replace(load_builtin(entry["builtin"]), name=name)
+
+    def figure(key: str) -> float:
+        return float(entry[key]["value"])
+
+    def table(key: str) -> dict[str, float]:
+        return {item: float(value) for item, value in entry[key]["value"].items()}
+
+    link_gbps = entry["link_gbps"]["value"]
+    return DeviceProfile(
+        name=name,
+        kind=entry["kind"],
+        description=entry["description"],
+        matches=tuple(entry.get("matches", ())),
+        precision=entry["precision"],
+        peak_gflops=table("peak_gflops"),
+        efficiency=table("efficiency"),
+        memory_gbps=figure("memory_gbps"),
+        memory_bytes=int(entry["memory_bytes"]["value"]),
+        launch_us=figure("launch_us"),
+        submodel_us=figure("submodel_us"),
+        link_us=figure("link_us"),
+        link_gbps=None if link_gbps is None else float(link_gbps),
+        unsupported=tuple(entry.get("unsupported", ())),
+        sources={key: value["source"] for key, value in entry.items() if isinstance(value, dict)},
+    )
+
+
+def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
+    base = name.partition(".")[0]
+    if base in _DEFAULTS:
+        return _physical(name, base, core)
+    known = core is not None and devices.full_name(core, name) is not None
+    if name in declared or (devices.is_virtual(name) and known):
+        return _virtual(name, declared.get(name, {}), core if known else None)
+    virtual = devices.is_virtual(name)
+    hint = f"declare it in {devices.VIRTUAL_DEVICES_VARIABLE}" if virtual else "give a profile that has it"
+    raise UserError(
+        f'unknown device "{name}": there are built-in profiles for {", ".join(_DEFAULTS)} (and GPU.0 …) and for '
+        f"declared virtual CPU devices; {hint}"
+    )
+
+
+def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
+    full_name = devices.full_name(core, name) if core is not None else None
+    if core is None or full_name is None:
+        return load_builtin(_DEFAULTS[kind])
+    for stem in builtin_names():
+        profile = load_builtin(stem)
+        if profile.kind == kind and any(re.search(pattern, full_name) for pattern in profile.matches):
+            break
+    else:
+        profile = load_builtin(_DEFAULTS[kind])
+    return profile.at_precision(devices.inference_precision(core, name))
+
+
+def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
+    """A virtual CPU device: so many cores of this machine's kind (of the common kind where `core` is None)."""
+    threads = int(limits.get("INFERENCE_NUM_THREADS", 0))
+    precision = limits.get("INFERENCE_PRECISION_HINT")
+    if core is not None:
+        threads = threads or devices.inference_threads(core, name) or 0
+        # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
+        precision = devices.inference_precision(core, name) or precision
+    one_core = load_builtin(_CORE_AMX if core is not None and devices.has_amx_bf16() else _CORE)
+    whole = _physical("CPU", "CPU", core)
+    return one_core.with_threads(threads or os.cpu_count() or 1, whole.memory_gbps).at_precision(precision)

@@ -1,0 +1,217 @@
+"""Roofline cost model: the time of every node of a graph on a device, from the device's profile.
+
+An executed operation takes ``max(flops / (peak × efficiency), moved bytes / memory bandwidth) + launch``. Moved bytes
+are what the device really reads and writes: float tensors count in the precision that it infers in, tensors of a
+quantised model in one byte where the device computes in i8. What else the model knows, with the reason for each, stands
+in docs/profiles.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.graph import NodeKind
+
+if TYPE_CHECKING:
+    from ov_hsdag.costs.profile import DeviceProfile
+    from ov_hsdag.graph import ComputationGraph
+
+# Operations that plugins fuse into the one that computes their input, as long as nobody else reads it.
+ANCHORS = frozenset(
+    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul"}
+)
+ELEMENTWISE = frozenset(
+    {
+        "Abs", "Add", "Ceiling", "Clamp", "Divide", "Elu", "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish",
+        "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Multiply", "Negative", "PRelu", "Power", "Relu", "Selu",
+        "Sigmoid", "SoftPlus", "SoftSign", "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
+    }
+)  # fmt: skip
+
+# Operations that only rename data: plugins run them as views.
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "ShapeOf"})
+
+# Operations that read only the part of their first input that they return.
+PARTIAL_READS = frozenset(
+    {
+        "EmbeddingBagOffsets", "EmbeddingBagOffsetsSum", "EmbeddingBagPacked", "EmbeddingBagPackedSum",
+        "EmbeddingSegmentsSum", "Gather", "GatherElements", "GatherND", "Slice", "StridedSlice",
+    }
+)  # fmt: skip
+
+# What decompresses weights: plugins keep those in their stored form and decompress inside the consumer.
+DECOMPRESSION = frozenset({"Convert", "FakeQuantize", "Multiply", "Reshape", "Subtract", "Transpose"})
+
+# Operations of constants that still run at every inference.
+NOT_FOLDED = frozenset(
+    {"Bernoulli", "Multinomial", "NonZero", "RandomUniform", "ReadValue", "If", "Loop", "TensorIterator"}
+)
+
+_FLOAT_BITS = {
+    "f64": 64,
+    "f32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "f8e4m3": 8,
+    "f8e5m2": 8,
+    "f8e8m0": 8,
+    "f4e2m1": 4,
+    "nf4": 4,
+}
+_BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "i8": 8.0}
+_LOW_BITS = frozenset({"u8", "i8", "u4", "i4", "u2", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "u6", "u3", "u1"})
+
+
+class Roofline:
+    """The cost model of one graph: what it needs of the graph is worked out once for all devices.
+
+    Attributes:
+        folded: constants and what plugins compute from constants alone when they compile, bool [nodes].
+        fused: operations that run inside the one that computes their input, bool [nodes].
+        quantised: convolutions and matrix products of quantised activations and weights, bool [nodes].
+    """
+
+    def __init__(self, graph: ComputationGraph) -> None:
+        self._graph = graph
+        self._executed = np.asarray((graph.kinds == NodeKind.OP) | (graph.kinds == NodeKind.SINK))
+        self._consumers = np.bincount(graph.input_output, minlength=graph.outputs)
+        self._node_output_bytes = self._per_node(graph.output_node, graph.output_bytes)
+        self._type_names, self._type_of = np.unique(
+            np.asarray(graph.types, dtype=object).astype(str), return_inverse=True
+        )
+        self._float_bits = np.array([_FLOAT_BITS.get(name, 0) for name in graph.output_types], np.float64)
+        self.folded = self._find_folded()
+        self._fake_quantized = self._of_types({"FakeQuantize"})
+        self.fused = self._find_fused()
+        self.quantised = self._find_quantised()
+
+    def node_us(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """Time of each node on `device` in µs, float64 [nodes].
+
+        Constants, and what plugins fold into constants, cost nothing themselves: their consumers read their bytes. A
+        Parameter or Result costs the transfer between host memory and the device.
+        """
+        graph = self._graph
+        compute = graph.flops / (self._rates(device) * 1e3)
+        movement = self.moved_bytes(device) / (device.memory_gbps * 1e3)
+        launch = np.full(graph.nodes, device.launch_us)
+        views = self._of_types(VIEWS)
+        movement[views] = 0.0
+        if device.kind == "CPU":
+            launch[views] = 0.0
+        launch[self.fused] = 0.0
+        times = np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0)
+        if device.link_gbps is not None:
+            parameters = graph.kinds == NodeKind.PARAMETER
+            ends = parameters | (graph.kinds == NodeKind.RESULT)
+            crossing = np.where(parameters, self._node_output_bytes, self._per_input(graph.output_bytes))
+            times[ends] = device.link_us + crossing[ends] / (device.link_gbps * 1e3)
+        return np.asarray(times, np.float64)
+
+    def moved_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """Bytes that each node reads and writes on `device`, float64 [nodes]; meaningful for executed nodes."""
+        graph = self._graph
+        resident = self._resident_bytes(device)
+        inputs = resident[graph.input_output]
+        written = self._per_node(graph.output_node, resident)
+        first = graph.input_ptr[:-1][self._of_types(PARTIAL_READS) & (np.diff(graph.input_ptr) > 0)]
+        inputs[first] = np.minimum(inputs[first], written[graph.input_node[first]])
+        read = self._per_node(graph.input_node, inputs)
+        # A fused operation takes one input from the operation that it is fused into and leaves its result there.
+        return np.where(self.fused, np.maximum(read - written, 0.0), read + written)
+
+    def _rates(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """Rate that each node reaches in 10^9 operations a second, float64 [nodes]."""
+
+        def rates(precision: str) -> NDArray[np.float64]:
+            peak = device.peak_gflops[precision]
+            return np.array([peak * device.efficiency_of(name, precision) for name in self._type_names])[self._type_of]
+
+        usual = rates(device.precision)
+        return np.where(self.quantised, rates("i8"), usual) if "i8" in device.peak_gflops else usual
+
+    def _resident_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """Size of each output tensor as the device keeps it, float64 [outputs]."""
+        graph = self._graph
+        bits = np.full(graph.outputs, _BITS[device.precision])
+        if "i8" in device.peak_gflops:
+            bits[self._fake_quantized[graph.output_node]] = 8.0
+        is_float = self._float_bits > 0
+        size = graph.output_bytes * np.where(is_float, bits / np.where(is_float, self._float_bits, 1.0), 1.0)
+        stored = np.array([name in _LOW_BITS for name in graph.output_types])
+        size[stored] = graph.output_bytes[stored]
+        decompressed = self.folded & self._of_types(DECOMPRESSION)
+        shrinking = decompressed[graph.output_node]
+        if not shrinking.any():
+            return np.asarray(size, np.float64)
+        while True:  # one round per operation of the longest chain of decompression, which are three or four
+            smaller = np.minimum(size, self._per_input(size)[graph.output_node])
+            if np.array_equal(smaller[shrinking], size[shrinking]):
+                return np.asarray(size, np.float64)
+            size[shrinking] = smaller[shrinking]
+
+    def _find_folded(self) -> NDArray[np.bool_]:
+        graph = self._graph
+        constant = graph.kinds == NodeKind.CONSTANT
+        foldable = (graph.kinds == NodeKind.OP) & ~self._of_types(NOT_FOLDED) & (np.diff(graph.input_ptr) > 0)
+        folded = constant
+        while True:
+            live_inputs = self._per_node(graph.input_node, ~folded[graph.input_source])
+            grown = constant | (foldable & (live_inputs == 0))
+            if np.array_equal(grown, folded):
+                return np.asarray(folded)
+            folded = grown
+
+    def _find_fused(self) -> NDArray[np.bool_]:
+        """Element-wise operations in an unbroken chain after a convolution or matrix product."""
+        graph = self._graph
+        elementwise = self._of_types(ELEMENTWISE) & self._executed & ~self.folded
+        # Only a tensor of the same size that nobody else reads can stay in the registers of the operation before.
+        fusing = (
+            elementwise[graph.input_node]
+            & (self._consumers[graph.input_output] == 1)
+            & (graph.output_bytes[graph.input_output] == self._node_output_bytes[graph.input_node])
+        )
+        consumer, producer = graph.input_node[fusing], graph.input_source[fusing]
+        anchored = self._of_types(ANCHORS)
+        fused = np.zeros(graph.nodes, bool)
+        while True:
+            grown = fused.copy()
+            grown[consumer[anchored[producer] | fused[producer]]] = True
+            if np.array_equal(grown, fused):
+                return fused
+            fused = grown
+
+    def _find_quantised(self) -> NDArray[np.bool_]:
+        graph = self._graph
+        low = np.array([name in _LOW_BITS for name in graph.output_types], bool)
+        stored_low = np.zeros(graph.nodes, bool)
+        stored_low[graph.output_node[low]] = True
+        weights = self.folded & (self._fake_quantized | stored_low)
+        while True:  # through the decompression of the weights
+            through = self._per_node(graph.input_node, weights[graph.input_source]) > 0
+            grown = weights | (self.folded & through)
+            if np.array_equal(grown, weights):
+                break
+            weights = grown
+        anchors = np.flatnonzero(self._of_types(ANCHORS) & (np.diff(graph.input_ptr) >= 2))
+        first = graph.input_source[graph.input_ptr[anchors]]
+        second = graph.input_source[graph.input_ptr[anchors] + 1]
+        result = np.zeros(graph.nodes, bool)
+        result[anchors] = self._fake_quantized[first] & (self._fake_quantized[second] | weights[second])
+        return result
+
+    def _of_types(self, names: Iterable[str]) -> NDArray[np.bool_]:
+        return np.asarray(np.isin(self._type_names, list(names))[self._type_of])
+
+    def _per_node(self, node: NDArray[np.int32], values: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Sums of the values of each node's ports, float64 [nodes]."""
+        return np.bincount(node, weights=values.astype(np.float64), minlength=self._graph.nodes).astype(np.float64)
+
+    def _per_input(self, output_values: NDArray[np.generic]) -> NDArray[np.float64]:
+        """Sums over the tensors that each node reads, float64 [nodes]."""
+        return self._per_node(self._graph.input_node, output_values[self._graph.input_output])

@@ -1,0 +1,181 @@
+"""Arithmetic operations of a node, from its shapes (a multiply-add counts as two)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape]
+
+# Operations that only rename, view or copy data.
+_FREE = frozenset(
+    {
+        "Reshape", "Squeeze", "Unsqueeze", "ShapeOf", "Transpose", "Concat", "Split", "VariadicSplit", "Slice",
+        "StridedSlice", "Gather", "GatherElements", "GatherND", "Broadcast", "Tile", "Pad", "ReadValue", "Assign",
+        "ScatterUpdate", "ScatterNDUpdate", "ScatterElementsUpdate", "DepthToSpace", "SpaceToDepth", "ShuffleChannels",
+        "ReverseSequence", "Reverse", "Roll", "Identity", "BatchToSpace", "SpaceToBatch",
+    }
+)  # fmt: skip
+
+# Operations per element of the output, where it is not one: polynomial approximations, exponentials and divisions.
+_PER_OUTPUT = {
+    "Exp": 8, "Log": 8, "Erf": 12, "Gelu": 14, "Tanh": 10, "Sigmoid": 10, "Swish": 11, "HSwish": 4, "Mish": 16,
+    "SoftPlus": 12, "Elu": 9, "Selu": 9, "Power": 10, "Sqrt": 4, "Divide": 4, "Softmax": 12, "LogSoftmax": 14,
+    "Sin": 10, "Cos": 10, "FakeQuantize": 6, "MVN": 8, "NormalizeL2": 5, "GroupNormalization": 8, "RMS": 5, "LRN": 12,
+    "Interpolate": 8, "GridSample": 12,
+}  # fmt: skip
+
+
+def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
+    """Operations that one inference spends in `node`.
+
+    Args:
+        node: the operation; only sub-graph operations are looked into.
+        inputs: dimensions of its inputs.
+        outputs: dimensions of its outputs.
+    """
+    type_name = node.get_type_name()
+    if type_name in _FREE:
+        return 0.0
+    rule = _RULES.get(type_name)
+    if rule is not None:
+        return rule(inputs, outputs)
+    if type_name in _SUBGRAPHS:
+        return _subgraph(node)
+    if type_name.startswith("Reduce") or type_name in _OVER_INPUT:
+        return float(math.prod(inputs[0])) if inputs else 0.0
+    return float(_PER_OUTPUT.get(type_name, 1) * sum(math.prod(shape) for shape in outputs))
+
+
+def _convolution(inputs: Shapes, outputs: Shapes) -> float:
+    # Weights are [out, in, *kernel].
+    return 2.0 * math.prod(outputs[0]) * math.prod(inputs[1][1:])
+
+
+def _group_convolution(inputs: Shapes, outputs: Shapes) -> float:
+    # Weights are [groups, out / groups, in / groups, *kernel].
+    return 2.0 * math.prod(outputs[0]) * math.prod(inputs[1][2:])
+
+
+def _deconvolution(inputs: Shapes, outputs: Shapes) -> float:
+    # Weights are [in, out, *kernel]: every input element meets all of its channel's.
+    return 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][1:])
+
+
+def _group_deconvolution(inputs: Shapes, outputs: Shapes) -> float:
+    return 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][2:])
+
+
+def _matmul(inputs: Shapes, outputs: Shapes) -> float:
+    # Independent of which sides are transposed: [m, k] and [k, n] hold k² · m · n elements between them.
+    def matrix(shape: Shape) -> int:
+        return math.prod(shape[-2:]) if shape else 1
+
+    result = matrix(outputs[0]) if len(outputs[0]) >= 2 else math.prod(outputs[0])
+    inner = math.sqrt(matrix(inputs[0]) * matrix(inputs[1]) / result) if result else 0.0
+    return 2.0 * math.prod(outputs[0]) * inner
+
+
+def _attention(inputs: Shapes, outputs: Shapes) -> float:
+    # Q·Kᵀ, softmax, ·V with Q [..., l, e], K [..., s, e].
+    query, key = inputs[0], inputs[1]
+    scores = math.prod(query[:-1]) * key[-2]
+    return 2.0 * scores * (query[-1] + outputs[0][-1]) + 12.0 * scores
+
+
+def _pool(inputs: Shapes, outputs: Shapes) -> float:
+    # The kernel is an attribute; windows mostly tile the input or overlap twice.
+    return 2.0 * math.prod(inputs[0]) + math.prod(outputs[0])
+
+
+def _recurrent(gates: int) -> Callable[[Shapes, Shapes], float]:
+    # Sequence operations: X [batch, time, input], R [directions, gates · hidden, hidden].
+    def rule(inputs: Shapes, outputs: Shapes) -> float:
+        batch, time, size = inputs[0]
+        recurrence = inputs[-2]
+        directions, hidden = recurrence[0], recurrence[-1]
+        return 2.0 * directions * batch * time * gates * hidden * (size + hidden + 2)
+
+    return rule
+
+
+def _cell(gates: int) -> Callable[[Shapes, Shapes], float]:
+    def rule(inputs: Shapes, outputs: Shapes) -> float:
+        batch, size = inputs[0]
+        hidden = outputs[0][-1]
+        return 2.0 * batch * gates * hidden * (size + hidden + 2)
+
+    return rule
+
+
+_RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
+    "Convolution": _convolution,
+    "BinaryConvolution": _convolution,
+    "DeformableConvolution": lambda inputs, outputs: _convolution([inputs[0], inputs[2]], outputs),
+    "GroupConvolution": _group_convolution,
+    "ConvolutionBackpropData": _deconvolution,
+    "GroupConvolutionBackpropData": _group_deconvolution,
+    "MatMul": _matmul,
+    "ScaledDotProductAttention": _attention,
+    "MaxPool": _pool,
+    "AvgPool": _pool,
+    "LSTMSequence": _recurrent(4),
+    "GRUSequence": _recurrent(3),
+    "RNNSequence": _recurrent(1),
+    "LSTMCell": _cell(4),
+    "GRUCell": _cell(3),
+    "RNNCell": _cell(1),
+}
+
+_OVER_INPUT = frozenset({"TopK", "NonMaxSuppression", "CumSum", "AdaptiveAvgPool", "AdaptiveMaxPool", "NonZero", "Unique"})
+
+_SUBGRAPHS = frozenset({"If", "Loop", "TensorIterator"})
+
+# A loop whose trip count is not known before it runs.
+_UNKNOWN_TRIPS = 16
+
+
+def _subgraph(node: ov.Node) -> float:
+    """Operations of the bodies: the dearer branch of an If, all iterations of a loop."""
+    bodies = _bodies(node)
+    costs = [_body_flops(body) for body in bodies]
+    if not costs:
+        return float(sum(math.prod(_static(output)) for output in node.outputs()))
+    if node.get_type_name() == "If":
+        return max(costs)
+    return costs[0] * _trips(node)
+
+
+def _bodies(node: ov.Node) -> list[ov.Model]:
+    bodies = []
+    for index in range(2 if node.get_type_name() == "If" else 1):
+        try:
+            bodies.append(node.get_function(index) if node.get_type_name() == "If" else node.get_function())
+        except (AttributeError, RuntimeError, TypeError):
+            break
+    return bodies
+
+
+def _body_flops(body: ov.Model) -> float:
+    return sum(
+        node_flops(node, [_static(value) for value in node.input_values()], [_static(port) for port in node.outputs()])
+        for node in body.get_ordered_ops()
+        if node.get_type_name() not in {"Parameter", "Constant", "Result"}
+    )
+
+
+def _trips(node: ov.Node) -> int:
+    trips = int(node.get_num_iterations()) if hasattr(node, "get_num_iterations") else -1
+    return trips if trips > 0 else _UNKNOWN_TRIPS
+
+
+def _static(port: ov.Output) -> Shape:
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return (1,)
+    return tuple(int(d.get_length()) if d.is_static else max(1, int(d.get_min_length())) for d in shape)

@@ -1,0 +1,265 @@
+"""Make ``Core.compile_model`` follow the placement that a model carries; everything else passes through untouched.
+
+The device string decides which devices are used, as it does without a placement: "HETERO:GPU,CPU" means these two.
+Devices of the placement that it does not list, or that the machine lacks, hand their nodes to the others (see
+:meth:`ov_hsdag.placement.Placement.map_to`), with a warning. "HETERO" alone means the placement's own devices.
+
+Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag._autoload import disabled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+
+    import openvino as ov
+
+    from ov_hsdag.placement import Placement
+
+PRIORITIES = "MULTI_DEVICE_PRIORITIES"
+"""OpenVINO's name of the property (ov::device::priorities) that lists the devices where the device string does not."""
+
+_PATCHED = "__ov_hsdag__"
+_ENTRY = b"<ov_hsdag>"
+_STACK = 4  # from map_to and _usable through _placed and the wrapper to the line that called compile_model
+
+
+def patch(module: ModuleType) -> None:
+    """Wrap ``Core`` of the module openvino._ov_api. A second call does nothing."""
+    core = module.Core
+    if getattr(core.compile_model, _PATCHED, False):
+        return
+    core.__init__ = _wrap_init(core.__init__)
+    core.compile_model = _wrap_compile_model(core.compile_model)
+
+
+def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: ov.Core, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if _virtual_devices() and not disabled():
+            from ov_hsdag import devices
+
+            devices.register(self)
+
+    return __init__
+
+
+def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def compile_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
+        given: Mapping[str, Any] = {}  # of a call that OpenVINO will refuse
+        with contextlib.suppress(TypeError):
+            given = signature.bind(self, *args, **kwargs).arguments
+        device, config = given.get("device_name"), given.get("config")
+        if not isinstance(device, str) or device.split(":", 1)[0] != "HETERO" or disabled():
+            return original(self, *args, **kwargs)
+        weights = given.get("weights")
+        try:
+            placed = _placed(self, given["model"], weights, device, config)
+            if placed is not None:
+                compiled = original(self, placed.model, placed.device, placed.config)
+                compiled._ov_hsdag_weights = weights  # constants may refer to this memory
+                return compiled
+            failure = None
+        except Exception as error:
+            failure = " ".join(str(error).split()) or type(error).__name__
+        # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
+        if failure is None and not _virtual_devices():
+            return original(self, *args, **kwargs)
+        rest = {} if weights is None else {"weights": weights}
+        model = given["model"] if failure is None else _without_affinities(given["model"])
+        compiled = original(self, model, device, _with_limits(device, config), **rest)
+        if failure is not None:
+            warnings.warn(
+                f"ov_hsdag: the model was compiled without its placement: {failure[:300]}", RuntimeWarning, stacklevel=2
+            )
+        return compiled
+
+    setattr(compile_model, _PATCHED, True)
+    return compile_model
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Arguments that make OpenVINO follow a placement."""
+
+    model: ov.Model
+    device: str
+    config: Mapping[str, Any] | None
+
+
+def _placed(
+    core: ov.Core, given: object, weights: bytes | None, device: str, config: Mapping[str, Any] | None
+) -> _Placed | None:
+    """The same call with the placement applied to a copy of the model; None where there is nothing to follow."""
+    model = _carrier(core, given, weights)
+    if model is None:
+        return None
+    from ov_hsdag.placement import Placement
+
+    placement = Placement.of(model)
+    if placement is None:
+        return None
+    placement = _overlaid(placement, model)
+    usable = _usable(core, _requested(core, device, config) or placement.devices, placement)
+    if not usable:
+        return None
+    supports = _support_query(core, model) if len(usable) > 1 else None
+    placement = placement.map_to(usable, supports, stacklevel=_STACK)
+    placement.apply(model)
+    device = f"HETERO:{','.join(usable)}"
+    return _Placed(model, device, _with_limits(device, _without_priorities(config)))
+
+
+def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
+    """A private copy of the model if it carries a placement: from an object, an IR file, or an IR in memory."""
+    import openvino as ov
+    from openvino._pyopenvino import Model as NativeModel
+
+    if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
+        if not given.has_rt_info([_entry_name()]):
+            return None
+        copy = given.clone()
+        return copy if isinstance(copy, ov.Model) else ov.Model(copy)
+    if weights is not None:  # then OpenVINO takes the model for the text of an .xml
+        text = given.encode() if isinstance(given, str) else given
+        return core.read_model(text, weights) if isinstance(text, bytes) and _ENTRY in text else None
+    if isinstance(given, str | bytes | os.PathLike) and _file_carries(given):
+        return core.read_model(os.fsdecode(given))
+    return None
+
+
+def _entry_name() -> str:
+    return _ENTRY[1:-1].decode()
+
+
+def _file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> bool:
+    """Whether a file is an IR with an embedded placement. Reads no more than the file's beginning and its rt_info.
+
+    The model's rt_info stands behind the last </edges>; inside names and values "<" is escaped, so tags are tags.
+    """
+    try:
+        with open(path, "rb") as file:
+            if b"<net" not in file.read(512):
+                return False
+            position = file.seek(0, os.SEEK_END)
+            tail = b""
+            while position > 0:
+                step = min(chunk, position)
+                position -= step
+                file.seek(position)
+                tail = file.read(step) + tail[:16]  # 16: a tag may lie across two chunks
+                if _ENTRY in tail:
+                    return True
+                if b"</edges>" in tail:
+                    return False
+                chunk *= 2
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def _overlaid(placement: Placement, model: ov.Model) -> Placement:
+    """The placement with the affinities that stand on the nodes: who set one by hand after placing meant it."""
+    own = {}
+    for node in model.get_ops():
+        rt_info = node.get_rt_info()
+        if "affinity" in rt_info:
+            own[node.get_friendly_name()] = rt_info["affinity"].astype(str)
+    devices = tuple(dict.fromkeys([*placement.devices, *own.values()]))
+    return replace(placement, devices=devices, affinity={**placement.affinity, **own})
+
+
+def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The devices that the call asks for; () where it leaves them open."""
+    listed = device.partition(":")[2] or str((config or {}).get(PRIORITIES, ""))
+    if not listed:
+        try:
+            listed = str(core.get_property("HETERO", PRIORITIES))
+        except Exception:  # the property is not there in every release
+            listed = ""
+    return tuple(name.strip() for name in listed.split(",") if name.strip())
+
+
+def _usable(core: ov.Core, requested: Sequence[str], placement: Placement) -> tuple[str, ...]:
+    """The requested devices that the machine has. Warns of those left out, except where map_to will."""
+    usable = tuple(name for name in requested if _exists(core, name))
+    for name in requested:
+        if usable and name not in usable and name not in placement.used():
+            warnings.warn(f"ov_hsdag: {name} is not available here and is left out", stacklevel=_STACK)
+    return usable
+
+
+def _exists(core: ov.Core, device: str) -> bool:
+    try:
+        core.get_property(device, "FULL_DEVICE_NAME")
+    except Exception:  # a missing driver, plugin or device: OpenVINO raises for all of them
+        return False
+    return True
+
+
+def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]:
+    """``supports(node, device)`` from Core.query_model, asked once per device and only when a node has to move."""
+    everywhere = {
+        node.get_friendly_name()
+        for node in model.get_ops()
+        if node.get_type_name() in ("Constant", "Parameter", "Result")
+    }
+    known = {node.get_friendly_name() for node in model.get_ops()}
+
+    @functools.cache
+    def supported(device: str) -> frozenset[str]:
+        return frozenset(core.query_model(model, device))
+
+    def supports(name: str, device: str) -> bool:
+        return name in everywhere or name not in known or name in supported(device)
+
+    return supports
+
+
+def _without_affinities(given: object) -> object:
+    """What to compile when a placement cannot be followed: HETERO refuses a model that is placed only in part."""
+    import openvino as ov
+    from openvino._pyopenvino import Model as NativeModel
+
+    from ov_hsdag.placement import remove_affinities
+
+    if not isinstance(given, ov.Model | NativeModel):
+        return given
+    if not any("affinity" in node.get_rt_info() for node in given.get_ops()):
+        return given
+    copy = given.clone()
+    remove_affinities(copy)
+    return copy
+
+
+def _without_priorities(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The configuration without a list of devices, which the device string has now."""
+    return config and {key: value for key, value in config.items() if key != PRIORITIES}
+
+
+def _virtual_devices() -> bool:
+    return bool(os.environ.get("OV_HSDAG_VIRTUAL_DEVICES"))
+
+
+def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The configuration completed by the virtual devices' own, which HETERO would drop in a split model."""
+    if not _virtual_devices():
+        return config
+    from ov_hsdag import devices
+
+    return devices.compile_properties(device, config)

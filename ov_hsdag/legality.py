@@ -1,0 +1,353 @@
+"""Which nodes must share a device, so that every placement compiles and computes the same outputs.
+
+HETERO cuts a model into submodels at every edge between devices. Three kinds of nodes do not survive a cut from their
+consumers and follow them ("followers"): constants, nodes that rest on constants alone (decompressed weights), and shape
+arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes, or not even
+a rank. A follower with consumers on several devices is copied, one for each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph, NodeKind
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Inputs whose values decide the shape of the output (OpenVINO's operation specifications). Constants there follow anyway.
+_SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
+    "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Broadcast": (1, 2), "Tile": (1,), "StridedSlice": (1, 2, 3),
+    "Slice": (1, 2, 3, 4), "Gather": (2,), "Range": (0, 1, 2), "Interpolate": (1, 2, 3), "Pad": (1, 2), "TopK": (1,),
+    "Split": (1,), "VariadicSplit": (1, 2), "Transpose": (1,), "OneHot": (1,), "ConvolutionBackpropData": (2,),
+    "GroupConvolutionBackpropData": (2,), "RandomUniform": (0,), "BatchToSpace": (1, 2, 3), "SpaceToBatch": (1, 2, 3),
+    "NonMaxSuppression": (2,), "AdaptiveAvgPool": (1,), "AdaptiveMaxPool": (1,), "DFT": (1, 2), "IDFT": (1, 2),
+    "RDFT": (1, 2), "IRDFT": (1, 2), "Eye": (0, 1, 2, 3), "Multinomial": (1,), "PriorBox": (0, 1), "Col2Im": (1, 2),
+    "PriorBoxClustered": (0, 1), "STFT": (2, 3), "ISTFT": (2, 3, 4), "EmbeddingSegmentsSum": (3,), "SegmentMax": (2,),
+    "ReduceMax": (1,), "ReduceMin": (1,), "ReduceMean": (1,), "ReduceSum": (1,), "ReduceProd": (1,), "ReduceL1": (1,),
+    "ReduceL2": (1,), "ReduceLogicalAnd": (1,), "ReduceLogicalOr": (1,), "Roll": (1, 2), "MVN": (1,), "CumSum": (1,),
+    "NormalizeL2": (1,), "Loop": (0,),
+}  # fmt: skip
+
+# A list of dimensions, axes or scales is no longer than this; longer vectors are data.
+_SHAPE_VECTOR = 32
+
+
+def followers(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """Nodes that must be where their consumers are. Returns bool [nodes]."""
+    rests_on_constants = graph.kinds == NodeKind.CONSTANT
+    for node in range(graph.nodes):
+        first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
+        if graph.kinds[node] == NodeKind.OP and first < last and graph.types[node] != "ReadValue":
+            rests_on_constants[node] = rests_on_constants[graph.input_source[first:last]].all()
+    return rests_on_constants | _shape_arithmetic(graph)
+
+
+def _shape_arithmetic(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """Nodes that compute what a shape input needs, from there upwards to a ShapeOf or to where the values are data."""
+    wanted = np.zeros(graph.nodes, bool)
+    for node in reversed(range(graph.nodes)):
+        first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
+        if wanted[node]:
+            ports = range(0) if graph.types[node] == "ShapeOf" else range(last - first)
+        else:
+            ports = _SHAPE_INPUTS.get(graph.types[node], ())
+        for port in ports:
+            if first + port >= last:
+                continue
+            output = graph.input_output[first + port]
+            source = graph.output_node[output]
+            if graph.kinds[source] == NodeKind.OP and _is_shape_vector(graph, output):
+                wanted[source] = True
+    return wanted
+
+
+def _is_shape_vector(graph: ComputationGraph, output: int) -> bool:
+    rank, shape = graph.output_ranks[output], graph.output_shapes[output]
+    return bool(rank == 0 or (rank == 1 and shape[0] <= _SHAPE_VECTOR))
+
+
+def _tied(graph: ComputationGraph, follows: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Pairs of nodes that must share a device, those of followers with their consumers left out."""
+    pairs: list[tuple[int, int]] = []
+    states: dict[str, int] = {}
+    source = graph.input_source
+    users: dict[int, list[int]] = defaultdict(list)
+    for edge in range(graph.edges):
+        users[int(source[edge])].append(int(graph.input_node[edge]))
+    for node in range(graph.nodes):
+        if graph.variables[node]:
+            pairs.append((states.setdefault(graph.variables[node], node), node))
+        if graph.kinds[node] == NodeKind.RESULT:
+            pairs.append((int(source[graph.input_ptr[node]]), node))
+        elif graph.kinds[node] == NodeKind.PARAMETER and users[node]:
+            # Its submodel would hold nothing but Parameter → Result otherwise. A computing consumer is the better host.
+            computing = [user for user in users[node] if graph.kinds[user] != NodeKind.RESULT and not follows[user]]
+            pairs.append((node, (computing or users[node])[0]))
+        for output in range(graph.output_ptr[node], graph.output_ptr[node + 1]):
+            # No plugin takes a tensor of unknown rank or of strings as the input of a submodel.
+            if graph.output_ranks[output] < 0 or graph.output_types[output] == "string":
+                pairs.extend((node, user) for user in users[node])
+    return pairs
+
+
+def colocation(graph: ComputationGraph) -> NDArray[np.int32]:
+    """Groups of nodes that must share a device ("atoms"): any assignment of devices to groups is legal.
+
+    Followers are in the group of their consumers; `normalise` has copied those whose consumers are in several groups,
+    otherwise they tie these groups together.
+
+    Returns:
+        Dense group numbers, int32 [nodes].
+    """
+    follows = followers(graph)
+    pairs = _tied(graph, follows)
+    a = [first for first, _ in pairs]
+    b = [second for _, second in pairs]
+    edges = follows[graph.input_source]
+    return _native.merge_groups(
+        graph.nodes,
+        np.concatenate([np.array(a, np.int32), graph.input_source[edges]]),
+        np.concatenate([np.array(b, np.int32), graph.input_node[edges]]),
+    )
+
+
+def coarsen(
+    graph: ComputationGraph, groups: NDArray[np.int32], supported: NDArray[np.bool_] | None = None
+) -> NDArray[np.int32]:
+    """HSDAG's co-location of chains on top of legality groups.
+
+    Args:
+        graph: the graph.
+        groups: dense legality groups, int32 [nodes].
+        supported: devices that each node can run on, bool [nodes, devices]; chains join only groups that agree in it.
+
+    Returns:
+        Dense coarse groups, int32 [nodes].
+    """
+    labels = np.zeros(int(groups.max()) + 1, np.int64)
+    if supported is not None:
+        allowed = group_support(groups, supported)
+        labels = allowed @ (np.int64(1) << np.arange(allowed.shape[1], dtype=np.int64))
+    return _native.colocate_chains(graph.native, groups, labels)
+
+
+def group_support(groups: NDArray[np.int32], supported: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Devices that support every node of a group. [nodes], [nodes, devices] → bool [groups, devices]."""
+    allowed = np.ones((int(groups.max()) + 1, supported.shape[1]), bool)
+    np.logical_and.at(allowed, groups, supported)
+    return allowed
+
+
+def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core) -> NDArray[np.bool_]:
+    """Which devices say that they can run which nodes (`ov.Core.query_model`). Returns bool [nodes, devices]."""
+    columns = []
+    for device in devices:
+        names = core.query_model(model, device)
+        columns.append([name in names for name in graph.names])
+    return np.array(columns, bool).reshape(len(devices), graph.nodes).T
+
+
+def require_support(
+    graph: ComputationGraph, groups: NDArray[np.int32], supported: NDArray[np.bool_], devices: Sequence[str]
+) -> None:
+    """Raises UserError when an operation runs on none of the devices, or operations that must share one have none."""
+    alone = np.flatnonzero(~supported.any(axis=1))
+    if len(alone):
+        node = alone[0]
+        more = f" (and {len(alone) - 1} more)" if len(alone) > 1 else ""
+        raise UserError(
+            f"operation '{graph.names[node]}' of type {graph.types[node]}{more} is supported by none of"
+            f" {', '.join(devices)}; add a device that runs it"
+        )
+    stuck = np.flatnonzero(~group_support(groups, supported).any(axis=1))
+    if len(stuck):
+        members = [f"'{graph.names[n]}' ({graph.types[n]})" for n in np.flatnonzero(groups == stuck[0])[:4]]
+        raise UserError(
+            f"operations that must share a device find none of {', '.join(devices)} that runs them all:"
+            f" {', '.join(members)}"
+        )
+
+
+def normalise(model: ov.Model) -> None:
+    """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
+
+    OpenVINO's own common transformations fold shape arithmetic away where shapes are static; friendly names become unique;
+    followers with consumers in several groups are copied.
+    """
+    from openvino._offline_transformations import apply_moc_transformations
+
+    apply_moc_transformations(model, cf=True, smart_reshape=True)
+    unique_names(model)
+    graph = ComputationGraph.from_model(model)
+    follows = followers(graph)
+    pairs = _tied(graph, follows)
+    homes = _native.merge_groups(
+        graph.nodes, np.array([a for a, _ in pairs], np.int32), np.array([b for _, b in pairs], np.int32)
+    )
+    _copy_followers(model, graph, follows, homes)
+
+
+def unique_names(model: ov.Model) -> None:
+    """Gives nodes whose friendly name another node has already a name of their own: HETERO finds nodes by name."""
+    nodes = model.get_ordered_ops()
+    taken = {node.get_friendly_name() for node in nodes}
+    seen: set[str] = set()
+    for node in nodes:
+        name = node.get_friendly_name()
+        if name in seen:
+            name = _free_name(name, taken)
+            node.set_friendly_name(name)
+        seen.add(name)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    number = 1
+    while f"{name}/copy_{number}" in taken:
+        number += 1
+    taken.add(f"{name}/copy_{number}")
+    return f"{name}/copy_{number}"
+
+
+def _copy_followers(
+    model: ov.Model, graph: ComputationGraph, follows: NDArray[np.bool_], homes: NDArray[Any]
+) -> dict[str, Any]:
+    """Copies followers so that all consumers of each share a home.
+
+    Args:
+        model: the model of `graph`; changed.
+        follows: bool [nodes].
+        homes: where each node is that does not follow: a group or a device; [nodes].
+
+    Returns:
+        Home of every node of the changed model, by friendly name.
+    """
+    nodes = model.get_ordered_ops()
+    taken = set(graph.names)
+    # Consumers are handled before producers, so that a copy's own inputs are copied in turn.
+    consumers: list[dict[Any, list[Any]]] = [defaultdict(list) for _ in range(graph.nodes)]
+    result: dict[str, Any] = {}
+
+    def note_inputs(node: Any, index: int, home: Any) -> None:
+        for port in range(graph.input_ptr[index + 1] - graph.input_ptr[index]):
+            source = int(graph.input_source[graph.input_ptr[index] + port])
+            if follows[source]:
+                consumers[source][home].append(node.input(port))
+
+    for index in reversed(range(graph.nodes)):
+        node = nodes[index]
+        if not follows[index] or not consumers[index]:
+            result[graph.names[index]] = homes[index]
+            note_inputs(node, index, homes[index])
+            continue
+        # The original stays where most of its consumers are (ties: where the first in the graph is).
+        first, *others = sorted(consumers[index], key=lambda home: -len(consumers[index][home]))
+        result[graph.names[index]] = first
+        note_inputs(node, index, first)
+        for home in others:
+            copy = _copy_node(node)
+            if copy is None:
+                # An operation that cannot be rebuilt: its consumers keep sharing it and are tied together instead.
+                continue
+            copy.set_friendly_name(_free_name(graph.names[index], taken))
+            for target in consumers[index][home]:
+                port = target.get_source_output().get_index()
+                target.replace_source_output(copy.output(port))
+            result[copy.get_friendly_name()] = home
+            note_inputs(copy, index, home)
+    return result
+
+
+def _copy_node(node: ov.Node) -> ov.Node | None:
+    import openvino as ov
+
+    if node.get_type_name() == "Constant":
+        # A model's clone shares its constants' memory; the Python API has no other copy that does.
+        holder = ov.Model([ov.op.Result(node.output(0))], [], "constant")
+        return holder.clone().get_results()[0].input_value(0).get_node()
+    from openvino.utils.node_factory import NodeFactory
+
+    info = node.get_type_info()
+    try:
+        copy = NodeFactory(info.version_id).create(info.name, node.input_values(), node.get_attributes())
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    for key, value in node.get_rt_info().items():
+        copy.get_rt_info()[key] = value
+    return copy
+
+
+def complete(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str]) -> dict[str, str]:
+    """A legal affinity for every node of `model`, from those of the nodes that are known.
+
+    Nodes that appeared after the placement (preprocessing, decompressed weights, other passes) follow the nodes that they
+    must share a device with, else their producers, else their consumers. Where known nodes that must share a device have
+    different ones (the model was changed), the device of most of them wins. Followers with consumers on several devices
+    are copied: `model` is changed.
+
+    Args:
+        model: the model that will be compiled; friendly names that repeat are made unique.
+        affinity: device by friendly name; unknown names and names of devices not in `devices` are ignored.
+        devices: devices to choose from; the first takes what is left.
+
+    Returns:
+        Device by friendly name, for every node of the model as it is afterwards.
+    """
+    unique_names(model)
+    graph = ComputationGraph.from_model(model)
+    follows = followers(graph)
+    number = {device: index for index, device in enumerate(devices)}
+    known = np.array([number.get(affinity.get(name, ""), -1) for name in graph.names], np.int64)
+
+    pairs = _tied(graph, follows)
+    groups = _native.merge_groups(
+        graph.nodes, np.array([a for a, _ in pairs], np.int32), np.array([b for _, b in pairs], np.int32)
+    )
+    votes = np.zeros((int(groups.max()) + 1, len(devices)), np.int64)
+    # Operations decide; a Parameter or Result that was placed decides only where no operation does.
+    weight = np.where(graph.kinds == NodeKind.OP, graph.nodes, 1) * ~follows
+    np.add.at(votes, (groups[known >= 0], known[known >= 0]), weight[known >= 0])
+    chosen = np.where(votes.any(axis=1), votes.argmax(axis=1), -1)
+
+    edges = [
+        (int(groups[a]), int(groups[b]))
+        for a, b in zip(graph.input_source, graph.input_node, strict=True)
+        if not follows[a] and groups[a] != groups[b]
+    ]
+    for forward in (True, False):
+        for a, b in edges if forward else reversed(edges):
+            source, target = (a, b) if forward else (b, a)
+            if chosen[target] < 0:
+                chosen[target] = chosen[source]
+    chosen[chosen < 0] = 0
+    homes = _copy_followers(model, graph, follows, chosen[groups])
+    return _retie(model, {name: devices[home] for name, home in homes.items()})
+
+
+def _retie(model: ov.Model, affinity: dict[str, str]) -> dict[str, str]:
+    """Settles what copying could not: followers that had to stay shared tie their consumers together."""
+    graph = ComputationGraph.from_model(model)
+    groups = colocation(graph)
+    device = np.array([affinity[name] for name in graph.names])
+    for group in np.unique(groups[_split_edges(graph, groups, device)]):
+        members = groups == group
+        computing = members & (graph.kinds == NodeKind.OP)
+        names, counts = np.unique(device[computing if computing.any() else members], return_counts=True)
+        device[members] = names[counts.argmax()]
+    return dict(zip(graph.names, device.tolist(), strict=True))
+
+
+def _split_edges(
+    graph: ComputationGraph, groups: NDArray[np.int32], device: NDArray[Any]
+) -> NDArray[np.int32]:
+    """Producers whose consumer is in the same group but on another device."""
+    inside = groups[graph.input_source] == groups[graph.input_node]
+    torn = device[graph.input_source] != device[graph.input_node]
+    return graph.input_source[inside & torn]

@@ -1,0 +1,246 @@
+"""The whole road: a model and a device list in, the same model with a placement in it out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import legality
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.placement import Placement
+from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.problem import PlacementProblem, check_objective, split_rule
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# A split has to promise more than this over the best single device (and any placement over a simpler one) to be chosen:
+# below it the cost model knows nothing.
+MARGIN = 0.005
+
+
+def place(
+    model: ov.Model,
+    device: str,
+    *,
+    objective: str = "latency",
+    profile: Profile | str | PathLike[str] | None = None,
+    policy: str | None = None,
+    core: ov.Core | None = None,
+    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Placement:
+    """Decides where each operation of `model` runs; the model is normalised, annotated and carries the placement.
+
+    Args:
+        model: any model; changed in place.
+        device: the devices, in order of preference: "HETERO:GPU,CPU".
+        objective: "latency" of one request or "throughput" of many in flight.
+        profile: speeds of the devices; built-in profiles by default.
+        policy: reserved for learned policies; None.
+        core: asked what the devices support, where it has them. A new one by default.
+        affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
+        shapes: example shapes of dynamic inputs for the cost model.
+
+    Raises:
+        UserError: bad input; `model` may have been normalised, but carries no placement of this call.
+    """
+    if policy is not None:
+        raise UserError(f"unknown policy '{policy}'")
+    check_objective(objective)
+    devices = DeviceSet.parse(device)
+    clock = _Clock()
+    given = _given(affinity, devices)
+    if given is not None:
+        given.check_nodes({node.get_friendly_name() for node in model.get_ops()})
+    problem = build_problem(
+        model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock
+    )
+
+    with clock("placers"):
+        candidates = [_run(placer, problem) for placer in placers(problem)]
+    with clock("choose"):
+        if given is not None:
+            complete = legality.complete(model, given.affinity, devices.names)
+            chosen = _Candidate("affinity", problem.placement_of(complete))
+        else:
+            chosen = _choose(problem, candidates)
+        placement = Placement(
+            devices=devices.names,
+            affinity=problem.affinity(chosen.placement),
+            objective=objective,
+            predicted=problem.summary(chosen.placement),
+            baselines={
+                candidate.name: problem.summary(candidate.placement)
+                for candidate in candidates
+                if np.isfinite(problem.scores(candidate.placement)[0])
+            },
+            chosen=chosen.name,
+            seconds=clock.seconds,
+        )
+    with clock("write"):
+        placement.apply(model)
+        placement.embed(model)
+    return placement
+
+
+def build_problem(
+    model: ov.Model,
+    devices: DeviceSet,
+    *,
+    objective: str = "latency",
+    profile: Profile | str | PathLike[str] | None = None,
+    core: ov.Core | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    clock: _Clock | None = None,
+) -> PlacementProblem:
+    """Normalises `model` and makes the placement problem of it; arguments as in `place`.
+
+    Raises:
+        UserError: an unknown device, a profile without one of the devices, or an operation that no device runs.
+    """
+    import openvino as ov
+
+    from ov_hsdag.devices import register
+
+    clock = clock or _Clock()
+    if core is None:
+        core = ov.Core()
+        register(core)
+    if not isinstance(profile, Profile):
+        profile = Profile.load(profile) if profile else Profile.builtin(devices.names, core)
+    for name in devices:
+        profile.device(name)
+    with clock("normalise"):
+        legality.normalise(model)
+    with clock("graph"):
+        graph = ComputationGraph.from_model(model, shapes=shapes)
+    with clock("legality"):
+        groups = legality.colocation(graph)
+    with clock("support"):
+        supported = _support(model, graph, devices, profile, core)
+        legality.require_support(graph, groups, supported, devices.names)
+    with clock("costs"):
+        transfer_us, transfer_us_per_byte = profile.transfer(devices.names)
+        return PlacementProblem(
+            graph=graph,
+            devices=devices.names,
+            objective=objective,
+            node_us=profile.node_us(graph, devices.names),
+            supported=supported,
+            groups=groups,
+            transfer_us=transfer_us,
+            transfer_us_per_byte=transfer_us_per_byte,
+            submodel_us=profile.submodel_us(devices.names),
+            memory_bytes=profile.memory_bytes(devices.names),
+            rule=split_rule(ov.__version__),
+        )
+
+
+def placers(problem: PlacementProblem) -> list[Placer]:
+    """Every placer that applies to the problem, simple ones first."""
+    found: list[Placer] = [SingleDevice(name) for name in problem.devices]
+    found += [HeteroDefault(), MinCut(), Pipeline()]
+    return found
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    name: str
+    placement: NDArray[np.uint8]
+
+
+def _run(placer: Placer, problem: PlacementProblem) -> _Candidate:
+    placement = placer.place(problem)
+    if problem.evaluate(placement).infeasible[0] & ~np.uint8(4):
+        placement = problem.repair(placement)
+    return _Candidate(placer.name, placement)
+
+
+def _choose(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> _Candidate:
+    """The best by the simulator; a later (less simple) candidate has to win by more than the margin."""
+    scores = problem.scores(np.stack([candidate.placement for candidate in candidates]))
+    if not np.isfinite(scores).any():
+        raise UserError(
+            f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
+            f" {_memory(problem, candidates)}"
+        )
+    best = 0
+    for index in range(1, len(scores)):
+        if scores[index] < scores[best] * (1 - (MARGIN if np.isfinite(scores[best]) else 0)):
+            best = index
+    return candidates[best]
+
+
+def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
+    needs = problem.evaluate(np.stack([candidate.placement for candidate in candidates])).memory_bytes.max(axis=0)
+    return ", ".join(
+        f"{name} holds {limit / 2**20:.0f} MiB, the model needs up to {need / 2**20:.0f}"
+        for name, limit, need in zip(problem.devices, problem.memory_bytes.tolist(), needs.tolist(), strict=True)
+        if limit >= 0
+    )
+
+
+def _support(
+    model: ov.Model, graph: ComputationGraph, devices: DeviceSet, profile: Profile, core: ov.Core
+) -> NDArray[np.bool_]:
+    """What devices of this machine say themselves, and what profiles say of those that are elsewhere."""
+    present = [name for name in devices if name in core.available_devices or _answers(core, name)]
+    supported = profile.support(graph, devices.names)
+    if present:
+        asked = legality.support(model, graph, present, core)
+        for column, name in enumerate(present):
+            supported[:, devices.index(name)] = asked[:, column]
+    return supported
+
+
+def _answers(core: ov.Core, device: str) -> bool:
+    """Whether the Core knows a device that it does not list, such as "GPU" for "GPU.0"."""
+    try:
+        core.get_property(device, "FULL_DEVICE_NAME")
+    except RuntimeError:
+        return False
+    return True
+
+
+def _given(
+    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None, devices: DeviceSet
+) -> Placement | None:
+    if affinity is None or isinstance(affinity, Placement):
+        return affinity
+    if isinstance(affinity, Mapping):
+        unknown = sorted(set(affinity.values()) - set(devices.names))
+        if unknown:
+            raise UserError(f"affinity uses device '{unknown[0]}', which is not in {devices.hetero}")
+        return Placement(devices=devices.names, affinity=dict(affinity))
+    return Placement.load(affinity, devices.names)
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+

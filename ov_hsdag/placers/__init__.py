@@ -1,0 +1,1 @@
+"""Placers: each turns a PlacementProblem into a placement of its groups."""

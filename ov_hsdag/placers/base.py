@@ -1,0 +1,27 @@
+"""What every placer is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.problem import PlacementProblem
+
+
+class Placer(Protocol):
+    """Finds a placement for a problem."""
+
+    @property
+    def name(self) -> str:
+        """Name in results and on the command line."""
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """Device number of each legality group, uint8 [groups]. It may be infeasible: the simulator tells."""
+
+
+def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]], threads: int = 1) -> NDArray[np.uint8]:
+    """The first of the best placements by the simulator."""
+    scores = problem.scores(np.stack(placements), threads)
+    return placements[int(scores.argmin())]

@@ -1,0 +1,185 @@
+"""Minimum s-t cut: the exact optimum of additive latency on two devices; alpha-expansion for more.
+
+Additive latency is the sum of node times and transfers, each tensor once per receiving device. What the simulator adds
+(a cost per submodel, memory limits) is no part of the cut; a surcharge on every transfer stands in for the submodels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from ov_hsdag.placers.base import best_of
+from ov_hsdag.problem import PlacementProblem
+
+# scipy's maximum flow counts in 32-bit integers; all finite capacities together stay below this.
+_CAPACITY = 2**30
+
+_MAX_SWEEPS = 4
+
+
+@dataclass(frozen=True)
+class MinCut:
+    """Exact for two devices without submodel costs; otherwise the best of a few cuts by the simulator."""
+
+    name: str = "mincut"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`."""
+        candidates = [_solve(problem, share) for share in _surcharges(problem)]
+        return best_of(problem, candidates)
+
+
+def _surcharges(problem: PlacementProblem) -> tuple[float, ...]:
+    """Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more."""
+    return (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
+
+
+def _transfers(problem: PlacementProblem, share: float) -> NDArray[np.float64]:
+    """Time of each tensor's transfer, µs, float64 [tensors, devices, devices]."""
+    size = problem.tensors.bytes[:, None, None]
+    fixed = problem.transfer_us + share * problem.submodel_us[None, :]
+    times = fixed + problem.transfer_us_per_byte * size
+    same = np.eye(len(problem.devices), dtype=bool)
+    return np.where(same, 0.0, times)
+
+
+def _solve(problem: PlacementProblem, share: float) -> NDArray[np.uint8]:
+    transfers = _transfers(problem, share)
+    if len(problem.devices) == 2:
+        on_second = _cut_two(problem, transfers)
+        return on_second.astype(np.uint8)
+    return _expand(problem, transfers)
+
+
+class _Network:
+    """Edges of a flow network between `nodes` inner nodes, a source (device 0) and a sink (device 1)."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.source, self.sink = nodes, nodes + 1
+        self.size = nodes + 2
+        self._from: list[NDArray[np.int64]] = []
+        self._to: list[NDArray[np.int64]] = []
+        self._capacity: list[NDArray[np.float64]] = []
+
+    def add(self, start: NDArray[np.integer], end: NDArray[np.integer], capacity: NDArray[np.float64]) -> None:
+        """Edges start → end; an infinite capacity is never cut."""
+        start, end = np.broadcast_arrays(start, end)
+        self._from.append(start.astype(np.int64))
+        self._to.append(end.astype(np.int64))
+        self._capacity.append(np.broadcast_to(capacity, start.shape).astype(np.float64))
+
+    def new_nodes(self, count: int) -> NDArray[np.int64]:
+        """Numbers of `count` further inner nodes."""
+        first = self.size
+        self.size += count
+        return np.arange(first, first + count)
+
+    def sink_side(self) -> NDArray[np.bool_]:
+        """Which of the first inner nodes are on the sink's side of a minimum cut, bool [nodes]."""
+        start, end = np.concatenate(self._from), np.concatenate(self._to)
+        capacity = np.concatenate(self._capacity)
+        finite = np.isfinite(capacity)
+        total = capacity[finite].sum()
+        scale = _CAPACITY / total if total > 0 else 1.0
+        whole = np.where(finite, np.rint(np.where(finite, capacity, 0.0) * scale), _CAPACITY).astype(np.int64)
+        matrix = csr_array((whole, (start, end)), shape=(self.size, self.size))
+        matrix.sum_duplicates()
+        matrix.data = np.minimum(matrix.data, _CAPACITY).astype(np.int32)
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+        flow = maximum_flow(matrix, self.source, self.sink).flow
+        residual = csr_array(matrix - flow)
+        residual.data = np.maximum(residual.data, 0)
+        residual.eliminate_zeros()
+        reached = np.zeros(self.size, bool)
+        reached[breadth_first_order(residual, self.source, return_predecessors=False)] = True
+        return ~reached[: self.nodes]
+
+
+def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Groups on the second device in the optimum of additive latency, bool [groups]."""
+    network = _Network(problem.group_count)
+    groups = np.arange(problem.group_count)
+    # A node on the sink's side cuts its edge from the source: it pays its time on the second device.
+    network.add(np.full_like(groups, network.source), groups, problem.group_us[:, 1])
+    network.add(groups, np.full_like(groups, network.sink), problem.group_us[:, 0])
+    tensors = problem.tensors
+    if len(tensors):
+        # A helper node per tensor and direction: the tensor is paid once, however many consumers are across.
+        forth, back = network.new_nodes(len(tensors)), network.new_nodes(len(tensors))
+        of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+        network.add(tensors.source, forth, transfers[:, 0, 1])
+        network.add(forth[of_consumer], tensors.consumers, np.array(np.inf))
+        network.add(back, tensors.source, transfers[:, 1, 0])
+        network.add(tensors.consumers, back[of_consumer], np.array(np.inf))
+    return network.sink_side()
+
+
+def additive_latency(problem: PlacementProblem, placement: NDArray[np.uint8]) -> float:
+    """What the cut minimises: node times and transfers, µs."""
+    return _energy(problem, _transfers(problem, 0.0), placement)
+
+
+def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8]) -> float:
+    tensors = problem.tensors
+    nodes = problem.group_us[np.arange(problem.group_count), placement].sum()
+    of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+    sent = np.unique(np.stack([of_consumer, placement[tensors.consumers]], axis=1), axis=0)
+    return float(nodes + transfers[sent[:, 0], placement[tensors.source[sent[:, 0]]], sent[:, 1]].sum())
+
+
+def _expand(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Alpha-expansion (Boykov, Veksler, Zabih 2001): each step moves any set of groups to one device, by a minimum cut.
+
+    Tensors with several consumers count pairwise within a step; a step is kept only where the true sum falls.
+    """
+    singles = [problem.single(device) for device in range(len(problem.devices))]
+    singles.append(problem.group_us.argmin(axis=1).astype(np.uint8))
+    energies = [_energy(problem, transfers, placement) for placement in singles]
+    placement, energy = singles[int(np.argmin(energies))], min(energies)
+    for _ in range(_MAX_SWEEPS):
+        before = energy
+        for device in range(len(problem.devices)):
+            moved = _expansion(problem, transfers, placement, device)
+            moved_energy = _energy(problem, transfers, moved)
+            if moved_energy < energy:
+                placement, energy = moved, moved_energy
+        if energy >= before:
+            break
+    return placement
+
+
+def _expansion(
+    problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8], device: int
+) -> NDArray[np.uint8]:
+    """The best set of groups to move to `device`; the sink's side moves."""
+    network = _Network(problem.group_count)
+    groups = np.arange(problem.group_count)
+    stay = problem.group_us[groups, placement].copy()
+    move = problem.group_us[:, device].copy()
+    tensors = problem.tensors
+    counts = np.diff(tensors.consumer_ptr)
+    of_consumer = np.repeat(np.arange(len(tensors)), counts)
+    source, target = tensors.source[of_consumer], tensors.consumers
+    here, there = placement[source], placement[target]
+    share = transfers[of_consumer] / counts[of_consumer][:, None, None]
+    row = np.arange(len(of_consumer))
+    both_stay = share[row, here, there]
+    source_stays = share[row, here, device]
+    target_stays = share[row, device, there]
+    # Pairwise terms as in Kolmogorov and Zabih 2004: constants to the nodes, the rest to one edge.
+    np.add.at(stay, source, np.maximum(both_stay - target_stays, 0))
+    np.add.at(move, source, np.maximum(target_stays - both_stay, 0))
+    np.add.at(stay, target, np.maximum(target_stays, 0))
+    edge = np.maximum(source_stays + target_stays - both_stay, 0)
+    network.add(np.full_like(groups, network.source), groups, move)
+    network.add(groups, np.full_like(groups, network.sink), stay)
+    network.add(source, target, edge)
+    moved = placement.copy()
+    moved[network.sink_side()] = device
+    return moved

@@ -1,0 +1,321 @@
+"""The placement problem: the one object that placers, training and benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native, legality
+from ov_hsdag.errors import UserError
+from ov_hsdag.files import atomic_file
+from ov_hsdag.graph import ComputationGraph, NodeKind
+
+OBJECTIVES = ("latency", "throughput")
+
+FORMAT_VERSION = 1
+
+
+def split_rule(openvino_version: str) -> int:
+    """Which of HETERO's splitting rules a release of OpenVINO has (native `SplitRule`).
+
+    Source: the plugin's subgraph_collector.cpp, openvinotoolkit/openvino pull request 36126. Checked against the plugins of
+    2025.4, 2026.2 and 2026.4 on random graphs.
+    """
+    year, minor = (int(part) for part in openvino_version.split("-")[0].split(".")[:2])
+    return 1 if (year, minor) >= (2026, 3) else 0
+
+
+def check_objective(objective: str) -> None:
+    """Raises UserError where it is none."""
+    if objective not in OBJECTIVES:
+        raise UserError(f"unknown objective '{objective}'; choose one of {', '.join(OBJECTIVES)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What the simulator says of a batch of placements.
+
+    Attributes:
+        latency_us: time of one request, µs, float64 [batch].
+        period_us: time between results with many requests in flight (the busiest device's work), µs, float64 [batch].
+        busy_us: work of each device for one request, µs, float64 [batch, devices].
+        memory_bytes: weights and live tensors on each device, int64 [batch, devices].
+        transfer_bytes: bytes that move between devices, int64 [batch].
+        cut_tensors: tensors that move between devices, int32 [batch].
+        submodels: HETERO_NUMBER_OF_SUBMODELS, int32 [batch].
+        infeasible: 0, or a sum of 1 (HETERO cannot order the submodels), 2 (a device does not support its operation),
+            4 (a device's memory limit), 8 (a submodel that computes nothing), uint8 [batch].
+    """
+
+    latency_us: NDArray[np.float64]
+    period_us: NDArray[np.float64]
+    busy_us: NDArray[np.float64]
+    memory_bytes: NDArray[np.int64]
+    transfer_bytes: NDArray[np.int64]
+    cut_tensors: NDArray[np.int32]
+    submodels: NDArray[np.int32]
+    infeasible: NDArray[np.uint8]
+
+    def score(self, objective: str) -> NDArray[np.float64]:
+        """What is minimised, in µs: latency, or the period for throughput; inf where infeasible. float64 [batch]."""
+        value = self.latency_us if objective == "latency" else self.period_us
+        return np.where(self.infeasible == 0, value, np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementProblem:
+    """A graph, devices, costs, limits and an objective. Placements are uint8 [groups] arrays of device numbers.
+
+    Attributes:
+        graph: the computation graph of a normalised model.
+        devices: device names in HETERO's order, [devices].
+        objective: "latency" or "throughput".
+        node_us: time of each node on each device, µs, float64 [nodes, devices].
+        supported: whether a device runs a node, bool [nodes, devices].
+        groups: legality groups; what is placed, int32 [nodes].
+        transfer_us: fixed time of a transfer from row to column, µs, float64 [devices, devices].
+        transfer_us_per_byte: µs per byte, float64 [devices, devices].
+        submodel_us: time that each submodel on a device costs, µs, float64 [devices].
+        memory_bytes: memory limits, -1 for none, int64 [devices].
+        rule: HETERO's splitting rule, see `split_rule`.
+    """
+
+    graph: ComputationGraph
+    devices: tuple[str, ...]
+    objective: str
+    node_us: NDArray[np.float64]
+    supported: NDArray[np.bool_]
+    groups: NDArray[np.int32]
+    transfer_us: NDArray[np.float64]
+    transfer_us_per_byte: NDArray[np.float64]
+    submodel_us: NDArray[np.float64]
+    memory_bytes: NDArray[np.int64]
+    rule: int
+
+    def __post_init__(self) -> None:
+        check_objective(self.objective)
+
+    @cached_property
+    def group_count(self) -> int:
+        """Number of legality groups."""
+        return int(self.groups.max()) + 1
+
+    @cached_property
+    def group_supported(self) -> NDArray[np.bool_]:
+        """Devices that run every node of a group, bool [groups, devices]."""
+        return legality.group_support(self.groups, self.supported)
+
+    @cached_property
+    def group_us(self) -> NDArray[np.float64]:
+        """Time of each group on each device, µs, inf where it is not supported, float64 [groups, devices]."""
+        total = np.zeros((self.group_count, len(self.devices)))
+        np.add.at(total, self.groups, self.node_us)
+        return np.where(self.group_supported, total, np.inf)
+
+    @cached_property
+    def coarse(self) -> NDArray[np.int32]:
+        """HSDAG's coarse group of each legality group (chains merged), int32 [groups]."""
+        by_node = legality.coarsen(self.graph, self.groups, self.supported)
+        result = np.empty(self.group_count, np.int32)
+        result[self.groups] = by_node
+        return result
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The tensors that can be cut: those with consumers in other groups."""
+        return Tensors.of(self.graph, self.groups)
+
+    @cached_property
+    def _simulator(self) -> _native.Simulator:
+        return _native.Simulator(
+            self.graph.native,
+            self.node_us,
+            self.supported,
+            self.transfer_us,
+            self.transfer_us_per_byte,
+            self.submodel_us,
+            self.memory_bytes,
+            self.groups,
+            self.rule,
+        )
+
+    def evaluate(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> Evaluation:
+        """Simulates placements exactly as HETERO would split them.
+
+        Args:
+            placements: device numbers, [batch, groups] or one placement [groups].
+            threads: threads for the batch.
+        """
+        batch = np.atleast_2d(np.asarray(placements, np.uint8))
+        return Evaluation(**self._simulator.evaluate(batch, threads))
+
+    def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> NDArray[np.float64]:
+        """The objective of each placement, lower is better, inf where infeasible, µs, float64 [batch]."""
+        return self.evaluate(placements, threads).score(self.objective)
+
+    def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
+        """HETERO's submodels for one placement [groups]: `submodel` [nodes], `submodel_device`, `sortable`, …"""
+        return _native.split(self.graph.native, np.asarray(placement, np.uint8)[self.groups], self.rule)
+
+    def affinity(self, placement: NDArray[np.integer[Any]]) -> dict[str, str]:
+        """Friendly name → device name for one placement [groups]."""
+        return {
+            name: self.devices[device]
+            for name, device in zip(self.graph.names, np.asarray(placement)[self.groups].tolist(), strict=True)
+        }
+
+    def placement_of(self, affinity: Mapping[str, str]) -> NDArray[np.uint8]:
+        """The placement [groups] with these devices; a group goes where its first operation is.
+
+        Raises:
+            UserError: a node has no device, or one that is not a device of the problem.
+        """
+        placement = np.zeros(self.group_count, np.uint8)
+        order = np.argsort(self.graph.kinds == NodeKind.OP, kind="stable")
+        # Written in this order, the last to write is the first operation of the group.
+        split = int((self.graph.kinds != NodeKind.OP).sum())
+        for node in [*order[:split], *order[split:][::-1]]:
+            name = self.graph.names[node]
+            if affinity.get(name) not in self.devices:
+                raise UserError(f"node '{name}' has device '{affinity.get(name)}', expected one of {self.devices}")
+            placement[self.groups[node]] = self.devices.index(affinity[name])
+        return placement
+
+    def single(self, device: int) -> NDArray[np.uint8]:
+        """Everything on one device, uint8 [groups]."""
+        return np.full(self.group_count, device, np.uint8)
+
+    def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
+        """Random feasible placements: a device for each group by the throw of a die, repaired. uint8 [count, groups]."""
+        weights = self.group_supported / self.group_supported.sum(axis=1, keepdims=True)
+        thresholds = weights.cumsum(axis=1)
+        draws = generator.random((count, self.group_count, 1))
+        # Rounding can leave the last threshold below 1; a draw above it takes the last supported device.
+        last = len(self.devices) - 1 - self.group_supported[:, ::-1].argmax(axis=1)
+        chosen = np.minimum((draws >= thresholds).sum(axis=2), last).astype(np.uint8)
+        return np.stack([self.repair(placement) for placement in chosen]) if count else chosen
+
+    def repair(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+        """The placement with as few groups moved as it takes until HETERO can order its submodels and each computes.
+
+        Support is respected; memory limits are not looked at. Returns uint8 [groups].
+        """
+        result = np.array(placement, np.uint8)
+        source, target = self.graph.input_source, self.graph.input_node
+        for _ in range(2 * self.group_count):
+            split = self.split(result)
+            trivial = np.append(split["trivial"], False)[split["submodel"]]
+            if trivial.any():
+                # A submodel that computes nothing joins a neighbour.
+                number = split["submodel"][trivial.argmax()]
+                inside = split["submodel"] == number
+                border = inside[source] != inside[target]
+                outside = np.where(inside[source], target, source)[border]
+            elif not split["sortable"]:
+                # The smallest submodel on the cycle joins the one that it exchanges most tensors with.
+                numbers, sizes = np.unique(split["submodel"][split["cyclic"]], return_counts=True)
+                inside = split["submodel"] == numbers[sizes.argmin()]
+                border = (inside[source] != inside[target]) & (split["cyclic"][source] & split["cyclic"][target])
+                outside = np.where(inside[source], target, source)[border]
+            else:
+                return result
+            moved = np.unique(self.groups[inside])
+            votes = np.bincount(result[self.groups[outside]], minlength=len(self.devices)).astype(float)
+            votes[result[moved[0]]] = -1
+            votes[~self.group_supported[moved].all(axis=0)] = -1
+            if votes.max() < 0:
+                break
+            result[moved] = votes.argmax()
+        everywhere = np.flatnonzero(self.group_supported.all(axis=0))
+        return self.single(int(everywhere[0])) if len(everywhere) else result
+
+    def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
+        """The prediction for one placement, as users see it."""
+        result = self.evaluate(placement)
+        return {
+            "latency_us": round(float(result.latency_us[0]), 3),
+            "throughput_ips": round(1e6 / max(float(result.period_us[0]), 1e-9), 3),
+            "memory_bytes": dict(zip(self.devices, result.memory_bytes[0].tolist(), strict=True)),
+            "submodels": int(result.submodels[0]),
+            "transfer_bytes": int(result.transfer_bytes[0]),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes the problem as .npz (arrays and JSON text, no pickles)."""
+        arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
+        for owner, skipped in ((self.graph, ()), (self, ("graph",))):
+            for field in fields(owner):
+                if field.name in skipped:
+                    continue
+                value = getattr(owner, field.name)
+                prefix = "graph." if owner is self.graph else ""
+                arrays[prefix + field.name] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
+        with atomic_file(path, "wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> PlacementProblem:
+        """Reads a problem that `save` wrote. Raises UserError where the file is none."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                if int(data["format"]) != FORMAT_VERSION:
+                    raise UserError(f"'{path}' has problem format {int(data['format'])}, expected {FORMAT_VERSION}")
+                values = {key: _plain(data[key]) for key in data.files if key != "format"}
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise UserError(f"'{path}' is not a placement problem: {error}") from error
+        graph = {key.removeprefix("graph."): values.pop(key) for key in list(values) if key.startswith("graph.")}
+        for key in ("names", "types", "output_types", "variables"):
+            graph[key] = tuple(graph[key])
+        graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
+        values["devices"] = tuple(values["devices"])
+        return cls(graph=ComputationGraph(**graph), **values)
+
+
+def _plain(value: NDArray[Any]) -> Any:
+    if value.dtype.kind == "U":
+        return json.loads(str(value))
+    return value.item() if value.ndim == 0 else value
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """Tensors whose consumers are not all in the producer's group; constants and model outputs never move.
+
+    Attributes:
+        source: producing group, int32 [tensors].
+        bytes: size, int64 [tensors].
+        consumer_ptr: int32 [tensors + 1].
+        consumers: consuming groups other than the producer's, each once, int32.
+    """
+
+    source: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    consumer_ptr: NDArray[np.int32]
+    consumers: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, graph: ComputationGraph, groups: NDArray[np.int32]) -> Tensors:
+        """Collects them."""
+        source, target = groups[graph.input_source], groups[graph.input_node]
+        moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (graph.kinds[graph.input_node] != NodeKind.RESULT)
+        crossing = moves & (source != target)
+        pairs = np.unique(np.stack([graph.input_output[crossing], target[crossing]], axis=1), axis=0)
+        outputs, first = np.unique(pairs[:, 0], return_index=True)
+        return cls(
+            source=groups[graph.output_node[outputs]],
+            bytes=graph.output_bytes[outputs],
+            consumer_ptr=np.append(first, len(pairs)).astype(np.int32),
+            consumers=pairs[:, 1].astype(np.int32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.source)
+

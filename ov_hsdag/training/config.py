@@ -1,0 +1,135 @@
+"""Settings of the HSDAG network: what ships, and the published algorithm with its ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from ov_hsdag.errors import UserError
+
+if TYPE_CHECKING:
+    from ov_hsdag.features import FeatureSet, PolicyInput
+
+ABLATIONS = ("output_shape", "node_id", "structure")
+"""Groups of features that the paper leaves out in turn (its ablation study)."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Number of features of a node, an edge, a (node, device) pair and a device, as `ov_hsdag.features` makes them."""
+
+    node: int
+    edge: int
+    pair: int
+    device: int
+
+    @classmethod
+    def of(cls, example: PolicyInput) -> Widths:
+        """The widths of any input made with the same `FeatureSet`."""
+        return cls(*(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x)))
+
+
+@dataclass(frozen=True)
+class HSDAGConfig:
+    """Settings of `HSDAGNetwork` and of the parsing and learning that belong to the algorithm.
+
+    Attributes:
+        widths: numbers of features.
+        without: feature groups that are switched off, fields of `FeatureSet`.
+        hidden: width of every hidden state, H.
+        layers: GNN layers of the encoder.
+        conv: "gcn" (the paper's), "sage", "gat", or "gated": gates per edge and channel that see the edge's features.
+        directed: one convolution per direction of the edges, summed, so that producers and consumers differ; otherwise
+            one convolution over the symmetric graph, as published.
+        device_aware: the encoder sees what (node, device) pairs look like, pooled over devices.
+        context: layers in which clusters hear of their neighbours, of the other devices and of the whole graph before
+            they are placed.
+        devices: None: clusters are scored against embeddings of any number and kind of devices. A number: the paper's
+            softmax over that many fixed devices.
+        carry: a cluster's embedding is added to its nodes' features for the next step of an episode, as published.
+        dropout: share of hidden units dropped in training.
+        levels: how often parsing merges along dominant edges. Parsing until nothing merges, as published, leaves one
+            cluster for each connected part of a graph, on which no placement can be split.
+        min_clusters: parsing stops here.
+        reward: "log": log(best single device / achieved); "inverse": 1/latency, the paper's.
+        discount: of the rewards of an episode's later steps.
+        steps: placements in an episode.
+    """
+
+    widths: Widths
+    without: tuple[str, ...] = ()
+    hidden: int = 80
+    layers: int = 4
+    conv: Literal["gcn", "sage", "gat", "gated"] = "gated"
+    directed: bool = True
+    device_aware: bool = True
+    context: int = 3
+    devices: int | None = None
+    carry: bool = False
+    dropout: float = 0.0
+    levels: int = 1
+    min_clusters: int = 16
+    reward: Literal["log", "inverse"] = "log"
+    discount: float = 1.0
+    steps: int = 1
+
+    @classmethod
+    def base(cls, widths: Widths) -> HSDAGConfig:
+        """The policy that ships."""
+        return cls(widths)
+
+    @classmethod
+    def paper(cls, widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HSDAGConfig:
+        """The algorithm as published (Duan et al., NeurIPS 2024), with sizes of the authors' code.
+
+        Source: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends with 1 to 4
+        clusters; here it ends with 4, as a single cluster can only be a single device, which that code rewards with 0.
+
+        Args:
+            widths: numbers of features with `ours` switched off.
+            devices: number of fixed devices.
+            without: the ablation: some of `ABLATIONS`.
+        """
+        if unknown := sorted(set(without) - set(ABLATIONS)):
+            raise ValueError(f"expected ablations among {ABLATIONS}, got {unknown}")
+        return cls(
+            widths,
+            without=("ours", *without),
+            hidden=128,
+            layers=2,
+            conv="gcn",
+            directed=False,
+            device_aware=False,
+            context=0,
+            devices=devices,
+            carry=True,
+            dropout=0.2,
+            levels=64,
+            min_clusters=4,
+            reward="inverse",
+            discount=0.95,
+            steps=20,
+        )
+
+    @property
+    def features(self) -> FeatureSet:
+        """The features to compute."""
+        from ov_hsdag.features import FeatureSet
+
+        return FeatureSet(**{name: False for name in self.without})
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {**asdict(self), "without": list(self.without)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> HSDAGConfig:
+        """Inverse of `to_dict`. Raises UserError for settings that are unknown or missing."""
+        known = {field.name for field in fields(cls)}
+        try:
+            if unknown := sorted(set(values) - known):
+                raise KeyError(*unknown)
+            return cls(**{**values, "widths": Widths(**values["widths"]), "without": tuple(values.get("without", ()))})
+        except (KeyError, TypeError) as error:
+            raise UserError(f"these are not the settings of an HSDAG network: {error}") from error

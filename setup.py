@@ -1,0 +1,56 @@
+"""Builds the native core and puts ov_hsdag.pth at the top of site-packages; everything else is in pyproject.toml."""
+
+import os
+from pathlib import Path
+
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+PTH = "ov_hsdag.pth"
+
+# Warnings fail only our own builds (make test sets the variable): a newer compiler than ours warns of things that we
+# could not see, and must not keep a user from installing this release.
+WARNINGS = ["-Wall", "-Wextra", *(["-Werror"] if os.environ.get("OV_HSDAG_WERROR") == "1" else [])]
+
+# Pybind11Extension adds -fvisibility=hidden where the compiler knows it.
+COMPILE_ARGS = ["/O2", "/W4", "/EHsc"] if os.name == "nt" else ["-O3", *WARNINGS]
+
+
+class BuildPyWithPth(build_py):
+    """Also places the .pth file, which setuptools has no option for: site reads it only at the top of site-packages."""
+
+    def run(self) -> None:
+        super().run()
+        self._pth_target().parent.mkdir(parents=True, exist_ok=True)
+        self.copy_file(PTH, str(self._pth_target()))
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        return [*super().get_outputs(include_bytecode), str(self._pth_target())]
+
+    def get_source_files(self) -> list[str]:
+        return [*super().get_source_files(), PTH]
+
+    def _pth_target(self) -> Path:
+        if not self.editable_mode:
+            return Path(self.build_lib) / PTH
+        # An editable wheel takes nothing from build_lib, but it does take <name>.data/, whose "purelib" an installer
+        # unpacks into site-packages. install_data is <name>.data/data there.
+        return Path(self.get_finalized_command("install").install_data).with_name("purelib") / PTH
+
+
+ParallelCompile("OV_HSDAG_BUILD_JOBS", default=0).install()
+
+setup(
+    ext_modules=[
+        Pybind11Extension(
+            "ov_hsdag._native",
+            sources=sorted(path.as_posix() for path in Path("cpp_ext").glob("*.cpp")),
+            depends=sorted(path.as_posix() for path in Path("cpp_ext").glob("*.hpp")),
+            include_dirs=["cpp_ext"],
+            cxx_std=20,
+            extra_compile_args=COMPILE_ARGS,
+        )
+    ],
+    cmdclass={"build_py": BuildPyWithPth},
+)

@@ -1,0 +1,35 @@
+"""Options and fixtures that tests share."""
+
+from __future__ import annotations
+
+import openvino as ov
+import pytest
+
+from ov_hsdag import devices
+from ov_hsdag.bench.zoo import select
+
+ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--zoo",
+        action="append",
+        metavar="WORD",
+        help="models that zoo tests run on, by name, family or tag; can be given several times (default: quick)",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "zoo_model" in metafunc.fixturenames:
+        models = select(metafunc.config.getoption("--zoo") or ["quick"])
+        metafunc.parametrize("zoo_model", models, ids=lambda model: model.name)
+
+
+@pytest.fixture
+def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
+    """A Core with two virtual devices, CPU_A and CPU_B, of one core each in f32."""
+    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
+    core = ov.Core()
+    devices.register(core)
+    return core

@@ -1,0 +1,119 @@
+"""Random models and problems that tests share."""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset13 as ops
+
+from ov_hsdag.graph import ComputationGraph, NodeKind
+from ov_hsdag.problem import PlacementProblem, split_rule
+
+
+def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
+    """A small model of branches, shared constants, multi-output splits and several inputs and outputs."""
+    generator = np.random.default_rng(seed)
+    parameters = [ops.parameter([1, 4], ov.Type.f32, name=f"input_{i}") for i in range(generator.integers(1, inputs + 1))]
+    constants = [ops.constant(generator.normal(size=(1, 4)).astype(np.float32)) for _ in range(2)]
+    values = list(parameters)
+
+    def recent() -> ov.Node:
+        reach = min(len(values), 8) if generator.random() < 0.8 else len(values)
+        return values[len(values) - 1 - int(generator.integers(0, reach))]
+
+    for _ in range(int(generator.integers(4, nodes))):
+        kind = generator.integers(0, 6)
+        if kind == 0:
+            values.append(ops.relu(recent()))
+        elif kind == 1:
+            values.append(ops.add(recent(), constants[generator.integers(0, 2)]))
+        elif kind in (2, 3):
+            values.append((ops.add if kind == 2 else ops.maximum)(recent(), recent()))
+        elif kind == 4:
+            halves = ops.split(recent(), ops.constant(1), 2)
+            values.append(ops.concat([halves.output(1), halves.output(0)], 1))
+        else:
+            values.append(ops.reduce_mean(ops.concat([recent(), recent()], 0), ops.constant([0]), True))
+    ends = [v for v in values[len(parameters) :] if not any(o.get_target_inputs() for o in v.outputs())]
+    if generator.random() < 0.4:
+        ends.append(values[generator.integers(len(parameters), len(values))])
+    return ov.Model([ops.result(value) for value in ends], parameters, "random")
+
+
+def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[np.float32]]:
+    """Normal values for every input of a static model."""
+    generator = np.random.default_rng(seed)
+    return [generator.normal(size=tuple(port.shape)).astype(np.float32) for port in model.inputs]
+
+
+def set_affinities(model: ov.Model, devices: list[str]) -> None:
+    """Writes devices to the nodes in topological order."""
+    for node, device in zip(model.get_ordered_ops(), devices, strict=True):
+        node.get_rt_info()["affinity"] = device
+
+
+def random_graph(generator: np.random.Generator, nodes: int, density: float = 0.3) -> ComputationGraph:
+    """A graph without a model: one Parameter, operations with one or two outputs, a Result."""
+    kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * (nodes - 2), NodeKind.RESULT]
+    output_ptr, input_ptr, input_output = [0, 1], [0, 0], []
+    for node in range(1, nodes):
+        available = output_ptr[-1]
+        feeds = [int(generator.integers(0, available))]
+        if kinds[node] is NodeKind.OP:
+            feeds += [int(generator.integers(0, available)) for _ in range(generator.binomial(3, density))]
+        input_output += feeds
+        input_ptr.append(len(input_output))
+        width = 0 if kinds[node] is NodeKind.RESULT else int(generator.integers(1, 3))
+        output_ptr.append(output_ptr[-1] + width)
+    outputs = output_ptr[-1]
+    return ComputationGraph(
+        names=tuple(f"node_{i}" for i in range(nodes)),
+        types=("Parameter", *["Relu"] * (nodes - 2), "Result"),
+        kinds=np.array(kinds, np.uint8),
+        input_ptr=np.array(input_ptr, np.int32),
+        input_output=np.array(input_output, np.int32),
+        output_ptr=np.array(output_ptr, np.int32),
+        output_bytes=generator.integers(1, 50, outputs).astype(np.int64),
+        output_shapes=((1,),) * outputs,
+        output_ranks=np.ones(outputs, np.int16),
+        output_types=("f32",) * outputs,
+        flops=np.zeros(nodes),
+        weight_bytes=generator.integers(0, 20, nodes).astype(np.int64),
+        variables=("",) * nodes,
+    )
+
+
+def random_problem(
+    seed: int,
+    *,
+    nodes: int = 10,
+    devices: int = 2,
+    objective: str = "latency",
+    submodel_us: float = 0.0,
+    missing: float = 0.0,
+    grouped: bool = False,
+) -> PlacementProblem:
+    """A problem with whole-number costs, so that sums are exact."""
+    generator = np.random.default_rng(seed)
+    graph = random_graph(generator, nodes)
+    supported = generator.random((nodes, devices)) >= missing
+    supported[~supported.any(axis=1), 0] = True
+    groups = np.arange(nodes, dtype=np.int32)
+    if grouped:
+        groups[generator.integers(1, nodes)] = groups[generator.integers(1, nodes)]
+        groups = np.unique(groups, return_inverse=True)[1].astype(np.int32)
+        supported[:, 0] = True
+    return PlacementProblem(
+        graph=graph,
+        devices=tuple(f"D{i}" for i in range(devices)),
+        objective=objective,
+        node_us=generator.integers(0, 30, (nodes, devices)).astype(float),
+        supported=supported,
+        groups=groups,
+        transfer_us=generator.integers(0, 10, (devices, devices)).astype(float),
+        transfer_us_per_byte=generator.integers(0, 2, (devices, devices)).astype(float),
+        submodel_us=np.full(devices, submodel_us),
+        memory_bytes=np.full(devices, -1, np.int64),
+        rule=split_rule(ov.__version__),
+    )

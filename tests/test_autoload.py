@@ -1,0 +1,243 @@
+"""The .pth line: no interpreter notices it until openvino is imported, and then only Core and ovc are extended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PTH = ROOT / "ov_hsdag.pth"
+PATCHED = "getattr(sys.modules['openvino'].Core.compile_model, '__ov_hsdag__', False)"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This environment's packages without its .pth files and without an ov_hsdag that may be installed in it."""
+    directory = tmp_path_factory.mktemp("library")
+    for path in sys.path:
+        if Path(path).name in ("site-packages", "dist-packages") and Path(path).is_dir():
+            for entry in Path(path).iterdir():
+                ours = "ov_hsdag" in entry.name or entry.suffix == ".pth"
+                if not ours and not (directory / entry.name).exists():
+                    (directory / entry.name).symlink_to(entry)
+    return directory
+
+
+class Interpreter:
+    """Starts Pythons that have a site directory of their own, whose .pth files are processed before the program."""
+
+    def __init__(self, directory: Path, library: Path, pth: bool = True) -> None:
+        self.directory, self.site = directory, directory / "site"
+        self.site.mkdir(parents=True)
+        if pth:
+            shutil.copy(PTH, self.site)
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG")}
+        self.environment["PYTHONPATH"] = f"{library}{os.pathsep}{self.site}"
+
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-S", *arguments],
+            env={**self.environment, **environment},
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def execute(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        start = f"import site; site.addsitedir({str(self.site)!r})\n"
+        return self("-c", start + textwrap.dedent(code), **environment)
+
+    def run(self, code: str, **environment: str) -> str:
+        """Standard output of a program that has to succeed without a word on standard error."""
+        result = self.execute(code, **environment)
+        assert (result.returncode, result.stderr) == (0, "")
+        return result.stdout.strip()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, library: Path) -> Interpreter:
+    interpreter = Interpreter(tmp_path / "installed", library)
+    (interpreter.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
+    return interpreter
+
+
+@pytest.fixture
+def without(tmp_path: Path, library: Path) -> Interpreter:
+    """The same without the .pth line; the package can be imported."""
+    interpreter = Interpreter(tmp_path / "without", library, pth=False)
+    (interpreter.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
+    return interpreter
+
+
+def test_the_line_is_one_that_site_executes() -> None:
+    (line,) = PTH.read_text().splitlines()
+    assert line.startswith("import ")
+
+
+def test_starting_imports_nothing(installed: Interpreter, without: Interpreter) -> None:
+    listed = "import sys; print(*sorted(sys.modules))"
+    assert installed.run(listed) == without.run(listed)
+    assert "OvHsdagWaits" in installed.run("import sys; print(sys.meta_path[0])")
+
+
+def test_importing_the_package_imports_neither_openvino_nor_numpy(without: Interpreter) -> None:
+    loaded = without.run("""
+        import sys
+        before = set(sys.modules)
+        import ov_hsdag
+        assert callable(ov_hsdag._autoload.install) and ov_hsdag.__version__
+        print(*sorted(set(sys.modules) - before))
+    """)
+    assert loaded == "__future__ ov_hsdag ov_hsdag._autoload"
+
+
+def test_openvino_is_extended_when_it_is_imported(installed: Interpreter) -> None:
+    assert installed.run(f"import sys, openvino; print({PATCHED})") == "True"
+    assert installed.run(f"import sys; from openvino import Core; print({PATCHED})") == "True"
+    assert installed.run(f"import sys; import openvino.properties.hint; print({PATCHED})") == "True"
+
+
+def test_explicit_import_works_before_and_after_openvino(without: Interpreter) -> None:
+    assert without.run(f"import sys, openvino; print({PATCHED})") == "False"
+    assert without.run(f"import sys, ov_hsdag, openvino; print({PATCHED})") == "True"
+    assert without.run(f"import sys, openvino, ov_hsdag; print({PATCHED})") == "True"
+
+
+def test_extending_happens_once(installed: Interpreter) -> None:
+    assert (
+        installed.run("""
+        import inspect, openvino, ov_hsdag
+        ov_hsdag._autoload.install()
+        original = openvino.Core.compile_model.__wrapped__
+        print(hasattr(original, "__wrapped__"), hasattr(openvino.Core.__init__.__wrapped__, "__wrapped__"))
+    """)
+        == "False False"
+    )
+
+
+@pytest.mark.parametrize("order", ["openvino, ov_hsdag", "ov_hsdag, openvino", "openvino"])
+def test_disabled_leaves_openvino_alone(installed: Interpreter, order: str) -> None:
+    code = f"""
+        import sys, {order}
+        print({PATCHED}, any(type(finder).__module__ == "ov_hsdag._autoload" for finder in sys.meta_path))
+    """
+    assert installed.run(code, OV_HSDAG_DISABLE="1") == "False False"
+    assert installed.run(code, OV_HSDAG_DISABLE="0") == "True True"
+
+
+def test_sources_of_extended_modules_can_be_read_as_ever(installed: Interpreter, without: Interpreter) -> None:
+    code = """
+        import inspect, openvino, pickle
+        module = openvino._ov_api
+        print(type(module.__loader__), vars(module.__loader__), module.__spec__.origin)
+        print(inspect.getsource(openvino.Core), inspect.signature(openvino.Core.compile_model))
+        print(openvino.Core.compile_model.__qualname__, openvino.Core.__init__.__qualname__, openvino.Core.__doc__)
+        print(pickle.loads(pickle.dumps(openvino.Core.compile_model)) is openvino.Core.compile_model)
+    """
+    assert installed.run(code) == without.run(code)
+
+
+def test_reloading_openvinos_module_extends_the_new_class(installed: Interpreter) -> None:
+    assert (
+        installed.run("""
+        import importlib, openvino
+        module = importlib.reload(openvino._ov_api)
+        print(module.Core is openvino.Core, module.Core.compile_model.__ov_hsdag__)
+    """)
+        == "False True"
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import openvino.nothing",
+        "from openvino import nothing",
+        "import not_a_package",
+        "import openvino as ov; ov.Core().compile_model('missing.xml', 'CPU')",
+        "import openvino as ov; ov.Core().compile_model('missing.xml', 'HETERO:CPU')",
+        "import openvino as ov; ov.compile_model('missing.xml')",
+        "import openvino as ov; ov.Core().compile_model()",
+        "import openvino as ov; ov.Core('missing_plugins.xml')",
+        "import openvino as ov; ov.Core().no_such_method()",
+        "import sys; sys.exit(7)",
+    ],
+)
+def test_scripts_see_the_same_errors(installed: Interpreter, without: Interpreter, code: str) -> None:
+    ours, theirs = installed.execute(code), without.execute(code)
+    assert ours.returncode == theirs.returncode != 0
+    assert ours.stdout == theirs.stdout
+    # The line of the exception; the traceback has the wrapper's frame in it.
+    assert ours.stderr.splitlines()[-1:] == theirs.stderr.splitlines()[-1:]
+    assert ours.stderr.count("Traceback") == theirs.stderr.count("Traceback")
+
+
+def test_broken_or_removed_package_breaks_no_interpreter(tmp_path: Path, library: Path) -> None:
+    removed = Interpreter(tmp_path / "removed", library)
+    broken = Interpreter(tmp_path / "broken", library)
+    (broken.site / "ov_hsdag").mkdir()
+    (broken.site / "ov_hsdag" / "__init__.py").write_text("this is no Python")
+    for interpreter in (removed, broken):
+        assert interpreter.run(f"import sys, openvino; print({PATCHED})") == "False"
+
+
+def test_release_of_openvino_that_we_do_not_know_still_imports(installed: Interpreter) -> None:
+    package = installed.directory / "openvino"
+    package.mkdir()
+    (package / "__init__.py").write_text("from openvino import _ov_api")
+    (package / "_ov_api.py").write_text("works = True")
+    result = installed.execute("import openvino; print(openvino._ov_api.works)")
+    assert (result.returncode, result.stdout.strip()) == (0, "True")
+    assert "RuntimeWarning: ov_hsdag could not extend openvino._ov_api" in result.stderr
+
+
+SCRIPT = """
+import sys, openvino
+print(__name__, __file__, sys.argv[1:], sys.path[0] == sys.argv[0].rpartition("/")[0])
+print(getattr(openvino.Core.compile_model, "__ov_hsdag__", False))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_running_a_script_with_the_hooks(without: Interpreter) -> None:
+    folder = without.directory / "scripts"
+    folder.mkdir()
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    result = without("-m", "ov_hsdag", str(script), "3", "--flag", "-m")
+    assert result.stderr == ""
+    assert result.returncode == 3
+    assert result.stdout.splitlines() == [f"__main__ {script} ['3', '--flag', '-m'] True", "True"]
+
+
+def test_running_a_module_with_the_hooks(without: Interpreter) -> None:
+    (without.site / "a_module.py").write_text(SCRIPT)
+    result = without("-m", "ov_hsdag", "-m", "a_module", "0", "x")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "['0', 'x']" in result.stdout
+    assert result.stdout.splitlines()[-1] == "True"
+
+
+def test_script_that_raises_fails_as_it_would(without: Interpreter) -> None:
+    (without.directory / "script.py").write_text("raise ValueError('mine')")
+    result = without("-m", "ov_hsdag", "script.py")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "ValueError: mine"
+
+
+def test_running_nothing_tells_how(without: Interpreter) -> None:
+    for arguments in ([], ["-m"], ["--flag"]):
+        result = without("-m", "ov_hsdag", *arguments)
+        assert result.returncode == 2
+        assert result.stderr.startswith("usage: python -m ov_hsdag script.py")
+    assert without("-m", "ov_hsdag", "--help").returncode == 0
+    missing = without("-m", "ov_hsdag", "missing.py")
+    assert (missing.returncode, missing.stderr) == (2, "error: no such script: missing.py\n")

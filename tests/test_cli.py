@@ -1,0 +1,414 @@
+"""The command line as users run it: real processes, exit statuses, and what stands on which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+import ov_hsdag
+from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
+from ov_hsdag.placement import Placement
+
+DEVICE = "HETERO:CPU_A,CPU_B"
+ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
+PACKAGE = str(Path(ov_hsdag.__file__).parents[1])
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag ARGUMENTS` in a new process that has the virtual devices CPU_A and CPU_B."""
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")])),
+        "OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}",
+        **environment,
+    }
+    command = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def convolutions(channels: int = 32) -> ov.Model:
+    """Two branches of convolutions that are added: enough for a placement to have a choice."""
+    random = np.random.default_rng(0)
+
+    def convolution(data: Any, inputs: int, name: str) -> Any:
+        weights = (random.standard_normal((channels, inputs, 3, 3)) / np.sqrt(9 * inputs)).astype(np.float32)
+        node = ops.relu(ops.convolution(data, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+        node.set_friendly_name(name)
+        return node
+
+    image = ops.parameter([1, 3, 32, 32], np.float32, name="image")
+    stem = convolution(image, 3, "stem")
+    left = convolution(convolution(stem, channels, "left1"), channels, "left2")
+    right = convolution(convolution(stem, channels, "right1"), channels, "right2")
+    result = ops.result(ops.add(left, right, name="sum"), name="out")
+    return ov.Model([result], [image], "convolutions")
+
+
+def random_numbers() -> ov.Model:
+    """A model whose outputs are different on each inference."""
+    image = ops.parameter([1, 8], np.float32, name="image")
+    noise = ops.random_uniform(
+        ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)), "f32"
+    )
+    return ov.Model([ops.result(ops.relu(ops.add(image, noise)))], [image], "random_numbers")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.xml"
+    ov.save_model(convolutions(), path, compress_to_fp16=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def placed(model: Path) -> tuple[Path, dict[str, Any]]:
+    """A model that `place --json` has placed on both devices, and what it printed."""
+    output = model.parent / "placed.xml"
+    done = run("place", model, "--device", DEVICE, "--objective", "throughput", "--output", output, "--json")
+    assert done.returncode == 0, done.stderr
+    return output, json.loads(done.stdout)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Where a failing command must leave nothing."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder / "out.xml"
+
+
+def assert_one_error_line(done: subprocess.CompletedProcess[str], *words: str, status: int = 2) -> None:
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    for word in words:
+        assert word in done.stderr
+
+
+class TestPlace:
+    def test_writes_a_model_that_carries_what_it_printed(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        output, printed = placed
+        embedded = Placement.of(ov.Core().read_model(output))
+        assert embedded is not None
+        assert embedded.affinity == printed["placement"]
+        assert list(embedded.devices) == printed["devices"] == ["CPU_A", "CPU_B"]
+        assert embedded.objective == printed["objective"] == "throughput"
+
+    def test_json_has_the_documented_keys_and_is_all_of_standard_output(
+        self, placed: tuple[Path, dict[str, Any]]
+    ) -> None:
+        _, printed = placed
+        assert set(printed) == {
+            *("placement", "devices", "objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds")
+        }
+        assert {"latency_us", "throughput_ips", "memory_bytes", "submodels", "transfer_bytes"} <= set(
+            printed["predicted"]
+        )
+        assert {"CPU_A", "CPU_B"} <= set(printed["baselines"]) | {printed["chosen"]}
+        assert printed["measured"] is None
+
+    def test_throughput_on_two_equal_devices_uses_both(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        assert set(placed[1]["placement"].values()) == {"CPU_A", "CPU_B"}
+
+    def test_text_names_the_output_and_the_placers(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", DEVICE, "--output", out)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"{out}: ")
+        assert "CPU_A" in done.stdout and "latency" in done.stdout
+        assert done.stderr == ""
+
+    def test_places_for_devices_that_are_not_there(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", "HETERO:GPU,NPU", "--output", out, "--json")
+        assert done.returncode == 0, done.stderr
+        assert set(json.loads(done.stdout)["placement"].values()) <= {"GPU", "NPU"}
+
+    def test_affinity_file_decides(self, model: Path, out: Path, tmp_path: Path) -> None:
+        wanted = {"stem": "CPU_A", "left2": "CPU_B", "sum": "CPU_B"}
+        file = tmp_path / "affinity.json"
+        file.write_text(json.dumps(wanted))
+        done = run("place", model, "--device", DEVICE, "--affinity", file, "--output", out, "--json")
+        assert done.returncode == 0, done.stderr
+        placement = json.loads(done.stdout)["placement"]
+        assert {name: placement[name] for name in wanted} == wanted
+
+    @pytest.mark.parametrize("compressed", [True, False])
+    def test_leaves_weights_as_they_are(self, compressed: bool, out: Path, tmp_path: Path) -> None:
+        source = tmp_path / "model.xml"
+        ov.save_model(convolutions(), source, compress_to_fp16=compressed)
+        done = run("place", source, "--device", DEVICE, "--objective", "throughput", "--output", out)
+        assert done.returncode == 0, done.stderr
+        # Shared constants may be copied, so sizes are not equal; FP16 is half of f32.
+        assert out.with_suffix(".bin").stat().st_size < 1.5 * source.with_suffix(".bin").stat().st_size
+        image = np.random.default_rng(1).standard_normal((1, 3, 32, 32), dtype=np.float32)
+        exact = {"INFERENCE_PRECISION_HINT": "f32"}
+        plain, with_placement = (ov.Core().compile_model(path, "CPU", exact)(image)[0] for path in (source, out))
+        np.testing.assert_allclose(with_placement, plain, rtol=1e-6, atol=1e-6)
+
+
+class TestVerify:
+    def test_agrees_with_each_single_device(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        done = run("verify", placed[0], "--device", DEVICE, "--json")
+        assert done.returncode == 0, done.stderr
+        printed = json.loads(done.stdout)
+        assert sorted(printed["devices"]) == ["CPU_A", "CPU_B"]
+        assert printed["submodels"] == placed[1]["predicted"]["submodels"] > 1
+        assert set(printed["relative_errors"]) == {"CPU_A", "CPU_B"}
+        assert printed["max_relative_error"] == max(printed["relative_errors"].values()) < 1e-5
+        assert printed["equal"] is True
+
+    def test_text(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        done = run("verify", placed[0], "--device", DEVICE)
+        assert done.returncode == 0, done.stderr
+        assert "outputs agree" in done.stdout
+
+    def test_status_1_when_outputs_differ(self, tmp_path: Path) -> None:
+        source, output = tmp_path / "random.xml", tmp_path / "placed.xml"
+        ov.save_model(random_numbers(), source)
+        assert run("place", source, "--device", DEVICE, "--output", output).returncode == 0
+        done = run("verify", output, "--device", DEVICE, "--json")
+        assert done.returncode == 1, done.stderr
+        printed = json.loads(done.stdout)
+        assert printed["equal"] is False
+        assert printed["max_relative_error"] > printed["tolerance"]
+
+    def test_maps_to_the_devices_that_are_there_with_a_warning(self, model: Path, out: Path) -> None:
+        assert run("place", model, "--device", "HETERO:GPU,CPU", "--output", out).returncode == 0
+        done = run("verify", out, "--device", "HETERO:GPU,CPU", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["devices"] == ["CPU"]
+        assert done.stderr.startswith("warning: ") and "GPU" in done.stderr
+
+    def test_refuses_a_model_without_placement(self, model: Path) -> None:
+        assert_one_error_line(run("verify", model, "--device", DEVICE), "no placement", "ov-hsdag place")
+
+    def test_refuses_when_placements_are_switched_off(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        done = run("verify", placed[0], "--device", DEVICE, OV_HSDAG_DISABLE="1")
+        assert_one_error_line(done, "OV_HSDAG_DISABLE")
+
+    def test_status_1_when_no_device_is_there(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        assert_one_error_line(run("verify", placed[0], "--device", "HETERO:GPU,NPU"), "HETERO:GPU,NPU", status=1)
+
+
+class TestDevices:
+    def test_lists_virtual_and_real_devices_with_their_profiles(self) -> None:
+        done = run("devices", "--json")
+        assert done.returncode == 0, done.stderr
+        found = {device["name"]: device for device in json.loads(done.stdout)["devices"]}
+        assert {"CPU", "CPU_A", "CPU_B"} <= set(found)
+        assert found["CPU_A"]["virtual"] and not found["CPU"]["virtual"]
+        assert all(found[name]["full_name"] and found[name]["profile"] for name in ("CPU", "CPU_A", "CPU_B"))
+
+    def test_text(self) -> None:
+        done = run("devices")
+        assert done.returncode == 0, done.stderr
+        assert "CPU_B" in done.stdout
+
+    def test_refuses_malformed_virtual_devices(self) -> None:
+        done = run("devices", OV_HSDAG_VIRTUAL_DEVICES="GPU_A:INFERENCE_NUM_THREADS=1")
+        assert_one_error_line(done, "OV_HSDAG_VIRTUAL_DEVICES", "GPU_A")
+
+
+class TestStrip:
+    def test_removes_the_placement_and_nothing_else(self, placed: tuple[Path, dict[str, Any]], out: Path) -> None:
+        done = run("strip", placed[0], "--output", out)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        stripped, source = ov.Core().read_model(out), ov.Core().read_model(placed[0])
+        assert Placement.of(stripped) is None
+        assert b"ov_hsdag" not in out.read_bytes()
+        assert [op.get_friendly_name() for op in stripped.get_ops()] == [
+            op.get_friendly_name() for op in source.get_ops()
+        ]
+
+    def test_says_when_there_was_none(self, model: Path, out: Path) -> None:
+        done = run("strip", model, "--output", out)
+        assert done.returncode == 0
+        assert "carries no placement" in done.stderr
+        assert out.exists()
+
+
+class TestBadModel:
+    @pytest.mark.parametrize("command", ["place", "verify", "strip"])
+    def test_every_command_that_reads_a_model_checks_it(
+        self, command: str, model: Path, out: Path, tmp_path: Path
+    ) -> None:
+        cut = tmp_path / "cut.xml"
+        cut.write_text(model.read_text()[:1000])
+        options = [] if command == "strip" else ["--device", DEVICE]
+        options += [] if command == "verify" else ["--output", str(out)]
+        assert_one_error_line(run(command, tmp_path / "missing.onnx", *options), "no such model", "missing.onnx")
+        assert_one_error_line(run(command, cut, *options), f"cannot read {cut}")
+        assert list(out.parent.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["notes.md", "notes.onnx", "notes.xml", "notes"])
+    def test_a_file_that_is_no_model(self, name: str, out: Path, tmp_path: Path) -> None:
+        (tmp_path / name).write_text("# Notes\n\nThis is a text.\n")
+        refused(tmp_path / name, out, "no IR, ONNX")
+
+    def test_a_folder_that_is_no_model(self, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "folder").mkdir()
+        refused(tmp_path / "folder", out, "cannot read")
+
+    def test_a_truncated_ir(self, model: Path, out: Path, tmp_path: Path) -> None:
+        text = model.read_text()
+        (tmp_path / "cut.xml").write_text(text[: len(text) // 2])
+        (tmp_path / "cut.bin").write_bytes(model.with_suffix(".bin").read_bytes())
+        refused(tmp_path / "cut.xml", out, "cannot read")
+
+    def test_an_ir_without_its_weights(self, model: Path, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "alone.xml").write_text(model.read_text())
+        refused(tmp_path / "alone.xml", out, "cannot read", "bin file")
+
+    def test_an_ir_with_truncated_weights(self, model: Path, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "short.xml").write_text(model.read_text())
+        (tmp_path / "short.bin").write_bytes(model.with_suffix(".bin").read_bytes()[:100])
+        refused(tmp_path / "short.xml", out, "cannot read", "bin file")
+
+    def test_an_unreadable_placement_inside(self, placed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+        (tmp_path / "odd.xml").write_text(placed[0].read_text().replace('<devices value="[', '<devices value="{'))
+        (tmp_path / "odd.bin").write_bytes(placed[0].with_suffix(".bin").read_bytes())
+        assert_one_error_line(run("verify", tmp_path / "odd.xml", "--device", DEVICE), "placement cannot be read")
+
+
+class TestBadOptions:
+    def test_unknown_device(self, model: Path, out: Path) -> None:
+        refused(model, out, "TPU", device="HETERO:TPU,CPU")
+
+    def test_a_list_of_one_device(self, model: Path, out: Path) -> None:
+        refused(model, out, "HETERO:CPU", "only one device", device="HETERO:CPU")
+
+    def test_a_device_twice(self, model: Path, out: Path) -> None:
+        refused(model, out, "CPU_A", "twice", device="HETERO:CPU_A,CPU_A")
+
+    def test_no_hetero(self, model: Path, out: Path) -> None:
+        refused(model, out, "HETERO:GPU,CPU", device="CPU_A,CPU_B")
+
+    def test_unknown_objective(self, model: Path, out: Path) -> None:
+        refused(model, out, "speed", "latency", "throughput", more=("--objective", "speed"))
+
+    def test_unknown_option(self, model: Path, out: Path) -> None:
+        refused(model, out, "--colour", more=("--colour", "red"))
+
+    def test_missing_option(self, model: Path, out: Path) -> None:
+        assert_one_error_line(run("place", model, "--output", out), "--device")
+
+    def test_no_command(self) -> None:
+        assert_one_error_line(run(), "--help")
+
+    def test_output_that_is_no_ir(self, model: Path, out: Path) -> None:
+        refused(model, out.with_suffix(".onnx"), ".xml")
+
+    def test_output_that_is_a_directory(self, model: Path, out: Path) -> None:
+        out.mkdir()
+        refused(model, out, "directory")
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where not even root can create a file")
+    def test_output_directory_that_refuses_files(self, model: Path) -> None:
+        done = run("place", model, "--device", DEVICE, "--output", "/proc/out.xml")
+        assert_one_error_line(done, "cannot write", "/proc/out.xml")
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+    def test_output_directory_without_permission(self, model: Path, out: Path) -> None:
+        out.parent.chmod(0o555)
+        refused(model, out, "cannot write", "Permission denied")
+
+    def test_old_output_survives_bad_input(self, model: Path, out: Path) -> None:
+        out.write_text("old")
+        assert_one_error_line(run("place", model, "--device", DEVICE, "--output", out, "--objective", "speed"))
+        assert out.read_text() == "old"
+
+
+class TestBadAffinity:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ('{"no such node": "CPU_A"}', ["no such node"]),
+            ('{"stem": "CPU_A", "sum": "GPU"}', ["affinity.json", "GPU", DEVICE]),
+            ('{"stem": "CPU_A"', ["affinity.json", "JSON"]),
+            ('["CPU_A"]', ["affinity.json"]),
+            ('{"stem": 1}', ["affinity.json", "stem"]),
+        ],
+        ids=["unknown node", "unknown device", "no JSON", "no object", "device is no name"],
+    )
+    def test_is_refused(self, text: str, words: list[str], model: Path, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "affinity.json").write_text(text)
+        refused(model, out, *words, more=("--affinity", tmp_path / "affinity.json"))
+
+    def test_missing_file(self, model: Path, out: Path, tmp_path: Path) -> None:
+        refused(model, out, "missing.json", more=("--affinity", tmp_path / "missing.json"))
+
+
+def gpu_and_npu_profile(**changes: object) -> dict[str, Any]:
+    """A profile of GPU and NPU from built-in ones, whose figures for the GPU are changed."""
+    gpu, npu = (json.loads((BUILTIN_DIRECTORY / f"{stem}.json").read_text()) for stem in ("iris_xe", "npu_core_ultra"))
+    (gpu_figures,), (npu_figures,) = gpu["devices"].values(), npu["devices"].values()
+    return {**gpu, "devices": {"GPU": {**gpu_figures, **changes}, "NPU": npu_figures}}
+
+
+def builtin_profile(**devices: str) -> str:
+    return json.dumps({"version": 1, "devices": {name: {"builtin": stem} for name, stem in devices.items()}})
+
+
+class TestProfile:
+    def test_decides_what_devices_that_are_not_there_support(self, model: Path, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "profile.json").write_text(json.dumps(gpu_and_npu_profile(unsupported=["Add"])))
+        options = ("--device", "HETERO:GPU,NPU", "--profile", tmp_path / "profile.json")
+        done = run("place", model, *options, "--output", out, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["placement"]["sum"] == "NPU"
+
+    def test_an_operation_that_no_device_supports_is_named_with_its_type(
+        self, model: Path, out: Path, tmp_path: Path
+    ) -> None:
+        profile = gpu_and_npu_profile(unsupported=["Add"])
+        profile["devices"]["NPU"]["unsupported"] = ["Add"]
+        (tmp_path / "profile.json").write_text(json.dumps(profile))
+        more = ("--profile", tmp_path / "profile.json")
+        refused(model, out, "sum", "Add", device="HETERO:GPU,NPU", more=more)
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            (
+                json.dumps(gpu_and_npu_profile(memory_gbps={"value": "fast", "source": "?"})),
+                ["GPU.memory_gbps", "fast"],
+            ),
+            (json.dumps(gpu_and_npu_profile(colour="blue")), ["colour"]),
+            (builtin_profile(GPU="iris_xe"), ["NPU"]),
+            (builtin_profile(GPU="abacus", NPU="npu_core_ultra"), ["abacus"]),
+            ('{"devices": ', ["JSON"]),
+            ("[]", ["object"]),
+        ],
+        ids=["wrong type", "unknown key", "lacks a device", "unknown builtin", "no JSON", "no object"],
+    )
+    def test_a_bad_one_is_refused(self, text: str, words: list[str], model: Path, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "profile.json").write_text(text)
+        more = ("--profile", tmp_path / "profile.json")
+        refused(model, out, "profile.json", *words, device="HETERO:GPU,NPU", more=more)
+
+    def test_missing_file(self, model: Path, out: Path, tmp_path: Path) -> None:
+        refused(model, out, "missing.json", more=("--profile", tmp_path / "missing.json"))
+
+
+class TestDebug:
+    def test_shows_the_traceback(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", "HETERO:CPU", "--output", out, "--debug")
+        assert done.returncode == 2
+        assert "Traceback (most recent call last)" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def refused(model: Path, out: Path, *words: str, device: str = DEVICE, more: tuple[object, ...] = ()) -> None:
+    """Asserts that placing ends with one line that holds the words, and leaves no file."""
+    before = sorted(out.parent.iterdir())
+    assert_one_error_line(run("place", model, "--device", device, "--output", out, *more), *words)
+    assert sorted(out.parent.iterdir()) == before

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openvino import opset13 as ops
+from openvino.preprocess import PrePostProcessor
+
+from ov_hsdag import legality
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph, NodeKind
+from tests.graphs import random_inputs, random_model, set_affinities
+
+
+def groups_by_name(model: ov.Model) -> dict[str, int]:
+    graph = ComputationGraph.from_model(model)
+    return dict(zip(graph.names, legality.colocation(graph).tolist(), strict=True))
+
+
+def dynamic_reshape_model() -> ov.Model:
+    """x → relu → Reshape to [2 · batch, -1], whose pattern is computed from the shape of x."""
+    x = ops.parameter(ov.PartialShape([-1, 2, 4]), ov.Type.f32, name="x")
+    relu = ops.relu(x, name="relu")
+    batch = ops.gather(ops.shape_of(x, name="shape"), ops.constant([0]), ops.constant(0), name="batch")
+    rows = ops.multiply(batch, ops.constant(np.array([2])))
+    pattern = ops.concat([rows, ops.constant(np.array([-1]))], 0, name="pattern")
+    first = ops.reshape(relu, pattern, False, name="first")
+    second = ops.reshape(ops.tanh(relu, name="tanh"), pattern, False, name="second")
+    return ov.Model([ops.result(first), ops.result(second)], [x], "dynamic")
+
+
+def test_shape_arithmetic_stays_with_its_consumer() -> None:
+    model = dynamic_reshape_model()
+    graph = ComputationGraph.from_model(model)
+    follows = dict(zip(graph.names, legality.followers(graph).tolist(), strict=True))
+    assert follows["shape"]
+    assert follows["batch"]
+    assert follows["pattern"]
+    assert not follows["relu"]
+    assert not follows["first"]
+
+
+def test_shape_arithmetic_of_two_consumers_is_copied() -> None:
+    model = dynamic_reshape_model()
+    before = groups_by_name(model)
+    assert before["first"] == before["second"]
+    legality.normalise(model)
+    after = groups_by_name(model)
+    assert after["first"] != after["second"]
+    assert sum(node.get_type_name() == "Concat" for node in model.get_ordered_ops()) == 2
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_dynamic_reshape_runs_wherever_its_consumers_are(two_cpu_core: ov.Core, batch: int) -> None:
+    expected = None
+    data = np.random.default_rng(0).normal(size=(batch, 2, 4)).astype(np.float32)
+    for number in range(8):
+        model = dynamic_reshape_model()
+        legality.normalise(model)
+        graph = ComputationGraph.from_model(model)
+        groups = legality.colocation(graph)
+        devices = np.random.default_rng(number).integers(0, 2, groups.max() + 1)[groups]
+        if expected is None:
+            expected = two_cpu_core.compile_model(dynamic_reshape_model(), "CPU_A")(data)
+        set_affinities(model, [("CPU_A", "CPU_B")[device] for device in devices])
+        actual = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(data)
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+        np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5)
+
+
+def shared_constant_model() -> ov.Model:
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    constant = ops.constant(np.arange(4, dtype=np.float32).reshape(1, 4), name="shared")
+    first = ops.maximum(x, constant, name="first")
+    second = ops.minimum(ops.tanh(first), constant, name="second")
+    return ov.Model([ops.result(second)], [x], "shared")
+
+
+def test_shared_constants_get_a_copy_for_each_consumer() -> None:
+    model = shared_constant_model()
+    legality.normalise(model)
+    groups = groups_by_name(model)
+    constants = [node for node in model.get_ordered_ops() if node.get_type_name() == "Constant"]
+    assert len(constants) == 2
+    assert groups["first"] != groups["second"]
+    np.testing.assert_array_equal(constants[0].data, constants[1].data)
+
+
+def test_copies_of_constants_share_memory() -> None:
+    model = shared_constant_model()
+    legality.normalise(model)
+    first, second = (node for node in model.get_ordered_ops() if node.get_type_name() == "Constant")
+    assert np.shares_memory(first.data, second.data)
+
+
+def test_decompressed_weights_follow_their_consumer() -> None:
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    packed = ops.constant(np.ones((4, 4), np.int8), name="packed")
+    scaled = ops.multiply(ops.convert(packed, ov.Type.f32, name="unpack"), ops.constant(np.float32(0.1)), name="scale")
+    model = ov.Model([ops.result(ops.matmul(ops.relu(x, name="relu"), scaled, False, False, name="matmul"))], [x], "int8")
+    groups = groups_by_name(model)
+    assert groups["packed"] == groups["unpack"] == groups["scale"] == groups["matmul"] != groups["relu"]
+
+
+def test_states_stay_together() -> None:
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    info = ov.op.util.VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "memory"
+    variable = ov.op.util.Variable(info)
+    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), variable, name="read")
+    total = ops.add(ops.relu(x, name="relu"), read, name="total")
+    middle = ops.tanh(total, name="middle")
+    assign = ops.assign(middle, variable)
+    model = ov.Model([ops.result(ops.sigmoid(middle, name="out"))], [assign], [x], "stateful")
+    groups = groups_by_name(model)
+    assert groups["read"] == groups[assign.get_friendly_name()]
+    assert groups["read"] != groups["relu"]
+
+
+def test_a_parameter_is_with_a_consumer_that_computes() -> None:
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    relu = ops.relu(x, name="relu")
+    model = ov.Model([ops.result(x), ops.result(relu)], [x], "pass")
+    groups = groups_by_name(model)
+    assert groups["x"] == groups["relu"]
+
+
+def test_tensors_of_unknown_rank_are_not_cut() -> None:
+    x = ops.parameter(ov.PartialShape.dynamic(), ov.Type.f32, name="x")
+    model = ov.Model([ops.result(ops.tanh(ops.relu(x, name="relu"), name="tanh"))], [x], "rank")
+    groups = groups_by_name(model)
+    assert groups["relu"] == groups["tanh"]
+
+
+def test_names_become_unique_and_inputs_and_outputs_keep_theirs() -> None:
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    x.output(0).get_tensor().set_names({"tokens"})
+    first = ops.relu(x, name="same")
+    second = ops.tanh(first, name="same")
+    second.output(0).get_tensor().set_names({"logits"})
+    model = ov.Model([ops.result(second)], [x], "names")
+    legality.normalise(model)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    assert len(names) == len(set(names))
+    assert model.inputs[0].get_names() == {"tokens"}
+    assert model.outputs[0].get_names() == {"logits"}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_normalising_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: int) -> None:
+    model = random_model(seed)
+    inputs = random_inputs(model)
+    before = two_cpu_core.compile_model(model, "CPU_A")(inputs)
+    outputs = len(model.outputs)
+    legality.normalise(model)
+    after = two_cpu_core.compile_model(model, "CPU_A")(inputs)
+    assert len(model.outputs) == outputs
+    for port in range(outputs):
+        np.testing.assert_allclose(after[port], before[port], rtol=1e-5, atol=1e-6)
+
+
+def test_support_that_is_missing_names_the_operation() -> None:
+    graph = ComputationGraph.from_model(shared_constant_model())
+    groups = legality.colocation(graph)
+    supported = np.ones((graph.nodes, 2), bool)
+    supported[graph.types.index("Minimum")] = False
+    with pytest.raises(UserError, match=r"'second' of type Minimum.*none of GPU, CPU"):
+        legality.require_support(graph, groups, supported, ["GPU", "CPU"])
+
+
+def test_chains_merge_where_support_agrees() -> None:
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    model = ov.Model([ops.result(ops.tanh(ops.relu(x, name="relu"), name="tanh"))], [x], "chain")
+    graph = ComputationGraph.from_model(model)
+    groups = legality.colocation(graph)
+    assert legality.coarsen(graph, groups).max() == 0
+    supported = np.ones((graph.nodes, 2), bool)
+    supported[graph.index("tanh"), 1] = False
+    coarse = legality.coarsen(graph, groups, supported)
+    assert coarse[graph.index("relu")] != coarse[graph.index("tanh")]
+
+
+def known_everywhere(model: ov.Model, device_of: dict[str, str]) -> dict[str, str]:
+    complete = legality.complete(model, device_of, ["CPU_A", "CPU_B"])
+    assert {node.get_friendly_name() for node in model.get_ordered_ops()} == set(complete)
+    groups = groups_by_name(model)
+    homes: dict[int, set[str]] = {}
+    for name, group in groups.items():
+        homes.setdefault(group, set()).add(complete[name])
+    assert all(len(devices) == 1 for devices in homes.values())
+    return complete
+
+
+def test_completing_copies_a_constant_that_two_devices_need() -> None:
+    model = shared_constant_model()
+    complete = known_everywhere(model, {"first": "CPU_A", "second": "CPU_B"})
+    assert complete["first"] == "CPU_A"
+    assert complete["second"] == "CPU_B"
+    assert sum(node.get_type_name() == "Constant" for node in model.get_ordered_ops()) == 2
+
+
+def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
+    x = ops.parameter([1, 3, 8, 8], ov.Type.f32, name="x")
+    weights = ops.constant(np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32), name="weights")
+    conv = ops.convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1], name="conv")
+    model = ov.Model([ops.result(ops.relu(conv, name="relu"))], [x], "image")
+    process = PrePostProcessor(model)
+    process.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+    process.input().preprocess().convert_element_type(ov.Type.f32).mean(1.0).scale(2.0)
+    process.input().model().set_layout(ov.Layout("NCHW"))
+    model = process.build()
+    complete = known_everywhere(model, {"conv": "CPU_B", "relu": "CPU_A"})
+    set_affinities(model, [complete[node.get_friendly_name()] for node in model.get_ordered_ops()])
+    compiled = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")
+    assert set(compiled.get_property("EXECUTION_DEVICES")) == {"CPU_A", "CPU_B"}
+    image = np.random.default_rng(1).integers(0, 255, (1, 8, 8, 3)).astype(np.uint8)
+    expected = two_cpu_core.compile_model(model, "CPU_A")(image)
+    np.testing.assert_allclose(compiled(image)[0], expected[0], rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), known=st.floats(0, 1))
+def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.Core, seed: int, known: float) -> None:
+    model = random_model(seed)
+    legality.unique_names(model)
+    generator = np.random.default_rng(seed)
+    given_devices = {
+        node.get_friendly_name(): ("CPU_A", "CPU_B", "GONE")[generator.integers(0, 3)]
+        for node in model.get_ordered_ops()
+        if generator.random() < known
+    }
+    complete = known_everywhere(model, given_devices)
+    set_affinities(model, [complete[node.get_friendly_name()] for node in model.get_ordered_ops()])
+    inputs = random_inputs(model)
+    expected = two_cpu_core.compile_model(model, "CPU_A")(inputs)
+    actual = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(inputs)
+    for port in range(len(model.outputs)):
+        np.testing.assert_allclose(actual[port], expected[port], rtol=1e-4, atol=1e-5)
+
+
+def test_constants_are_constants_in_the_graph() -> None:
+    graph = ComputationGraph.from_model(shared_constant_model())
+    assert (graph.kinds == NodeKind.CONSTANT).sum() == 1

@@ -1,0 +1,290 @@
+"""`ovc MODEL --placement HETERO:…` writes a placed model; errors are one line, and without the option ovc is ovc."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import openvino as ov
+import pytest
+from openvino.tools.ovc import main as ovc_main
+
+import ov_hsdag
+from ov_hsdag.integration import ovc as hook
+from ov_hsdag.placement import Placement
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+SQUEEZENET = LIGHT / "light_squeezenet.onnx"
+DEVICE = "HETERO:CPU_A,CPU_B"
+LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
+
+
+@dataclass
+class Ended:
+    """What a run of ovc left: exit status, standard output, and the lines of standard error that are ours.
+
+    ovc and what it imports write there too: warnings of deprecated modules, log records, tracebacks of their own.
+    """
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def errors(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("error: ")]
+
+
+Ovc = Callable[..., Ended]
+
+
+@pytest.fixture
+def ovc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Ovc:
+    """Runs ovc's main() in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
+    hook.patch(ovc_main)
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["ovc", *map(str, arguments)])
+        try:
+            status = ovc_main.main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        captured = capsys.readouterr()
+        return Ended(status, captured.out, captured.err)
+
+    return run
+
+
+def entries(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def five_lines(path: Path) -> list[str]:
+    """What a script that knows nothing of ov_hsdag sees."""
+    compiled = ov.Core().compile_model(path, DEVICE)
+    assert np.isfinite(compiled([np.zeros((1, 3, 224, 224), np.float32)])[0]).all()
+    return list(compiled.get_property("EXECUTION_DEVICES"))
+
+
+def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> None:
+    ended = ovc(
+        SQUEEZENET, "--placement", DEVICE, "--placement_objective", "throughput", "--output_model", "new/out.xml"
+    )
+    assert (ended.status, ended.errors) == (0, [])
+    assert "[ INFO ] placement HETERO:CPU_A,CPU_B (throughput): " in ended.out
+    assert "2 submodels, predicted 1." in ended.out
+    assert "[ SUCCESS ] XML file: new/out.xml" in ended.out
+    assert entries(tmp_path / "new") == {"out.xml", "out.bin"}
+    assert five_lines(tmp_path / "new/out.xml") == ["CPU_A", "CPU_B"]
+
+
+def test_weights_are_compressed_as_ovc_does(ovc: Ovc, tmp_path: Path) -> None:
+    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "half").status == 0
+    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "full", "--compress_to_fp16=False").status == 0
+    half, full = ((tmp_path / f"{name}.bin").stat().st_size for name in ("half", "full"))
+    assert full > 1.9 * half
+    for name in ("half", "full"):
+        placement = Placement.of(ov.Core().read_model(tmp_path / f"{name}.xml"))
+        assert placement is not None
+        assert placement.devices == ("CPU_A", "CPU_B")
+        assert placement.objective == "latency"
+
+
+def test_devices_need_not_be_there(ovc: Ovc, tmp_path: Path) -> None:
+    ended = ovc(SQUEEZENET, "--placement", "HETERO:GPU,CPU")
+    assert (ended.status, ended.errors) == (0, [])
+    assert entries(tmp_path) == {"light_squeezenet.xml", "light_squeezenet.bin"}
+    placement = Placement.of(ov.Core().read_model(tmp_path / "light_squeezenet.xml"))
+    assert placement is not None
+    assert placement.devices == ("GPU", "CPU")
+
+
+def test_profile_decides(ovc: Ovc, tmp_path: Path) -> None:
+    for fast, slow in (("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")):
+        devices = {fast: {"builtin": "core_ultra_7_155h"}, slow: {"builtin": "cpu_core"}}
+        (tmp_path / "profile.json").write_text(json.dumps({"version": 1, "devices": devices}))
+        ended = ovc(SQUEEZENET, "--placement", DEVICE, "--placement_profile", "profile.json", "--output_model", "m")
+        assert (ended.status, ended.errors) == (0, [])
+        placement = Placement.of(ov.Core().read_model(tmp_path / "m.xml"))
+        assert placement is not None
+        assert placement.used() == (fast,)
+
+
+def test_options_of_ours_are_not_stored_as_conversion_parameters(ovc: Ovc, tmp_path: Path) -> None:
+    ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "placed")
+    ovc(SQUEEZENET, "--output_model", "plain")
+    parameters = [
+        set(ov.Core().read_model(tmp_path / name).get_rt_info(["conversion_parameters"]).value)
+        for name in ("placed.xml", "plain.xml")
+    ]
+    assert parameters[0] == parameters[1]
+
+
+def test_without_the_option_the_model_is_the_same(ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files() -> dict[str, bytes]:
+        # OpenVINO numbers the nodes that it names itself through the life of a process.
+        found = {path.name: re.sub(rb"_[0-9]+", b"", path.read_bytes()) for path in tmp_path.glob("*.xml")}
+        found |= {path.name: path.read_bytes() for path in tmp_path.glob("*.bin")}
+        for name in found:
+            (tmp_path / name).unlink()  # ovc stores whether they were there
+        return found
+
+    ours = ovc(SQUEEZENET, "--output_model", "m.xml")
+    written = files()
+    assert written.keys() == {"m.xml", "m.bin"}
+    assert b"ov_hsdag" not in written["m.xml"]
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    theirs = ovc(SQUEEZENET, "--output_model", "m.xml")
+    assert (ours.status, ours.out, ours.errors) == (theirs.status, theirs.out, [])
+    assert files() == written
+
+
+def test_disabled_ovc_does_not_know_the_option(ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    ended = ovc(SQUEEZENET, "--placement", DEVICE)
+    assert ended.status == 2
+    assert "unrecognized arguments: --placement" in ended.err
+    assert "--placement" not in ovc("--help").out
+
+
+def test_help_explains_the_options(ovc: Ovc) -> None:
+    ended = ovc("--help")
+    assert ended.status == 0
+    for option in (
+        "--placement HETERO:A,B",
+        "--placement_objective latency|throughput",
+        "--placement_profile FILE.json",
+    ):
+        assert option in ended.out
+
+
+def test_patching_again_adds_nothing(ovc: Ovc) -> None:
+    hook.patch(ovc_main)
+    assert ovc("--help").out.count("placement (ov-hsdag)") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["--placement", "GPU"], "not a HETERO device list"),
+        (["--placement", "HETERO:GPU"], "only one device"),
+        (["--placement", "HETERO:GPU,GPU"], "twice"),
+        (["--placement", "HETERO:GPU,XPU"], "unknown device"),
+        (["--placement", ""], "not a HETERO device list"),
+        (["--placement", DEVICE, "--placement_objective", "speed"], "unknown --placement_objective 'speed'"),
+        (["--placement", DEVICE, "--placement_profile", "none.json"], "cannot read profile none.json"),
+        (["--placement", DEVICE, "--placement_profile", "broken.json"], "broken.json"),
+        (["--placement", DEVICE, "--output_model", "plain.txt/out.xml"], "cannot write .*Not a directory"),
+        (["--placement", DEVICE, "--output_model", "/proc/none/out.xml"], "cannot write '/proc/none/out.xml'"),
+        (["--placement_objective", "latency"], "--placement_objective needs --placement"),
+        (["--placement_profile", "none.json"], "--placement_profile needs --placement"),
+    ],
+)
+def test_bad_options_end_before_the_conversion(
+    ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
+) -> None:
+    (tmp_path / "plain.txt").write_text("a file")
+    (tmp_path / "broken.json").write_text('{"version": 1')
+
+    def convert(*args: object) -> None:
+        raise AssertionError("the conversion was started")
+
+    monkeypatch.setattr("openvino.tools.ovc.convert_impl.driver", convert)
+    ended = ovc(SQUEEZENET, *arguments)
+    assert ended.status == 2
+    assert ended.out == ""
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: ")
+    assert re.search(reason, line)
+    assert entries(tmp_path) == {"plain.txt", "broken.json"}
+
+
+def test_profile_that_lacks_a_device_is_named(ovc: Ovc, tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps({"version": 1, "devices": {"GPU": {"builtin": "iris_xe"}}}))
+    ended = ovc(SQUEEZENET, "--placement", "HETERO:GPU,NPU", "--placement_profile", "p.json")
+    assert ended.status == 2
+    assert 'has no device "NPU"' in ended.err
+    assert entries(tmp_path) == {"p.json"}
+
+
+def test_existing_directory_is_a_place_for_the_output(ovc: Ovc, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "out").status == 0
+    assert entries(tmp_path / "out") == {"light_squeezenet.xml", "light_squeezenet.bin"}
+
+
+def test_errors_of_the_conversion_stay_ovcs_own(ovc: Ovc, tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    for model in ("missing.onnx", "bad.onnx"):
+        ours, theirs = ovc(model, "--placement", DEVICE), ovc(model)
+        assert (ours.status, ours.out) == (theirs.status, theirs.out)
+        assert ours.status != 0
+    assert entries(tmp_path) == {"bad.onnx"}
+
+
+@pytest.mark.parametrize("kind, status", [("UserError", 2), ("RunError", 1), ("ZeroDivisionError", 1)])
+def test_failing_placement_is_one_line_and_leaves_no_file(
+    ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: int
+) -> None:
+    error = getattr(ov_hsdag.errors, kind, None) or ZeroDivisionError
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise error("operation 'a' of type B\nfails")
+
+    monkeypatch.setattr(hook, "_place", broken)
+    ended = ovc(SQUEEZENET, "--placement", DEVICE)
+    assert ended.status == status
+    (line,) = ended.errors
+    assert "fails" in line
+    assert entries(tmp_path) == set()
+
+
+def test_failed_save_keeps_the_old_model(ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "m.xml").status == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    ended = ovc(LIGHT / "light_shufflenet.onnx", "--placement", DEVICE, "--output_model", "m.xml")
+    assert ended.status == 2
+    assert ended.errors == ["error: cannot write 'm.xml': No space left on device; choose another output"]
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_command_line_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.setenv("PYTHONPATH", str(Path(ov_hsdag.__file__).parent.parent))
+    run = [sys.executable, "-m", "ov_hsdag"]
+    convert = [
+        *run,
+        "-m",
+        "openvino.tools.ovc",
+        str(SQUEEZENET),
+        "--placement",
+        DEVICE,
+        "--placement_objective=throughput",
+    ]
+    ended = subprocess.run(convert, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent("""
+            import openvino as ov
+            compiled = ov.Core().compile_model("light_squeezenet.xml", "HETERO:CPU_A,CPU_B")
+            print(compiled.get_property("EXECUTION_DEVICES"), compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+        """)
+    )
+    ended = subprocess.run([*run, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    assert ended.stdout == "['CPU_A', 'CPU_B'] 2\n"

@@ -1,0 +1,307 @@
+"""A placement survives saving, compression and odd names, and maps to the devices that are there."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+from openvino.preprocess import PrePostProcessor
+
+import ov_hsdag
+from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.placement import Placement
+
+CORE = ov.Core()
+ODD = ['comma, "quoted" | piped', "line\nbreak\ttab", "été/层/名", "<a>&amp;'b'", "back\\slash {json}: [1]"]
+
+
+def chain(names: list[str]) -> ov.Model:
+    """x → one weighted MatMul after another, with the given friendly names."""
+    generator = np.random.default_rng(0)
+    node = x = ops.parameter([1, 8], np.float32, name="x")
+    for index, name in enumerate(names):
+        weights = ops.constant(generator.normal(size=(8, 8)).astype(np.float32))
+        weights.set_friendly_name(f"weights {index}")
+        node = ops.matmul(node, weights, False, False)
+        node.set_friendly_name(name)
+    return ov.Model([node], [x], "chain")
+
+
+def halves(model: ov.Model, devices: tuple[str, ...] = ("CPU_A", "CPU_B")) -> Placement:
+    """First half of the operations on the first device, the rest on the second."""
+    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    split = [node.get_type_name() for node in model.get_ordered_ops()].index("MatMul") + len(nodes) // 2
+    return Placement(devices, {name: devices[index >= split] for index, name in enumerate(nodes)})
+
+
+def affinities(model: ov.Model) -> dict[str, str]:
+    return {node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in model.get_ops()}
+
+
+def test_package_offers_it() -> None:
+    assert ov_hsdag.Placement is Placement
+    assert "Placement" in dir(ov_hsdag)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ov_hsdag.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_everything_that_is_embedded_comes_back_from_a_saved_ir(tmp_path: Path, compress: bool) -> None:
+    model = chain(ODD)
+    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    placement = Placement(
+        devices=("GPU", "CPU", "NPU"),
+        affinity={name: ("CPU", "GPU", "CPU")[index % 3] for index, name in enumerate(nodes)},
+        objective="throughput",
+        predicted={"latency_us": np.float64(12.5), "submodels": np.int64(3), "memory_bytes": {"GPU": 7, "CPU": 8}},
+        measured={"throughput_ips": 80.25},
+        baselines={"CPU": {"throughput_ips": 40.0}},
+        policy="base",
+        chosen="hsdag",
+    )
+    placement.embed(model)
+    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=compress)
+    read = Placement.of(CORE.read_model(tmp_path / "m.xml"))
+    assert read == placement
+    assert read is not None
+    assert isinstance(read.predicted["submodels"], int)
+
+
+def test_layout_of_the_embedded_entry() -> None:
+    model = chain(["a", "b"])
+    Placement(("GPU", "CPU"), {"x": "CPU", "a": "CPU", "b": "GPU"}).embed(model)
+
+    def entry(key: str) -> str:
+        return model.get_rt_info(["ov_hsdag", key]).astype(str)
+
+    assert entry("version") == "1"
+    assert json.loads(entry("devices")) == ["GPU", "CPU"]
+    assert entry("default") == "CPU"
+    assert json.loads(entry("exceptions")) == {"GPU": ["b"]}
+    assert entry("objective") == "latency"
+    assert not model.has_rt_info(["ov_hsdag", "policy"])
+
+
+def test_entry_without_the_default_nodes_gives_all_others_the_default() -> None:
+    model = chain(["a", "b"])
+    Placement(("GPU", "CPU"), {"x": "CPU", "a": "CPU", "b": "GPU"}).embed(model)
+    del model.rt_info["ov_hsdag"]
+    for key, value in {
+        "version": "1",
+        "devices": '["GPU", "CPU"]',
+        "default": "CPU",
+        "exceptions": '{"GPU": ["b"]}',
+        "objective": "latency",
+        "chosen": "given",
+    }.items():
+        model.set_rt_info(value, ["ov_hsdag", key])
+    read = Placement.of(model)
+    assert read is not None
+    assert {name for name, device in read.affinity.items() if device == "GPU"} == {"b"}
+    assert len(read.affinity) == len(model.get_ops())
+
+
+def test_embedding_again_replaces_the_first() -> None:
+    model = chain(["a", "b"])
+    Placement(("GPU", "CPU"), {"a": "CPU", "b": "GPU"}, policy="base").embed(model)
+    second = Placement(("CPU_A", "CPU_B"), {"a": "CPU_A", "b": "CPU_B"})
+    second.embed(model)
+    assert Placement.of(model) == second
+
+
+def test_model_without_a_placement_has_none() -> None:
+    assert Placement.of(chain(["a"])) is None
+
+
+@pytest.mark.parametrize(
+    "key, value", [("exceptions", "{"), ("version", "soon"), ("devices", "GPU"), ("default", "NPU")]
+)
+def test_damaged_entry_is_a_user_error(key: str, value: str) -> None:
+    model = chain(["a", "b"])
+    Placement(("GPU", "CPU"), {"a": "CPU", "b": "GPU"}).embed(model)
+    model.set_rt_info(value, ["ov_hsdag", key])
+    with pytest.raises(UserError):
+        Placement.of(model)
+
+
+def test_newer_entry_is_refused_by_its_version() -> None:
+    model = chain(["a", "b"])
+    Placement(("GPU", "CPU"), {"a": "CPU", "b": "GPU"}).embed(model)
+    model.set_rt_info("2", ["ov_hsdag", "version"])
+    with pytest.raises(UserError, match=r"version 2.*reads up to 1"):
+        Placement.of(model)
+
+
+def test_strip_leaves_no_trace(tmp_path: Path) -> None:
+    model = chain(ODD)
+    ov.save_model(model, tmp_path / "plain.xml")
+    placement = halves(model)
+    placement.apply(model)
+    placement.embed(model)
+    model.set_rt_info("kept", ["mine"])
+    Placement.strip(model)
+    assert Placement.of(model) is None
+    assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+    assert model.get_rt_info(["mine"]).astype(str) == "kept"
+    del model.rt_info["mine"]
+    ov.save_model(model, tmp_path / "stripped.xml")
+    assert (tmp_path / "plain.xml").read_bytes() == (tmp_path / "stripped.xml").read_bytes()
+
+
+def test_apply_sets_what_hetero_reads_on_every_node() -> None:
+    model = chain(ODD)
+    placement = halves(model)
+    placement.apply(model)
+    found = affinities(model)
+    assert len(found) == len(model.get_ops())
+    for node in model.get_ops():
+        if node.get_type_name() == "MatMul":
+            name = node.get_friendly_name()
+            assert found[name] == placement.affinity[name]
+            assert found[node.input_value(1).get_node().get_friendly_name()] == found[name]
+
+
+def test_apply_completes_nodes_that_preprocessing_adds() -> None:
+    model = chain(["a", "b", "c", "d"])
+    placement = halves(model)
+    steps = PrePostProcessor(model)
+    steps.input().tensor().set_element_type(ov.Type.u8)
+    steps.input().preprocess().convert_element_type(ov.Type.f32).mean(3.0)
+    model = steps.build()
+    assert len(model.get_ops()) > len(placement.affinity)
+    placement.apply(model)
+    found = affinities(model)
+    assert {name: found[name] for name in "abcd"} == {name: placement.affinity[name] for name in "abcd"}
+    assert all(found[node.get_friendly_name()] == "CPU_A" for node in model.get_ops() if "u8" in str(node.output(0)))
+
+
+def test_apply_that_cannot_complete_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = chain(["a", "b"])
+    monkeypatch.setattr("ov_hsdag.legality.complete", lambda model, affinity, devices: {"a": "CPU_A"})
+    with pytest.raises(RunError, match="could not be completed for"):
+        halves(model).apply(model)
+    assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+
+
+def test_json_file_round_trip(tmp_path: Path) -> None:
+    placement = halves(chain(ODD))
+    placement.save(tmp_path / "p.json")
+    assert json.loads((tmp_path / "p.json").read_text(encoding="utf-8")) == placement.affinity
+    assert Placement.load(tmp_path / "p.json").affinity == placement.affinity
+    assert Placement.load(tmp_path / "p.json", ["CPU_B", "CPU_A", "GPU"]).devices == ("CPU_B", "CPU_A", "GPU")
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("{", "is no JSON"),
+        ("[1]", "must hold one object"),
+        ("{}", "must hold one object"),
+        ('{"a": 1}', "the device of 'a' must be a name, got 1"),
+        ('{"a": "CPU", "a": "GPU"}', "names node 'a' twice"),
+        ("[" * 100_000, "is no JSON"),
+    ],
+)
+def test_bad_affinity_files_are_user_errors(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(UserError, match=reason) as error:
+        Placement.load(tmp_path / "p.json")
+    assert "p.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_or_binary_affinity_file_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        Placement.load(tmp_path / "none.json")
+    (tmp_path / "p.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is no JSON"):
+        Placement.load(tmp_path / "p.json")
+
+
+def test_affinity_file_with_a_device_that_was_not_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"a": "CPU", "b": "NPU"}')
+    with pytest.raises(UserError, match=r"uses 'NPU', which is not in HETERO:GPU,CPU"):
+        Placement.load(tmp_path / "p.json", ["GPU", "CPU"])
+
+
+def test_nodes_that_the_model_lacks_are_named() -> None:
+    placement = Placement(("CPU",), {"a": "CPU", "b": "CPU"})
+    placement.check_nodes(["a", "b", "c"])
+    with pytest.raises(UserError, match=r"names 'b', which the model lacks"):
+        placement.check_nodes(["a"])
+
+
+def test_devices_have_to_be_listed() -> None:
+    with pytest.raises(UserError, match="uses 'NPU'"):
+        Placement(("GPU", "CPU"), {"a": "NPU"})
+
+
+THREE = Placement(("GPU", "NPU", "CPU"), {"a": "GPU", "b": "NPU", "c": "CPU", "d": "GPU"})
+
+
+def test_mapping_to_the_same_devices_changes_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert THREE.map_to(("GPU", "NPU", "CPU")) is THREE
+        assert THREE.map_to(("CPU", "GPU", "NPU", "GPU.1")).affinity == THREE.affinity
+
+
+def test_lost_device_goes_to_the_next_of_the_list() -> None:
+    with pytest.warns(UserWarning, match=r"uses GPU, .*\(NPU, CPU\); its nodes run: 2 on NPU") as caught:
+        mapped = THREE.map_to(lambda device: device != "GPU")
+    assert mapped.devices == ("NPU", "CPU")
+    assert mapped.affinity == {"a": "NPU", "b": "NPU", "c": "CPU", "d": "NPU"}
+    assert caught[0].filename == __file__
+
+
+def test_lost_device_goes_where_the_node_is_supported() -> None:
+    with pytest.warns(UserWarning, match="1 on NPU, 1 on CPU"):
+        mapped = THREE.map_to(("NPU", "CPU"), lambda node, device: device == "CPU" or node != "d")
+    assert mapped.affinity == {"a": "NPU", "b": "NPU", "c": "CPU", "d": "CPU"}
+
+
+def test_last_device_wraps_round_and_every_loss_has_its_warning() -> None:
+    with pytest.warns(UserWarning) as caught:
+        mapped = THREE.map_to(("GPU",))
+    assert set(mapped.affinity.values()) == {"GPU"}
+    assert [str(warning.message).split("uses ")[1].split(",")[0] for warning in caught] == ["NPU", "CPU"]
+
+
+def test_devices_of_one_kind_take_each_others_place() -> None:
+    with pytest.warns(UserWarning, match=r"uses GPU, .* 2 on GPU\.1"):
+        mapped = THREE.map_to(("CPU", "NPU", "GPU.1"))
+    assert mapped.affinity == {"a": "GPU.1", "b": "NPU", "c": "CPU", "d": "GPU.1"}
+
+
+def test_other_name_of_the_same_device_needs_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert THREE.map_to(("GPU.0", "NPU", "CPU")).affinity["a"] == "GPU.0"
+
+
+def test_no_device_left_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="none of the devices of HETERO:GPU,NPU,CPU"):
+        THREE.map_to(lambda device: False)
+
+
+def test_summary_tells_the_choice_and_the_gain() -> None:
+    placement = Placement(
+        ("CPU_A", "CPU_B"),
+        {"a": "CPU_A", "b": "CPU_B"},
+        objective="throughput",
+        predicted={"throughput_ips": 90.0, "latency_us": 20.0, "submodels": 2},
+        baselines={"CPU_A": {"throughput_ips": 50.0}, "CPU_B": {"throughput_ips": 40.0}, "hetero": None},
+        chosen="pipeline",
+    )
+    told = "HETERO:CPU_A,CPU_B (throughput): pipeline, 2 submodels, predicted 1.80x best single device"
+    assert placement.summary() == told
+    latency = Placement(
+        ("CPU",), {"a": "CPU"}, predicted={"latency_us": 5.0, "submodels": 1}, baselines={"CPU": {"latency_us": 10.0}}
+    )
+    assert latency.summary() == "HETERO:CPU (latency): given, 1 submodel, predicted 2.00x best single device"
+    assert Placement(("CPU",), {"a": "CPU"}).summary() == "HETERO:CPU (latency): given"

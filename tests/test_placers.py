@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ov_hsdag.placers.mincut import MinCut, additive_latency
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.problem import PlacementProblem
+from tests.graphs import random_problem
+
+
+def everything(problem: PlacementProblem) -> np.ndarray:
+    """All placements."""
+    return np.array(list(product(range(len(problem.devices)), repeat=problem.group_count)), np.uint8)
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(3, 11), missing=st.sampled_from([0.0, 0.2]), grouped=st.booleans())
+def test_minimum_cut_is_the_optimum_of_two_devices(seed: int, nodes: int, missing: float, grouped: bool) -> None:
+    problem = random_problem(seed, nodes=nodes, missing=missing, grouped=grouped)
+    placement = MinCut().place(problem)
+    result = problem.evaluate(everything(problem))
+    allowed = np.where(result.infeasible & 2, np.inf, result.latency_us)
+    found = problem.evaluate(placement)
+    assert found.latency_us[0] == pytest.approx(allowed.min())
+    assert found.latency_us[0] == pytest.approx(additive_latency(problem, placement))
+    assert not found.infeasible[0] & 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:
+    problem = random_problem(seed, nodes=8, devices=3)
+    found = problem.evaluate(MinCut().place(problem)).latency_us[0]
+    best = problem.evaluate(everything(problem)).latency_us.min()
+    singles = problem.evaluate(np.stack([problem.single(d) for d in range(3)])).latency_us.min()
+    assert best <= found <= singles
+    # Two-approximation of alpha-expansion (Boykov et al. 2001), for metric transfers.
+    assert found <= 2 * best + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), devices=st.integers(2, 3), objective=st.sampled_from(["latency", "throughput"]))
+def test_pipeline_is_at_least_the_best_single_device(seed: int, devices: int, objective: str) -> None:
+    problem = random_problem(seed, nodes=20, devices=devices, objective=objective, missing=0.05, submodel_us=1)
+    singles = problem.scores(np.stack([problem.single(d) for d in range(devices)]))
+    assert problem.scores(Pipeline().place(problem))[0] <= singles.min()
+
+
+def chain(objective: str) -> PlacementProblem:
+    """Twenty equal operations one after another on two equal devices, transfers a tenth of one."""
+    from ov_hsdag.graph import ComputationGraph, NodeKind
+
+    nodes = 22
+    kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * 20, NodeKind.RESULT]
+    graph = ComputationGraph(
+        names=tuple(map(str, range(nodes))),
+        types=("Parameter", *["Relu"] * 20, "Result"),
+        kinds=np.array(kinds, np.uint8),
+        input_ptr=np.array([0, *range(nodes)], np.int32),
+        input_output=np.arange(nodes - 1, dtype=np.int32),
+        output_ptr=np.array([*range(nodes), nodes - 1], np.int32),
+        output_bytes=np.ones(nodes - 1, np.int64),
+        output_shapes=((1,),) * (nodes - 1),
+        output_ranks=np.ones(nodes - 1, np.int16),
+        output_types=("f32",) * (nodes - 1),
+        flops=np.ones(nodes),
+        weight_bytes=np.zeros(nodes, np.int64),
+        variables=("",) * nodes,
+    )
+    work = np.array([0.0, *[10.0] * 20, 0.0])
+    return PlacementProblem(
+        graph=graph,
+        devices=("A", "B"),
+        objective=objective,
+        node_us=np.stack([work, work], axis=1),
+        supported=np.ones((nodes, 2), bool),
+        groups=np.arange(nodes, dtype=np.int32),
+        transfer_us=np.full((2, 2), 1.0),
+        transfer_us_per_byte=np.zeros((2, 2)),
+        submodel_us=np.zeros(2),
+        memory_bytes=np.full(2, -1, np.int64),
+        rule=1,
+    )
+
+
+def test_pipeline_halves_a_chain_for_throughput() -> None:
+    problem = chain("throughput")
+    result = problem.evaluate(Pipeline().place(problem))
+    assert result.period_us[0] == pytest.approx(101)
+    assert result.submodels[0] == 2
+
+
+def test_latency_of_a_chain_stays_on_one_device() -> None:
+    problem = chain("latency")
+    assert problem.evaluate(Pipeline().place(problem)).submodels[0] == 1
+    assert problem.evaluate(MinCut().place(problem)).submodels[0] == 1
+
+
+def test_hetero_default_fills_the_first_device_that_supports() -> None:
+    problem = random_problem(4, nodes=15, missing=0.3)
+    placement = HeteroDefault().place(problem)
+    np.testing.assert_array_equal(placement == 0, problem.group_supported[:, 0])
+    assert not problem.evaluate(placement).infeasible[0] & 2
+
+
+def test_single_device_is_named_after_its_device() -> None:
+    problem = random_problem(4, nodes=15)
+    assert SingleDevice("D1").name == "D1"
+    assert (SingleDevice("D1").place(problem) == 1).all()
