@@ -42,12 +42,17 @@ _SHAPE_VECTOR = 32
 
 def followers(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Nodes that must be where their consumers are. Returns bool [nodes]."""
-    rests_on_constants = graph.kinds == NodeKind.CONSTANT
+    return _constant_nodes(graph) | _shape_arithmetic(graph)
+
+
+def _constant_nodes(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """Constants and operations that rest on constants alone."""
+    constant = graph.kinds == NodeKind.CONSTANT
     for node in range(graph.nodes):
         first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
         if graph.kinds[node] == NodeKind.OP and first < last and graph.types[node] != "ReadValue":
-            rests_on_constants[node] = rests_on_constants[graph.input_source[first:last]].all()
-    return rests_on_constants | _shape_arithmetic(graph)
+            constant[node] = constant[graph.input_source[first:last]].all()
+    return constant
 
 
 def _shape_arithmetic(graph: ComputationGraph) -> NDArray[np.bool_]:
@@ -184,7 +189,9 @@ def normalise(model: ov.Model) -> None:
     """
     from openvino._offline_transformations import apply_moc_transformations
 
-    apply_moc_transformations(model, cf=True, smart_reshape=True)
+    # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
+    folds = any(node.get_type_name() == "ShapeOf" for node in model.get_ops())
+    apply_moc_transformations(model, cf=folds, smart_reshape=True)
     unique_names(model)
     graph = ComputationGraph.from_model(model)
     follows = followers(graph)
@@ -230,6 +237,7 @@ def _copy_followers(
         Home of every node of the changed model, by friendly name.
     """
     nodes = model.get_ordered_ops()
+    constant = _constant_nodes(graph)
     taken = set(graph.names)
     # Consumers are handled before producers, so that a copy's own inputs are copied in turn.
     consumers: list[dict[Any, list[Any]]] = [defaultdict(list) for _ in range(graph.nodes)]
@@ -252,36 +260,44 @@ def _copy_followers(
         result[graph.names[index]] = first
         note_inputs(node, index, first)
         for home in others:
-            copy = _copy_node(node)
-            if copy is None:
+            copies = _copy_constants(node) if constant[index] else _copy_operation(node)
+            if not copies:
                 # An operation that cannot be rebuilt: its consumers keep sharing it and are tied together instead.
                 continue
-            copy.set_friendly_name(_free_name(graph.names[index], taken))
+            for copy in copies:
+                copy.set_friendly_name(_free_name(copy.get_friendly_name(), taken))
+                result[copy.get_friendly_name()] = home
             for target in consumers[index][home]:
                 port = target.get_source_output().get_index()
-                target.replace_source_output(copy.output(port))
-            result[copy.get_friendly_name()] = home
-            note_inputs(copy, index, home)
+                target.replace_source_output(copies[-1].output(port))
+            if not constant[index]:
+                note_inputs(copies[-1], index, home)
     return result
 
 
-def _copy_node(node: ov.Node) -> ov.Node | None:
+def _copy_constants(node: ov.Node) -> list[ov.Node]:
+    """Copies of a node that rests on constants alone and of all that it rests on, in topological order.
+
+    A model's clone shares its constants' memory and keeps all runtime attributes (those that say that a conversion
+    decompresses weights, above all); the Python API has no other copy that does.
+    """
     import openvino as ov
 
-    if node.get_type_name() == "Constant":
-        # A model's clone shares its constants' memory; the Python API has no other copy that does.
-        holder = ov.Model([ov.op.Result(node.output(0))], [], "constant")
-        return holder.clone().get_results()[0].input_value(0).get_node()
+    holder = ov.Model([ov.op.Result(node.output(0))], [], "constants").clone()
+    return [copy for copy in holder.get_ordered_ops() if copy.get_type_name() != "Result"]
+
+
+def _copy_operation(node: ov.Node) -> list[ov.Node]:
+    """The same operation on the same inputs once more; empty where it cannot be made."""
     from openvino.utils.node_factory import NodeFactory
 
     info = node.get_type_info()
     try:
         copy = NodeFactory(info.version_id).create(info.name, node.input_values(), node.get_attributes())
     except (RuntimeError, TypeError, ValueError):
-        return None
-    for key, value in node.get_rt_info().items():
-        copy.get_rt_info()[key] = value
-    return copy
+        return []
+    copy.set_friendly_name(node.get_friendly_name())
+    return [copy]
 
 
 def complete(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str]) -> dict[str, str]:
