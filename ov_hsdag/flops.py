@@ -132,7 +132,9 @@ _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
     "RNNCell": _cell(1),
 }
 
-_OVER_INPUT = frozenset({"TopK", "NonMaxSuppression", "CumSum", "AdaptiveAvgPool", "AdaptiveMaxPool", "NonZero", "Unique"})
+_OVER_INPUT = frozenset(
+    {"TopK", "NonMaxSuppression", "CumSum", "AdaptiveAvgPool", "AdaptiveMaxPool", "NonZero", "Unique"}
+)
 
 _SUBGRAPHS = frozenset({"If", "Loop", "TensorIterator"})
 

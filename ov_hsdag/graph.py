@@ -47,8 +47,8 @@ _KINDS = {
 class ComputationGraph:
     """Nodes and edges of a model in topological order (the order of `ov.Model.get_ordered_ops()`).
 
-    An edge is an input port: `input_ptr[n] <= e < input_ptr[n + 1]` are the inputs of node n, and `input_output[e]` is the
-    output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
+    An edge is an input port: `input_ptr[n] <= e < input_ptr[n + 1]` are the inputs of node n, and `input_output[e]` is
+    the output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
 
     Attributes:
         names: friendly names, [nodes].
@@ -58,8 +58,8 @@ class ComputationGraph:
         input_output: int32 [edges].
         output_ptr: int32 [nodes + 1].
         output_bytes: size of each output tensor, int64 [outputs].
-        output_shapes: dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's, else by
-            their upper bound, else by 1 (first dimension of an input) or 128.
+        output_shapes: dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's,
+            else by their upper bound, else by 1 (first dimension of an input) or 128.
         output_ranks: rank of each output, -1 where the model leaves it open, int16 [outputs].
         output_types: element types such as "f32", [outputs].
         flops: arithmetic operations of one inference, float64 [nodes].

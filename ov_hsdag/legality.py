@@ -2,8 +2,8 @@
 
 HETERO cuts a model into submodels at every edge between devices. Three kinds of nodes do not survive a cut from their
 consumers and follow them ("followers"): constants, nodes that rest on constants alone (decompressed weights), and shape
-arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes, or not even
-a rank. A follower with consumers on several devices is copied, one for each.
+arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes, or not
+even a rank. A follower with consumers on several devices is copied, one for each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ov_hsdag.graph import ComputationGraph, NodeKind
 if TYPE_CHECKING:
     import openvino as ov
 
-# Inputs whose values decide the shape of the output (OpenVINO's operation specifications). Constants there follow anyway.
+# Inputs whose values decide the shape of the output (OpenVINO operation specifications). Constants follow anyway.
 _SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
     "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Broadcast": (1, 2), "Tile": (1,), "StridedSlice": (1, 2, 3),
     "Slice": (1, 2, 3, 4), "Gather": (2,), "Range": (0, 1, 2), "Interpolate": (1, 2, 3), "Pad": (1, 2), "TopK": (1,),
@@ -61,7 +61,7 @@ def _shape_arithmetic(graph: ComputationGraph) -> NDArray[np.bool_]:
     for node in reversed(range(graph.nodes)):
         first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
         if wanted[node]:
-            ports = range(0) if graph.types[node] == "ShapeOf" else range(last - first)
+            ports = () if graph.types[node] == "ShapeOf" else tuple(range(last - first))
         else:
             ports = _SHAPE_INPUTS.get(graph.types[node], ())
         for port in ports:
@@ -184,8 +184,8 @@ def require_support(
 def normalise(model: ov.Model) -> None:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
-    OpenVINO's own common transformations fold shape arithmetic away where shapes are static; friendly names become unique;
-    followers with consumers in several groups are copied.
+    OpenVINO's own common transformations fold shape arithmetic away where shapes are static; friendly names become
+    unique; followers with consumers in several groups are copied.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
@@ -303,10 +303,10 @@ def _copy_operation(node: ov.Node) -> list[ov.Node]:
 def complete(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str]) -> dict[str, str]:
     """A legal affinity for every node of `model`, from those of the nodes that are known.
 
-    Nodes that appeared after the placement (preprocessing, decompressed weights, other passes) follow the nodes that they
-    must share a device with, else their producers, else their consumers. Where known nodes that must share a device have
-    different ones (the model was changed), the device of most of them wins. Followers with consumers on several devices
-    are copied: `model` is changed.
+    Nodes that appeared after the placement (preprocessing, decompressed weights, other passes) follow the nodes that
+    they must share a device with, else their producers, else their consumers. Where known nodes that must share a
+    device have different ones (the model was changed), the device of most of them wins. Followers with consumers on
+    several devices are copied: `model` is changed.
 
     Args:
         model: the model that will be compiled; friendly names that repeat are made unique.
@@ -360,9 +360,7 @@ def _retie(model: ov.Model, affinity: dict[str, str]) -> dict[str, str]:
     return dict(zip(graph.names, device.tolist(), strict=True))
 
 
-def _split_edges(
-    graph: ComputationGraph, groups: NDArray[np.int32], device: NDArray[Any]
-) -> NDArray[np.int32]:
+def _split_edges(graph: ComputationGraph, groups: NDArray[np.int32], device: NDArray[Any]) -> NDArray[np.int32]:
     """Producers whose consumer is in the same group but on another device."""
     inside = groups[graph.input_source] == groups[graph.input_node]
     torn = device[graph.input_source] != device[graph.input_node]

@@ -66,9 +66,7 @@ def place(
     given = _given(affinity, devices)
     if given is not None:
         given.check_nodes({node.get_friendly_name() for node in model.get_ops()})
-    problem = build_problem(
-        model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock
-    )
+    problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock)
 
     with clock("placers"):
         candidates = [_run(placer, problem) for placer in placers(problem)]
@@ -242,5 +240,3 @@ class _Clock:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-

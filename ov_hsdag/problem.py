@@ -26,8 +26,8 @@ FORMAT_VERSION = 1
 def split_rule(openvino_version: str) -> int:
     """Which of HETERO's splitting rules a release of OpenVINO has (native `SplitRule`).
 
-    Source: the plugin's subgraph_collector.cpp, openvinotoolkit/openvino pull request 36126. Checked against the plugins of
-    2025.4, 2026.2 and 2026.4 on random graphs.
+    Source: the plugin's subgraph_collector.cpp, openvinotoolkit/openvino pull request 36126. Checked against the
+    plugins of 2025.4, 2026.2 and 2026.4 on random graphs.
     """
     year, minor = (int(part) for part in openvino_version.split("-")[0].split(".")[:2])
     return 1 if (year, minor) >= (2026, 3) else 0
@@ -194,7 +194,7 @@ class PlacementProblem:
         return np.full(self.group_count, device, np.uint8)
 
     def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
-        """Random feasible placements: a device for each group by the throw of a die, repaired. uint8 [count, groups]."""
+        """Random feasible placements: a die for each group, then repaired. uint8 [count, groups]."""
         weights = self.group_supported / self.group_supported.sum(axis=1, keepdims=True)
         thresholds = weights.cumsum(axis=1)
         draws = generator.random((count, self.group_count, 1))
@@ -305,7 +305,9 @@ class Tensors:
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32]) -> Tensors:
         """Collects them."""
         source, target = groups[graph.input_source], groups[graph.input_node]
-        moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (graph.kinds[graph.input_node] != NodeKind.RESULT)
+        moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (
+            graph.kinds[graph.input_node] != NodeKind.RESULT
+        )
         crossing = moves & (source != target)
         pairs = np.unique(np.stack([graph.input_output[crossing], target[crossing]], axis=1), axis=0)
         outputs, first = np.unique(pairs[:, 0], return_index=True)
@@ -318,4 +320,3 @@ class Tensors:
 
     def __len__(self) -> int:
         return len(self.source)
-

@@ -14,7 +14,9 @@ from ov_hsdag.problem import PlacementProblem, split_rule
 def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
     """A small model of branches, shared constants, multi-output splits and several inputs and outputs."""
     generator = np.random.default_rng(seed)
-    parameters = [ops.parameter([1, 4], ov.Type.f32, name=f"input_{i}") for i in range(generator.integers(1, inputs + 1))]
+    parameters = [
+        ops.parameter([1, 4], ov.Type.f32, name=f"input_{i}") for i in range(generator.integers(1, inputs + 1))
+    ]
     constants = [ops.constant(generator.normal(size=(1, 4)).astype(np.float32)) for _ in range(2)]
     values = list(parameters)
 

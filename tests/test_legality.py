@@ -99,7 +99,9 @@ def test_decompressed_weights_follow_their_consumer() -> None:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
     packed = ops.constant(np.ones((4, 4), np.int8), name="packed")
     scaled = ops.multiply(ops.convert(packed, ov.Type.f32, name="unpack"), ops.constant(np.float32(0.1)), name="scale")
-    model = ov.Model([ops.result(ops.matmul(ops.relu(x, name="relu"), scaled, False, False, name="matmul"))], [x], "int8")
+    model = ov.Model(
+        [ops.result(ops.matmul(ops.relu(x, name="relu"), scaled, False, False, name="matmul"))], [x], "int8"
+    )
     groups = groups_by_name(model)
     assert groups["packed"] == groups["unpack"] == groups["scale"] == groups["matmul"] != groups["relu"]
 

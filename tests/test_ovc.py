@@ -182,7 +182,7 @@ def test_patching_again_adds_nothing(ovc: Ovc) -> None:
         (["--placement", "HETERO:GPU,GPU"], "twice"),
         (["--placement", "HETERO:GPU,XPU"], "unknown device"),
         (["--placement", ""], "not a HETERO device list"),
-        (["--placement", DEVICE, "--placement_objective", "speed"], "unknown --placement_objective 'speed'"),
+        (["--placement", DEVICE, "--placement_objective", "speed"], "unknown objective 'speed'"),
         (["--placement", DEVICE, "--placement_profile", "none.json"], "cannot read profile none.json"),
         (["--placement", DEVICE, "--placement_profile", "broken.json"], "broken.json"),
         (["--placement", DEVICE, "--output_model", "plain.txt/out.xml"], "cannot write .*Not a directory"),

@@ -19,12 +19,12 @@ DEVICES = ["CPU_A", "CPU_B"]
 
 
 def check_against_hetero(core: ov.Core, model: ov.Model, devices: np.ndarray) -> None:
-    """HETERO makes as many submodels as predicted, or refuses when that is predicted; outputs are those of one device."""
+    """HETERO makes as many submodels as predicted, or refuses as predicted; outputs are those of one device."""
     graph = ComputationGraph.from_model(model)
     split = _native.split(graph.native, devices, RULE)
     set_affinities(model, [DEVICES[device] for device in devices])
     if not split["sortable"]:
-        with pytest.raises(RuntimeError, match="Cannot (sort|resolve)"):
+        with pytest.raises(RuntimeError, match=r"Cannot (sort|resolve)"):
             core.compile_model(model, "HETERO:CPU_A,CPU_B")
         return
     compiled = core.compile_model(model, "HETERO:CPU_A,CPU_B")
@@ -87,7 +87,13 @@ def test_each_release_has_its_rule() -> None:
     assert classic["cyclic"].any()
     assert later["sortable"]
     assert len(later["submodel_device"]) == 3
-    assert [split_rule(v) for v in ("2025.0.0-1", "2026.2.1-9-x", "2026.3.0", "2026.4.1-22982", "2027.0.0")] == [0, 0, 1, 1, 1]
+    assert [split_rule(v) for v in ("2025.0.0-1", "2026.2.1-9-x", "2026.3.0", "2026.4.1-22982", "2027.0.0")] == [
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_a_tensor_that_comes_back_splits_its_submodel(two_cpu_core: ov.Core) -> None:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.placement import Placement
 
-OBJECTIVES = ("latency", "throughput")
-
 _REQUEST = "__ov_hsdag_request__"
 
 
@@ -73,7 +71,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--placement_objective",
-        metavar="|".join(OBJECTIVES),
+        metavar="latency|throughput",
         help="What the placement makes good: the latency of one request (default) or the throughput of many.",
     )
     group.add_argument(
@@ -115,11 +113,11 @@ def _checked(
         return None
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.problem import check_objective
 
     names = DeviceSet.parse(placement).names
     objective = "latency" if placement_objective is None else placement_objective
-    if objective not in OBJECTIVES:
-        raise UserError(f"unknown --placement_objective {objective!r}: it is {' or '.join(OBJECTIVES)}")
+    check_objective(objective)
     profile = None if placement_profile is None else Profile.load(placement_profile)
     for name in names:
         (profile or Profile.builtin([name])).device(name)  # raises where there are no speeds of that device

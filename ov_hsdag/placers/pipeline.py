@@ -1,13 +1,13 @@
 """Contiguous stages along a topological order: what balances work over devices when many requests are in flight.
 
-A minimum cut cannot: on equal devices everything on one of them is as good a cut as any. Stages are found exactly for the
-given order by dynamic programming over the places where the next device takes over.
+A minimum cut cannot: on equal devices everything on one of them is as good a cut as any. Stages are found exactly for
+the given order by dynamic programming over the places where the next device takes over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,9 @@ def _cut_bytes(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[NDA
     size, count = np.zeros(problem.group_count + 1, np.int64), np.zeros(problem.group_count + 1, np.int64)
     if len(tensors):
         last = np.maximum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1])
-        first = np.minimum(place[tensors.source], np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
+        first = np.minimum(
+            place[tensors.source], np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1])
+        )
         last = np.maximum(last, place[tensors.source])
         for total, amount in ((size, tensors.bytes), (count, np.ones(len(tensors), np.int64))):
             np.add.at(total, first + 1, amount)
@@ -66,9 +68,7 @@ def _cut_bytes(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[NDA
     return size.cumsum(), count.cumsum()
 
 
-def _stages(
-    problem: PlacementProblem, order: NDArray[np.int64], devices: tuple[int, ...]
-) -> list[NDArray[np.uint8]]:
+def _stages(problem: PlacementProblem, order: NDArray[np.int64], devices: tuple[int, ...]) -> list[NDArray[np.uint8]]:
     """Good placements of contiguous stages on `devices` in turn."""
     cuts = _places(problem, order)
     size, count = _cut_bytes(problem, order)
@@ -84,7 +84,7 @@ def _stages(
         if problem.objective == "throughput":
             best = best + crossing(devices[0], devices[1])
         steps: list[NDArray[np.int64]] = []
-        for number, (previous, device) in enumerate(zip(devices, devices[1:], strict=False)):
+        for number, (previous, device) in enumerate(pairwise(devices)):
             span = work[None, :, device] - work[:, None, device]
             span = np.where(np.isfinite(span) & (span >= 0), span, np.inf)
             cost = span + crossing(previous, device)[:, None] + problem.submodel_us[device]

@@ -63,7 +63,8 @@ class Inputs:
 
     @property
     def dynamic(self) -> bool:
-        return any(isinstance(size, str) for spec in self.specs for size in spec.shape)
+        given = [spec for spec in self.specs if spec.state is None]
+        return any(isinstance(size, str) for spec in given for size in spec.shape)
 
     def __call__(self, seed: int) -> list[dict[str, NDArray[Any]]]:
         """One dict of arrays by input name for each entry of `sizes`."""

@@ -810,3 +810,18 @@ class DecoderStep(nn.Module):
         result = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
         grown = [tensor for layer in result.past_key_values.layers for tensor in (layer.keys, layer.values)]
         return (result.logits, *grown)
+
+
+class EfficientNet(nn.Module):
+    """transformers' EfficientNet with a global average pool: its own pools with a window as wide as it has channels."""
+
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        import transformers
+
+        cls = transformers.EfficientNetForImageClassification
+        self.model = cls(cls.config_class(**config))
+        self.model.efficientnet.pooler = nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.model(image).logits

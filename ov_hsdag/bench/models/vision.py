@@ -69,17 +69,21 @@ MODELS: tuple[ZooModel, ...] = (
     _classifier(
         "mobilenet-v2", "mobilenet", "MobileNetV2ForImageClassification", 224, "quick", "full", num_labels=1000
     ),
-    _classifier(
+    model(
         "efficientnet-b0",
         "efficientnet",
-        "EfficientNetForImageClassification",
-        224,
+        Torch(
+            "EfficientNet",
+            {
+                "num_labels": 1000,
+                "width_coefficient": 1.0,
+                "depth_coefficient": 1.0,
+                "hidden_dim": 1280,
+                "image_size": 224,
+            },
+        ),
+        image(224),
         "full",
-        num_labels=1000,
-        width_coefficient=1.0,
-        depth_coefficient=1.0,
-        hidden_dim=1280,
-        image_size=224,
     ),
     _classifier(
         "regnet-y-400mf",
@@ -125,14 +129,13 @@ MODELS: tuple[ZooModel, ...] = (
     _classifier("convnextv2-small", "convnext", "ConvNextV2ForImageClassification", **_CONVNEXT),
     _classifier("mobilenet-v1-small", "mobilenet", "MobileNetV1ForImageClassification", depth_multiplier=0.25),
     _classifier("mobilenet-v2-small", "mobilenet", "MobileNetV2ForImageClassification", depth_multiplier=0.35),
-    _classifier(
+    model(
         "efficientnet-small",
         "efficientnet",
-        "EfficientNetForImageClassification",
-        width_coefficient=0.5,
-        depth_coefficient=0.5,
-        hidden_dim=640,
-        image_size=64,
+        Torch(
+            "EfficientNet", {"width_coefficient": 0.5, "depth_coefficient": 0.5, "hidden_dim": 640, "image_size": 64}
+        ),
+        image(64),
     ),
     _classifier("hgnet-small", "hgnet", "HGNetV2ForImageClassification", 64),
     _classifier("textnet-small", "textnet", "TextNetForImageClassification", 64),

@@ -1,0 +1,154 @@
+"""The whole road on real models and real HETERO."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+import ov_hsdag
+from ov_hsdag import devices
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.errors import UserError
+from ov_hsdag.place import MARGIN, build_problem
+from ov_hsdag.placement import Placement
+
+PAIR = "HETERO:CPU_A,CPU_B"
+
+
+@pytest.fixture
+def core(two_cpu_core: ov.Core) -> ov.Core:
+    return two_cpu_core
+
+
+def outputs(compiled: ov.CompiledModel, data: dict[str, np.ndarray]) -> list[np.ndarray]:
+    result = compiled(data)
+    return [result[port] for port in range(len(compiled.outputs))]
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "bert-dynamic", "lstm", "swin-small"])
+def test_throughput_on_two_equal_devices_uses_both(core: ov.Core, name: str, tmp_path: Path) -> None:
+    model = ZOO[name].build()
+    expected = [outputs(core.compile_model(model.clone(), "CPU_A"), data) for data in ZOO[name].inputs(0)]
+    placement = ov_hsdag.place(model, device=PAIR, objective="throughput", core=core)
+    assert placement.predicted is not None
+    best = max(placement.baselines[device]["throughput_ips"] for device in placement.devices)
+    assert placement.predicted["throughput_ips"] > best * (1 + MARGIN)
+    ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+    compiled = core.compile_model(tmp_path / "model.xml", PAIR)
+    assert set(compiled.get_property("EXECUTION_DEVICES")) == {"CPU_A", "CPU_B"}
+    assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == placement.predicted["submodels"]
+    for data, reference in zip(ZOO[name].inputs(0), expected, strict=True):
+        for actual, wanted in zip(outputs(compiled, data), reference, strict=True):
+            assert np.abs(actual - wanted).max() <= 1e-3 * np.abs(wanted).max()
+
+
+def test_latency_on_two_equal_devices_stays_on_one(core: ov.Core) -> None:
+    model = ZOO["squeezenet"].build()
+    placement = ov_hsdag.place(model, device=PAIR, core=core)
+    assert placement.chosen == "CPU_A"
+    assert set(placement.affinity.values()) == {"CPU_A"}
+    compiled = core.compile_model(model, PAIR)
+    assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == 1
+
+
+def test_absent_devices_are_placed_from_profiles() -> None:
+    model = ZOO["squeezenet"].build()
+    placement = ov_hsdag.place(model, device="HETERO:NPU,GPU,CPU", objective="throughput")
+    assert placement.devices == ("NPU", "GPU", "CPU")
+    names = {node.get_friendly_name() for node in model.get_ordered_ops()}
+    assert set(placement.affinity) == names
+    embedded = Placement.of(model)
+    assert embedded is not None
+    assert embedded.affinity == placement.affinity
+
+
+def test_the_choice_is_the_best_candidate_beyond_the_margin(core: ov.Core) -> None:
+    placement = ov_hsdag.place(ZOO["squeezenet"].build(), device="HETERO:GPU,CPU", objective="latency", core=core)
+    assert placement.predicted is not None
+    assert placement.chosen in placement.baselines
+    best = min(figures["latency_us"] for figures in placement.baselines.values())
+    assert placement.predicted["latency_us"] <= best / (1 - MARGIN)
+
+
+def test_a_given_affinity_is_followed_and_completed(core: ov.Core, tmp_path: Path) -> None:
+    model = ZOO["squeezenet"].build()
+    convolutions = [n.get_friendly_name() for n in model.get_ordered_ops() if n.get_type_name() == "Convolution"]
+    affinity = {name: ("CPU_A", "CPU_B")[index % 2] for index, name in enumerate(convolutions)}
+    (tmp_path / "affinity.json").write_text(json.dumps(affinity))
+    placement = ov_hsdag.place(model, device=PAIR, core=core, affinity=tmp_path / "affinity.json")
+    assert placement.chosen == "affinity"
+    kept = {name: placement.affinity[name] for name in convolutions if name in placement.affinity}
+    assert kept == {name: affinity[name] for name in kept}
+    assert len(kept) >= len(convolutions) // 2
+    assert core.compile_model(model, PAIR).get_property("HETERO_NUMBER_OF_SUBMODELS") > 2
+
+
+def test_an_affinity_for_another_model_is_refused(core: ov.Core) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "CPU_A"})
+    with pytest.raises(UserError, match="GPU"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "GPU"})
+
+
+def test_an_operation_that_no_device_runs_is_named() -> None:
+    data = ops.parameter([1, 1, 2, 2], ov.Type.f32, name="x")
+    grid = ops.constant(np.zeros((1, 2, 2, 2), np.float32))
+    attributes = {"align_corners": False, "mode": "bilinear", "padding_mode": "zeros"}
+    model = ov.Model([ops.result(ops.grid_sample(data, grid, attributes, name="sample"))], [data], "sample")
+    profile = Profile.builtin(["NPU", "GPU"])
+    lacking = {name: replace(device, unsupported=("GridSample",)) for name, device in profile.devices.items()}
+    with pytest.raises(UserError, match=r"of type GridSample is supported by none of NPU, GPU"):
+        ov_hsdag.place(model, device="HETERO:NPU,GPU", profile=Profile(lacking))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "GPU,CPU"}, "not a HETERO device list"),
+        ({"device": "HETERO:CPU"}, "only one device"),
+        ({"device": "HETERO:CPU,CPU"}, "twice"),
+        ({"device": "HETERO:GPU,XPU"}, "XPU"),
+        ({"device": "HETERO:GPU,CPU", "objective": "speed"}, "unknown objective 'speed'"),
+        ({"device": "HETERO:GPU,CPU", "profile": "missing.json"}, "missing.json"),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ov_hsdag.place(ZOO["squeezenet"].build(), **options)
+
+
+def test_memory_limits_are_kept_or_refused() -> None:
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, devices.DeviceSet(("GPU", "CPU")))
+    everything = problem.evaluate(problem.single(0)).memory_bytes[0, 0]
+
+    def limited(gpu: int, cpu: int) -> Profile:
+        profile = Profile.builtin(["GPU", "CPU"])
+        limits = {"GPU": gpu, "CPU": cpu}
+        return Profile({name: replace(d, memory_bytes=limits[name]) for name, d in profile.devices.items()})
+
+    half = int(everything * 0.7)
+    placement = ov_hsdag.place(ZOO["squeezenet"].build(), device="HETERO:GPU,CPU", profile=limited(half, 10**12))
+    assert placement.predicted is not None
+    assert placement.predicted["memory_bytes"]["GPU"] <= half
+    with pytest.raises(UserError, match="memory"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), device="HETERO:GPU,CPU", profile=limited(1000, 1000))
+
+
+def test_placing_again_replaces_the_placement(core: ov.Core) -> None:
+    model = ZOO["squeezenet"].build()
+    ov_hsdag.place(model, device=PAIR, objective="throughput", core=core)
+    nodes = len(model.get_ordered_ops())
+    second = ov_hsdag.place(model, device=PAIR, objective="latency", core=core)
+    assert len(model.get_ordered_ops()) == nodes
+    embedded = Placement.of(model)
+    assert embedded is not None
+    assert embedded.objective == "latency"
+    assert embedded.affinity == second.affinity
