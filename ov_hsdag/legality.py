@@ -39,6 +39,9 @@ _SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
 # A list of dimensions, axes or scales is no longer than this; longer vectors are data.
 _SHAPE_VECTOR = 32
 
+# A copy would have a state of its own, or draw other numbers.
+_NEVER_COPIED = frozenset({"ReadValue", "RandomUniform", "Multinomial"})
+
 
 def followers(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Nodes that must be where their consumers are. Returns bool [nodes]."""
@@ -46,60 +49,60 @@ def followers(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def _constant_nodes(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Constants and operations that rest on constants alone."""
-    constant = graph.kinds == NodeKind.CONSTANT
-    for node in range(graph.nodes):
-        first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
-        if graph.kinds[node] == NodeKind.OP and first < last and graph.types[node] != "ReadValue":
-            constant[node] = constant[graph.input_source[first:last]].all()
-    return constant
+    """Constants and operations that rest on constants alone and give the same at each run."""
+    # Plain lists: elements of arrays cost ten times as much, and this runs over every node.
+    constant = (graph.kinds == NodeKind.CONSTANT).tolist()
+    operation = (graph.kinds == NodeKind.OP).tolist()
+    sources, pointer = graph.input_source.tolist(), graph.input_ptr.tolist()
+    for node, type_name in enumerate(graph.types):
+        first, last = pointer[node], pointer[node + 1]
+        if operation[node] and first < last and type_name not in _NEVER_COPIED:
+            constant[node] = all(constant[source] for source in sources[first:last])
+    return np.array(constant, bool)
 
 
 def _shape_arithmetic(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Nodes that compute what a shape input needs, from there upwards to a ShapeOf or to where the values are data."""
-    wanted = np.zeros(graph.nodes, bool)
+    operation = (graph.kinds == NodeKind.OP).tolist()
+    pointer, outputs = graph.input_ptr.tolist(), graph.input_output.tolist()
+    owner, ranks = graph.output_node.tolist(), graph.output_ranks.tolist()
+    wanted = [False] * graph.nodes
     for node in reversed(range(graph.nodes)):
-        first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
+        type_name = graph.types[node]
+        ports: Sequence[int]
         if wanted[node]:
-            ports = () if graph.types[node] == "ShapeOf" else tuple(range(last - first))
+            ports = () if type_name == "ShapeOf" else range(pointer[node + 1] - pointer[node])
         else:
-            ports = _SHAPE_INPUTS.get(graph.types[node], ())
-        for port in ports:
-            if first + port >= last:
+            ports = _SHAPE_INPUTS.get(type_name, ())
+        for edge in (pointer[node] + port for port in ports):
+            if edge >= pointer[node + 1]:
                 continue
-            output = graph.input_output[first + port]
-            source = graph.output_node[output]
-            if graph.kinds[source] == NodeKind.OP and _is_shape_vector(graph, output):
-                wanted[source] = True
-    return wanted
-
-
-def _is_shape_vector(graph: ComputationGraph, output: int) -> bool:
-    rank, shape = graph.output_ranks[output], graph.output_shapes[output]
-    return bool(rank == 0 or (rank == 1 and shape[0] <= _SHAPE_VECTOR))
+            output = outputs[edge]
+            rank = ranks[output]
+            short = rank == 0 or (rank == 1 and graph.output_shapes[output][0] <= _SHAPE_VECTOR)
+            if short and operation[owner[output]] and graph.types[owner[output]] not in _NEVER_COPIED:
+                wanted[owner[output]] = True
+    return np.array(wanted, bool)
 
 
 def _tied(graph: ComputationGraph, follows: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Pairs of nodes that must share a device, those of followers with their consumers left out."""
     pairs: list[tuple[int, int]] = []
     states: dict[str, int] = {}
-    source = graph.input_source
-    users: dict[int, list[int]] = defaultdict(list)
-    for edge in range(graph.edges):
-        users[int(source[edge])].append(int(graph.input_node[edge]))
-    for node in range(graph.nodes):
-        if graph.variables[node]:
-            pairs.append((states.setdefault(graph.variables[node], node), node))
-        if graph.kinds[node] == NodeKind.RESULT:
-            pairs.append((int(source[graph.input_ptr[node]]), node))
-        elif graph.kinds[node] == NodeKind.PARAMETER and users[node]:
-            # Its submodel would hold nothing but Parameter → Result otherwise. A computing consumer is the better host.
-            computing = [user for user in users[node] if graph.kinds[user] != NodeKind.RESULT and not follows[user]]
-            pairs.append((node, (computing or users[node])[0]))
-        for output in range(graph.output_ptr[node], graph.output_ptr[node + 1]):
-            # No plugin takes a tensor of unknown rank or of strings as the input of a submodel.
-            if graph.output_ranks[output] < 0 or graph.output_types[output] == "string":
-                pairs.extend((node, user) for user in users[node])
+    for node, variable in enumerate(graph.variables):
+        if variable:
+            pairs.append((states.setdefault(variable, node), node))
+    into_result = graph.kinds[graph.input_node] == NodeKind.RESULT
+    pairs += zip(graph.input_source[into_result].tolist(), graph.input_node[into_result].tolist(), strict=True)
+    # No plugin takes a tensor of unknown rank or of strings as the input of a submodel.
+    unfit = (graph.output_ranks < 0) | (np.array(graph.output_types) == "string")
+    stuck = unfit[graph.input_output]
+    pairs += zip(graph.input_source[stuck].tolist(), graph.input_node[stuck].tolist(), strict=True)
+    for node in np.flatnonzero(graph.kinds == NodeKind.PARAMETER).tolist():
+        # Its submodel would hold nothing but Parameter → Result otherwise. A computing consumer is the better host.
+        users = graph.input_node[graph.input_source == node]
+        computing = users[(graph.kinds[users] != NodeKind.RESULT) & ~follows[users]]
+        pairs += [(node, int(user)) for user in (computing if len(computing) else users)[:1]]
     return pairs
 
 

@@ -17,7 +17,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph
-from ov_hsdag.placement import Placement
+from ov_hsdag.placement import Placement, set_affinities
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
@@ -90,7 +90,7 @@ def place(
             seconds=clock.seconds,
         )
     with clock("write"):
-        placement.apply(model)
+        set_affinities(model, placement.affinity)
         placement.embed(model)
     return placement
 

@@ -84,13 +84,7 @@ class Placement:
         """
         from ov_hsdag import legality
 
-        complete = legality.complete(model, self.affinity, self.devices)
-        nodes = model.get_ops()
-        missing = [node.get_friendly_name() for node in nodes if node.get_friendly_name() not in complete]
-        if missing:
-            raise RunError(f"the placement could not be completed for {_listed(missing)}")
-        for node in nodes:
-            node.get_rt_info()["affinity"] = complete[node.get_friendly_name()]
+        set_affinities(model, legality.complete(model, self.affinity, self.devices))
 
     def embed(self, model: ov.Model) -> None:
         """Store the placement in the model's rt_info, in place of one that is there; ``Placement.of`` reads it back.
@@ -293,6 +287,16 @@ class Placement:
         if not known or not own or not math.isfinite(own):
             return None
         return float(own / max(known) if self.objective == "throughput" else min(known) / own)
+
+
+def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> None:
+    """Set every node's "affinity", in place. Raises RunError, with the model as it was, when a node has none."""
+    nodes = [(node, node.get_friendly_name()) for node in model.get_ops()]
+    missing = [name for _, name in nodes if name not in affinity]
+    if missing:
+        raise RunError(f"the placement could not be completed for {_listed(missing)}")
+    for node, name in nodes:
+        node.get_rt_info()["affinity"] = affinity[name]
 
 
 def remove_affinities(model: ov.Model) -> None:

@@ -27,7 +27,9 @@ class Widths:
     @classmethod
     def of(cls, example: PolicyInput) -> Widths:
         """The widths of any input made with the same `FeatureSet`."""
-        return cls(*(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x)))
+        return cls(
+            *(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x))
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class HSDAGConfig:
         """The features to compute."""
         from ov_hsdag.features import FeatureSet
 
-        return FeatureSet(**{name: False for name in self.without})
+        return FeatureSet(**dict.fromkeys(self.without, False))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""

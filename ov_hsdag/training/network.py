@@ -8,16 +8,16 @@ One pass over a batch of graphs (their disjoint union: n nodes, e edges, c clust
     pool    h, edge_score, cluster → z [c, H]     DeepSets over a cluster's nodes × mean score of its inner edges
     place   z, h, pair_x, device_x → logits [c, D]
 
-A cluster number belongs to one graph: graph i's clusters follow those of graph i - 1, as its nodes do (`join_clusters`).
-Logits of devices that a graph does not have are `MASKED`. Logits know nothing of support: whoever samples masks devices
-that a cluster's nodes do not run on. REINFORCE reaches the edge scores through the factor in `pool`.
+A cluster belongs to one graph: graph i's clusters follow those of graph i - 1, as its nodes do (`join_clusters`). Logits
+of devices that a graph does not have are `MASKED`. Logits know nothing of support: whoever samples masks devices that a
+cluster's nodes do not run on. REINFORCE reaches the edge scores through the factor in `pool`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MASKED = -1e9
 """Logit of a device that is not there: its probability is 0, and its share of the entropy too."""
+
+_SUMS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,9 @@ class GraphBatch:
         first = np.cumsum([0, *nodes[:-1]])
         arrays = {
             "node_x": np.concatenate([item.node_x for item in inputs]),
-            "edge_index": np.concatenate([item.edge_index + start for item, start in zip(inputs, first, strict=True)], 1),
+            "edge_index": np.concatenate(
+                [item.edge_index + start for item, start in zip(inputs, first, strict=True)], 1
+            ),
             "edge_x": np.concatenate([item.edge_x for item in inputs]),
             "pair_x": np.concatenate([_pad(item.pair_x, 1, most) for item in inputs]),
             "device_x": np.stack([_pad(item.device_x, 0, most) for item in inputs]),
@@ -261,7 +265,7 @@ class _Devices(nn.Module):
 
 
 class _DevicePlacer(nn.Module):
-    """Scores a cluster c against a device d: logit(c, d) = MLP of z_c, e_d, z_c * W e_d and the pairs (v, d), v in c."""
+    """Scores a cluster c against a device d: logit(c, d) = MLP(z_c, e_d, z_c * W e_d, pairs (v, d) of its nodes v)."""
 
     def __init__(self, config: HSDAGConfig) -> None:
         super().__init__()
@@ -269,8 +273,8 @@ class _DevicePlacer(nn.Module):
         self.devices = _Devices(sizes.device, width)
         self.agree = nn.Linear(width, width)
         self.pair = _Mix([sizes.pair, width, width], width, width)
-        self.weight = nn.Linear(width, 1)
-        self.state = _Mix([width, width, width, width, width, sizes.pair], width, width)
+        self.log_weight = nn.Linear(sizes.pair, _SUMS)
+        self.state = _Mix([width, width, width, width, sizes.pair, _SUMS], width, width)
         self.context = nn.ModuleList(_Context(width, sizes.edge) for _ in range(config.context))
         self.head = _Mix([width], width, 1)
         # Logits start from what the costs alone say of each device.
@@ -281,64 +285,62 @@ class _DevicePlacer(nn.Module):
         graph = _cluster_graph(batch, cluster, clusters)
         e = self.devices(batch.device_x, batch.device_mask)
         pair = torch.relu(self.pair(batch.pair_x, h.unsqueeze(1), _of_graph(e, batch.graph)))
-        # Two means: one counts nodes, in the other nodes that matter (such as those with the work) count more.
-        weight = torch.exp(self.weight(pair).clamp(-10, 10))
-        plain = _mean(torch.cat([pair, batch.pair_x], -1), cluster, clusters)
-        pair_mean, x_mean = plain[..., : pair.size(-1)], plain[..., pair.size(-1) :]
-        weighted = scatter(torch.cat([weight * pair, weight], -1), cluster, 0, clusters, "sum")
-        pair_weighted = weighted[..., :-1] / weighted[..., -1:]
+        # Times are logarithms among the features; sums of exponentials can add them up. The first sum's weights also
+        # make a mean in which the nodes that matter (such as those with the work) count more.
+        weight = torch.exp(self.log_weight(batch.pair_x).clamp(-15, 15))
+        sums = scatter(weight, cluster, 0, clusters, "sum")
+        weighted = scatter(weight[..., :1] * pair, cluster, 0, clusters, "sum") / sums[..., :1]
+        x = _mean(batch.pair_x, cluster, clusters)
 
         e = _of_graph(e, graph)
         z = z.unsqueeze(1)
-        u = self.state(pair_mean, pair_weighted, z, e, z * self.agree(e), x_mean)
-        for layer in self.context:
-            u = layer(u, cluster, graph, batch)
-        return (self.head(u) + self.costs(x_mean)).squeeze(-1)
+        u = self.state(weighted, z, e, z * self.agree(e), x, sums.log())
+        if len(self.context):
+            crossing = _Crossing(batch, cluster, clusters)
+            mask = None if batch.device_mask is None else _of_graph(batch.device_mask, graph)
+            for layer in self.context:
+                u = layer(u, crossing, batch, graph, mask)
+        return (self.head(u) + self.costs(x)).squeeze(-1)
+
+
+class _Crossing:
+    """The edges between clusters, as a weight of every edge: its share in the mean over edges that enter (or leave)."""
+
+    def __init__(self, batch: GraphBatch, cluster: Tensor, clusters: int) -> None:
+        self.producer, self.consumer = cluster[batch.edge_index[0]], cluster[batch.edge_index[1]]
+        crossing = (self.producer != self.consumer).to(batch.edge_x.dtype)
+        self.entering = crossing / scatter(crossing, self.consumer, 0, clusters, "sum").clamp(min=1)[self.consumer]
+        self.leaving = crossing / scatter(crossing, self.producer, 0, clusters, "sum").clamp(min=1)[self.producer]
 
 
 class _Context(nn.Module):
     """A round of messages about a device d between clusters that share edges, and from the whole graph and all devices.
 
-    u [c, D, H] → u [c, D, H]. Neighbouring clusters learn where the others tend to go, and agree.
+    u [c, D, H] → u [c, D, H]. Neighbouring clusters learn where the others tend to go, and agree. A message is the
+    other cluster's state through a gate that sees the edge.
     """
 
     def __init__(self, width: int, edge_features: int) -> None:
         super().__init__()
-        self.forth = _CrossMessages(width, edge_features)
-        self.back = _CrossMessages(width, edge_features)
+        self.gates = nn.Linear(edge_features, 2 * width)
+        self.values = nn.Linear(width, 2 * width)
         self.mix = _Mix([width] * 5, width, width)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, u: Tensor, cluster: Tensor, graph: Tensor | None, batch: GraphBatch) -> Tensor:
-        clusters = u.size(0)
-        producer, consumer = cluster[batch.edge_index[0]], cluster[batch.edge_index[1]]
-        crossing = (producer != consumer).to(u.dtype)[:, None, None]
-        forth = self.forth(u, producer, consumer, crossing, batch.edge_x)
-        back = self.back(u, consumer, producer, crossing, batch.edge_x)
-        mask = None if batch.device_mask is None else _of_graph(batch.device_mask, graph)
+    def forward(
+        self, u: Tensor, crossing: _Crossing, batch: GraphBatch, graph: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        gate_in, gate_out = torch.sigmoid(self.gates(batch.edge_x)).chunk(2, -1)
+        value_in, value_out = self.values(u).chunk(2, -1)
+        gate_in, gate_out = gate_in * crossing.entering[:, None], gate_out * crossing.leaving[:, None]
+        entering = value_in[crossing.producer] * gate_in.unsqueeze(1)
+        leaving = value_out[crossing.consumer] * gate_out.unsqueeze(1)
+        entering = scatter(entering, crossing.consumer, 0, u.size(0), "sum")
+        leaving = scatter(leaving, crossing.producer, 0, u.size(0), "sum")
         devices = _device_mean(u, mask).unsqueeze(1)
-        if graph is None:
-            whole = u.mean(0, keepdim=True)
-        else:
-            whole = _mean(u, graph, batch.device_x.size(0))[graph]
-        assert clusters == u.size(0)
-        normed: Tensor = self.norm(u + self.mix(u, forth, back, devices, whole))
+        whole = u.mean(0, keepdim=True) if graph is None else _mean(u, graph, batch.device_x.size(0))[graph]
+        normed: Tensor = self.norm(u + self.mix(u, entering, leaving, devices, whole))
         return normed
-
-
-class _CrossMessages(nn.Module):
-    """Mean over the edges that enter a cluster from others: gate(edge_x) * W u of the other end, [c, D, H]."""
-
-    def __init__(self, width: int, edge_features: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(edge_features, width)
-        self.value = nn.Linear(width, width)
-
-    def forward(self, u: Tensor, start: Tensor, end: Tensor, crossing: Tensor, edge_x: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.gate(edge_x)).unsqueeze(1) * crossing
-        total = scatter(self.value(u)[start] * gate, end, 0, u.size(0), "sum")
-        count = scatter(crossing, end, 0, u.size(0), "sum")
-        return total / count.clamp(min=1)
 
 
 class _SoftmaxPlacer(nn.Module):
@@ -396,13 +398,3 @@ def _device_max(x: Tensor, mask: Tensor | None) -> Tensor:
 def parameters(network: nn.Module) -> int:
     """Number of trained values."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
-
-
-def greedy(logits: Tensor, supported: Tensor | None = None) -> Tensor:
-    """The likeliest device of each cluster, int64 [c]; supported: bool [c, D]."""
-    return (logits if supported is None else logits.masked_fill(~supported, MASKED)).argmax(-1)
-
-
-def as_arrays(*tensors: Tensor) -> tuple[NDArray[Any], ...]:
-    """Detached copies as NumPy arrays, for the native core."""
-    return tuple(tensor.detach().cpu().numpy() for tensor in tensors)

@@ -1,0 +1,389 @@
+"""What the policy learns from: graphs of real models and generated DAGs × devices, costs and limits drawn from a seed.
+
+On disk a corpus is a folder of graphs, one problem .npz for each model (`PlacementProblem.save`), extracted once.
+Everything else about a training problem — devices, costs, missing operations, limits, objective — is drawn on the fly:
+problem i of a seed is the same on every machine and in every order, so a run's position in its corpus is one number.
+
+Held out: the families `HELD_OUT_FAMILIES` and the device sets `HELD_OUT_SETS`, two of whose profiles
+(`HELD_OUT_PROFILES`) are in no training problem in any form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import legality
+from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph, NodeKind
+from ov_hsdag.problem import PlacementProblem
+
+HELD_OUT_FAMILIES: frozenset[str] = frozenset(
+    {
+        "inception", "efficientnet", "swin", "segformer", "yolo", "hourglass",  # vision
+        "deberta", "t5", "gemma",  # text
+        "whisper", "wavenet",  # speech
+        "dlrm",  # recommenders
+    }
+)  # fmt: skip
+"""Families of the model zoo that no training problem comes from."""
+
+HELD_OUT_PROFILES: frozenset[str] = frozenset({"arc_a770", "xeon_platinum_8480"})
+"""Built-in profiles that no training problem uses, not even changed."""
+
+HELD_OUT_SETS: dict[str, tuple[str, ...]] = {
+    "xeon+flex": ("flex_170", "xeon_platinum_8480"),
+    "client+iris": ("iris_xe", "core_ultra_7_155h"),
+    "core+core": ("cpu_core", "cpu_core"),
+    "amx+core": ("cpu_core_amx", "cpu_core"),
+    "client+npu+arc": ("arc_meteor_lake", "npu_core_ultra", "core_ultra_7_155h"),
+    "xeon+flex+flex": ("flex_170", "flex_170", "xeon_platinum_8480"),
+    "a770+iris+npu+client": ("arc_a770", "iris_xe", "npu_core_ultra", "core_ultra_7_155h"),
+    "npu+iris": ("npu_core_ultra", "iris_xe"),
+}
+"""Sets of built-in profiles, in HETERO's order, that no training problem uses in any order."""
+
+RECIPE = 1
+"""Version of the way in which problems are drawn: another one makes other problems of the same seed."""
+
+MAX_COARSE = 1200
+"""Larger graphs are left out of training: one of them costs as much as dozens of the others."""
+
+
+def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
+    """Built-in profiles as named devices: ("GPU.0", "GPU.1", "CPU") where a kind occurs twice, else its plain name."""
+    profiles = [load_builtin(stem) for stem in stems]
+    names = _names([profile.kind for profile in profiles])
+    return names, Profile({name: replace(p, name=name) for name, p in zip(names, profiles, strict=True)})
+
+
+def _names(kinds: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        kind if kinds.count(kind) == 1 else f"{kind}.{kinds[:number].count(kind)}" for number, kind in enumerate(kinds)
+    )
+
+
+def assemble(
+    template: PlacementProblem,
+    names: Sequence[str],
+    profile: Profile,
+    objective: str,
+    memory_bytes: NDArray[np.int64] | None = None,
+) -> PlacementProblem:
+    """The template's graph on other devices.
+
+    Args:
+        template: a problem with the graph and its legality groups.
+        names: devices, in HETERO's order.
+        profile: what they cost and support.
+        objective: "latency" or "throughput".
+        memory_bytes: limits, int64 [devices]; -1 for none. None: those of the profile.
+    """
+    fixed, per_byte = profile.transfer(names)
+    return replace(
+        template,
+        devices=tuple(names),
+        objective=objective,
+        node_us=profile.node_us(template.graph, names),
+        supported=profile.support(template.graph, names),
+        transfer_us=fixed,
+        transfer_us_per_byte=per_byte,
+        submodel_us=profile.submodel_us(names),
+        memory_bytes=profile.memory_bytes(names) if memory_bytes is None else memory_bytes,
+    )
+
+
+def placeable(problem: PlacementProblem) -> bool:
+    """Whether every group has a device."""
+    return bool(problem.group_supported.any(axis=1).all())
+
+
+def extract(model: Any, rule: int) -> PlacementProblem:
+    """The template of an `ov.Model`, which is normalised in place: its graph and groups on two reference devices."""
+    legality.normalise(model)
+    graph = ComputationGraph.from_model(model)
+    names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
+    empty = PlacementProblem(
+        graph=graph,
+        devices=names,
+        objective="latency",
+        node_us=np.zeros((graph.nodes, 2)),
+        supported=np.ones((graph.nodes, 2), bool),
+        groups=legality.colocation(graph),
+        transfer_us=np.zeros((2, 2)),
+        transfer_us_per_byte=np.zeros((2, 2)),
+        submodel_us=np.zeros(2),
+        memory_bytes=np.full(2, -1, np.int64),
+        rule=rule,
+    )
+    return assemble(empty, names, profile, "latency")
+
+
+def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str], None] = print) -> None:
+    """Extracts models of the zoo into `folder`, each as <family>/<name>.npz; those that are there are left alone.
+
+    Args:
+        folder: the corpus.
+        names: models, families or tags of the zoo; None: all.
+        report: told of each model.
+    """
+    import openvino as ov
+
+    from ov_hsdag.bench.zoo import ZOO, select
+    from ov_hsdag.problem import split_rule
+
+    for entry in ZOO.values() if names is None else select(names):
+        path = folder / entry.family / f"{entry.name}.npz"
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        template = extract(entry.build(), split_rule(ov.__version__))
+        template.save(path)
+        report(
+            f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups,"
+            f" {int(template.coarse.max()) + 1} coarse groups"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Templates to draw training problems from.
+
+    Attributes:
+        templates: problems whose graphs are used; their devices and costs are not.
+        names: "family/name" of each.
+        seed: decides all draws.
+        generated: share of problems on generated DAGs.
+    """
+
+    templates: tuple[PlacementProblem, ...]
+    names: tuple[str, ...]
+    seed: int = 0
+    generated: float = 0.15
+
+    @classmethod
+    def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE, generated: float = 0.15) -> Corpus:
+        """The training part of a corpus folder: held-out families and too large graphs are left out.
+
+        Raises:
+            UserError: there is nothing to learn from, or a file is no problem.
+        """
+        templates, names = [], []
+        for path in sorted(folder.glob("*/*.npz")):
+            if path.parent.name in HELD_OUT_FAMILIES:
+                continue
+            template = PlacementProblem.load(path)
+            if int(template.coarse.max()) < max_coarse and template.group_count >= 4:
+                templates.append(template)
+                names.append(f"{path.parent.name}/{path.stem}")
+        if not templates:
+            raise UserError(
+                f"no training problems in '{folder}': expected FAMILY/MODEL.npz files (ov-hsdag pretrain makes them)"
+            )
+        return cls(tuple(templates), tuple(names), seed, generated)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with anything that decides what `draw` returns."""
+        digest = hashlib.sha256(json.dumps([RECIPE, self.seed, self.generated, self.names]).encode())
+        for template in self.templates:
+            digest.update(template.graph.output_bytes.tobytes() + template.groups.tobytes())
+        return digest.hexdigest()[:16]
+
+    def draw(self, index: int) -> PlacementProblem | None:
+        """Training problem number `index`; None where the draw has a group without a device."""
+        generator = np.random.default_rng([self.seed, RECIPE, index])
+        if generator.random() < self.generated:
+            template = generated_template(generator, self.templates[0].rule)
+        else:
+            template = self.templates[int(generator.integers(len(self.templates)))]
+        problem = draw_problem(template, generator)
+        return problem if placeable(problem) else None
+
+
+def draw_problem(template: PlacementProblem, generator: np.random.Generator) -> PlacementProblem:
+    """Devices, costs, limits and an objective for a template's graph. A group may be left without a device."""
+    template = replace(template, graph=_scaled(template.graph, generator))
+    names, profile, randomised = _draw_devices(generator)
+    objective = "latency" if generator.random() < 0.5 else "throughput"
+    problem = assemble(template, names, profile, objective)
+    node_us = problem.node_us
+    if generator.random() < 0.5:
+        # Measured costs scatter around any model of them.
+        node_us = node_us * np.exp(generator.normal(0, generator.choice([0.1, 0.3, 0.6]), node_us.shape))
+    if randomised and generator.random() < 0.6:
+        # Devices of very different speed have one answer: everything on the fastest. Most draws are closer than that.
+        spread = np.exp(generator.normal(0, 0.6, len(names)))
+        node_us = node_us * (spread * node_us.sum(axis=0).mean() / np.maximum(node_us.sum(axis=0), 1e-9))
+    if randomised and generator.random() < 0.5:
+        factor = float(np.exp(generator.uniform(np.log(1 / 30), np.log(3))))
+        problem = replace(
+            problem,
+            transfer_us=problem.transfer_us * factor,
+            transfer_us_per_byte=problem.transfer_us_per_byte * factor,
+            submodel_us=problem.submodel_us * factor,
+        )
+    problem = replace(problem, node_us=node_us)
+    if generator.random() < 0.35:
+        problem = replace(problem, supported=_draw_support(problem, generator))
+    if generator.random() < 0.3:
+        problem = replace(problem, memory_bytes=_draw_limits(problem, generator))
+    return problem
+
+
+def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> ComputationGraph:
+    """The graph of a wider model (weights grow with the square of the width) for a larger input or batch."""
+    if generator.random() < 0.25:
+        return graph
+    width = float(np.exp(generator.uniform(np.log(0.7), np.log(8))))
+    size = float(np.exp(generator.uniform(np.log(0.5), np.log(16))))
+    constant = graph.kinds[graph.output_node] == NodeKind.CONSTANT
+    # Small tensors are shapes, axes and scalars, whatever the model's size.
+    factor = np.where(graph.output_bytes <= 256, 1.0, np.where(constant, width**2, width * size))
+    scaled = np.ceil(graph.output_bytes * factor).astype(np.int64)
+    weights = np.zeros_like(graph.weight_bytes)
+    weights[graph.output_node[constant]] = scaled[constant]
+    return replace(graph, output_bytes=scaled, weight_bytes=weights, flops=graph.flops * width**2 * size)
+
+
+def _draw_devices(generator: np.random.Generator) -> tuple[tuple[str, ...], Profile, bool]:
+    """Two to four devices; whether their figures are randomised."""
+    stems = [stem for stem in builtin_names() if stem not in HELD_OUT_PROFILES]
+    forbidden = {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
+    randomised = bool(generator.random() < 0.75)
+    while True:
+        count = int(generator.choice([2, 3, 4], p=[0.6, 0.25, 0.15]))
+        chosen = [str(stem) for stem in generator.choice(stems, count)]
+        if generator.random() < 0.25:
+            chosen[-1] = chosen[0]
+        if randomised or tuple(sorted(chosen)) not in forbidden:
+            break
+    profiles = [load_builtin(stem) for stem in chosen]
+    if randomised:
+        twins: dict[str, DeviceProfile] = {}
+        together = generator.random() < 0.5
+        profiles = (
+            [
+                twins.setdefault(stem, p) if together and stem in twins else twins.setdefault(stem, p)
+                for stem, p in ((stem, _randomised(p, generator)) for stem, p in zip(chosen, profiles, strict=True))
+            ]
+            if together
+            else [_randomised(p, generator) for p in profiles]
+        )
+    names = _names([profile.kind for profile in profiles])
+    return names, Profile({n: replace(p, name=n) for n, p in zip(names, profiles, strict=True)}), randomised
+
+
+def _randomised(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
+    """Another device of the same kind: rates, overheads and what it is good at vary."""
+
+    def vary(sigma: float) -> float:
+        return float(np.exp(generator.normal(0, sigma)))
+
+    rate = vary(0.7)
+    return replace(
+        profile,
+        peak_gflops={name: value * rate for name, value in profile.peak_gflops.items()},
+        efficiency={name: min(1.0, value * vary(0.5)) for name, value in profile.efficiency.items()},
+        memory_gbps=profile.memory_gbps * vary(0.5),
+        launch_us=profile.launch_us * vary(0.6),
+        submodel_us=profile.submodel_us * vary(0.8),
+        link_us=profile.link_us * vary(0.8),
+        link_gbps=None if profile.link_gbps is None else profile.link_gbps * vary(0.6),
+        unsupported=profile.unsupported if generator.random() < 0.5 else (),
+    )
+
+
+def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Some operation types are taken from some devices; each keeps at least one device."""
+    supported = problem.supported.copy()
+    operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
+    types = np.asarray(problem.graph.types)
+    present = np.unique(types[operations])
+    for device in range(len(problem.devices)):
+        if generator.random() < 0.6:
+            refused = generator.choice(present, min(len(present), int(generator.integers(1, 4))), replace=False)
+            supported[:, device] &= ~(operations & np.isin(types, refused))
+    home = int(generator.integers(len(problem.devices)))
+    supported[~supported.any(axis=1), home] = True
+    lost = ~legality.group_support(problem.groups, supported).any(axis=1)
+    supported[lost[problem.groups], home] = True
+    return supported
+
+
+def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Memory limits near what the model needs; one device in three has none."""
+    devices = len(problem.devices)
+    needs = problem.evaluate(np.stack([problem.single(device) for device in range(devices)])).memory_bytes.max(axis=1)
+    shares = generator.uniform(0.25, 1.2, devices)
+    shares *= max(1.0, 1.3 / shares.sum())
+    limits = (shares * needs).astype(np.int64)
+    limits[generator.random(devices) < 0.34] = -1
+    return limits
+
+
+_COMMON_TYPES = (
+    "Convolution", "MatMul", "Add", "Multiply", "Relu", "Swish", "Concat", "MaxPool", "ReduceMean", "Softmax",
+    "Transpose", "Reshape", "GroupConvolution", "Gelu", "MVN", "Interpolate", "StridedSlice",
+)  # fmt: skip
+
+
+def generated_template(generator: np.random.Generator, rule: int) -> PlacementProblem:
+    """A DAG of chains, branches, long skips and several inputs and outputs, with operations of all sizes."""
+    operations = int(np.exp(generator.uniform(np.log(12), np.log(400))))
+    inputs, skip = int(generator.integers(1, 4)), float(generator.uniform(0.02, 0.4))
+    reach = int(generator.integers(2, 20))
+    kinds = [NodeKind.PARAMETER] * inputs + [NodeKind.OP] * operations
+    types = ["Parameter"] * inputs + [str(t) for t in generator.choice(_COMMON_TYPES, operations)]
+    sources: list[list[int]] = [[] for _ in range(inputs)]
+    for node in range(inputs, inputs + operations):
+        feeds = {node - 1 if generator.random() < 0.7 else int(generator.integers(max(0, node - reach), node))}
+        while generator.random() < skip:
+            feeds.add(int(generator.integers(max(0, node - 4 * reach), node)))
+        sources.append(sorted(feeds))
+    used = {source for feeds in sources for source in feeds}
+    for end in (node for node in range(inputs, inputs + operations) if node not in used):
+        kinds.append(NodeKind.RESULT)
+        types.append("Result")
+        sources.append([end])
+    total, ports = len(kinds), inputs + operations
+    sizes = np.exp(generator.normal(11, generator.uniform(0.3, 2), ports))
+    flops = np.zeros(total)
+    flops[inputs:ports] = np.exp(generator.normal(17, generator.uniform(0.5, 2.5), operations))
+    empty = np.zeros(total, np.int64)
+    graph = ComputationGraph(
+        names=tuple(f"node_{number}" for number in range(total)),
+        types=tuple(types),
+        kinds=np.array(kinds, np.uint8),
+        input_ptr=np.cumsum([0, *map(len, sources)]).astype(np.int32),
+        input_output=np.array([source for feeds in sources for source in feeds], np.int32),
+        output_ptr=np.minimum(np.arange(total + 1), ports).astype(np.int32),
+        output_bytes=(4 * np.ceil(sizes / 4)).astype(np.int64),
+        output_shapes=tuple((1, max(1, int(size) // 4)) for size in sizes),
+        output_ranks=np.full(ports, 2, np.int16),
+        output_types=("f32",) * ports,
+        flops=flops,
+        weight_bytes=empty,
+        variables=("",) * total,
+    )
+    return PlacementProblem(
+        graph=graph,
+        devices=("A", "B"),
+        objective="latency",
+        node_us=np.zeros((total, 2)),
+        supported=np.ones((total, 2), bool),
+        groups=legality.colocation(graph),
+        transfer_us=np.zeros((2, 2)),
+        transfer_us_per_byte=np.zeros((2, 2)),
+        submodel_us=np.zeros(2),
+        memory_bytes=np.full(2, -1, np.int64),
+        rule=rule,
+    )

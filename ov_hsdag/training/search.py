@@ -1,0 +1,241 @@
+"""Searched placements: what imitation learns from, and the best known that benchmarks measure against.
+
+`teacher` takes the best of everything that is quick: single devices, HETERO's rule, minimum cuts (exact for additive latency on two
+devices), cuts under prices for what the objective or a limit makes scarce, pipelines, and local refinement of the best of
+them. `anneal` is simulated annealing in many chains, for minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.pipeline import Pipeline, topological_groups
+from ov_hsdag.placers.single import HeteroDefault
+from ov_hsdag.problem import PlacementProblem
+
+UNSORTABLE, UNSUPPORTED, MEMORY, TRIVIAL = 1, 2, 4, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A placement, uint8 [groups]; its score in µs; and which method found it."""
+
+    placement: NDArray[np.uint8]
+    score: float
+    method: str
+
+
+def simple(problem: PlacementProblem) -> list[tuple[str, NDArray[np.uint8]]]:
+    """Placements that need no search, by name: each single device, HETERO's rule, the best device of each group."""
+    found = [(name, problem.single(number)) for number, name in enumerate(problem.devices)]
+    found.append(("hetero", HeteroDefault().place(problem)))
+    found.append(("groups", problem.repair(problem.group_us.argmin(axis=1))))
+    return found
+
+
+def priced(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]]:
+    """Minimum cuts of Lagrangian relaxations.
+
+    For throughput the price of a device's time rises with its share of the busiest device's work; under memory limits a
+    group pays for its weights on a device that is too full. Each round's cut is a candidate.
+    """
+    devices = len(problem.devices)
+    limited = bool((problem.memory_bytes >= 0).any())
+    if problem.objective == "latency" and not limited:
+        return []
+    weights = np.zeros(problem.group_count)
+    np.add.at(weights, problem.groups, problem.graph.weight_bytes.astype(float))
+    prices = np.ones(devices)
+    rents = np.zeros(devices)
+    scale = np.nanmean(np.where(np.isfinite(problem.group_us), problem.group_us, np.nan)) / max(weights.mean(), 1.0)
+    step, found = 0.7, []
+    for _ in range(rounds):
+        # Node costs alone carry prices: cuts are candidates, the simulator judges them.
+        node_us = problem.node_us * prices + problem.graph.weight_bytes[:, None] * rents
+        relaxed = replace(
+            problem,
+            objective="latency",
+            node_us=node_us,
+            transfer_us=problem.transfer_us * np.maximum(prices[:, None], prices[None, :]),
+            transfer_us_per_byte=problem.transfer_us_per_byte * np.maximum(prices[:, None], prices[None, :]),
+            memory_bytes=np.full(devices, -1, np.int64),
+        )
+        placement = MinCut().place(relaxed)
+        found.append(placement)
+        result = problem.evaluate(placement)
+        if problem.objective == "throughput":
+            busy = result.busy_us[0]
+            prices *= np.exp(step * (busy / max(busy.max(), 1e-9) - busy.mean() / max(busy.max(), 1e-9)))
+            prices /= prices.mean()
+        if limited:
+            limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
+            over = result.memory_bytes[0] / limits - 1
+            rents = np.maximum(0, rents + step * 2 * scale * np.where(over > 0, 1 + over, over))
+        step *= 0.8
+    return found
+
+
+def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 1500) -> Found:
+    """The best of the quick methods, refined. Score inf where nothing feasible was found.
+
+    Args:
+        problem: the problem.
+        seed: of the refinement.
+        budget: evaluations that the refinement may spend.
+    """
+    candidates = simple(problem)
+    cut = MinCut().place(problem)
+    candidates.append(("mincut", cut))
+    candidates += [("priced", placement) for placement in priced(problem)]
+    if problem.objective == "throughput" or (problem.memory_bytes >= 0).any():
+        candidates.append(("pipeline", Pipeline().place(problem)))
+    placements = np.stack([placement for _, placement in candidates])
+    result = problem.evaluate(placements)
+    broken = (result.infeasible & (UNSORTABLE | TRIVIAL)) != 0
+    for row in np.flatnonzero(broken):
+        placements[row] = problem.repair(placements[row])
+    scores = problem.scores(placements)
+    order = np.argsort(scores, kind="stable")
+    best = Found(placements[order[0]], float(scores[order[0]]), candidates[order[0]][0])
+    exact = problem.objective == "latency" and len(problem.devices) == 2 and not (problem.memory_bytes >= 0).any()
+    starts = placements[order[:4]]
+    spent = budget // 4 if exact else budget
+    if spent <= 0:
+        return best
+    refined = anneal(problem, starts, evaluations=spent, seed=seed, heat=0.003)
+    return refined if refined.score < best.score * (1 - 1e-9) else best
+
+
+def anneal(
+    problem: PlacementProblem,
+    starts: NDArray[np.uint8],
+    *,
+    evaluations: int | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    chains: int = 24,
+    heat: float = 0.02,
+    threads: int = 1,
+) -> Found:
+    """Simulated annealing: chains of moves from the given placements, judged by the simulator.
+
+    A move puts a group, a coarse group, a run of the topological order, the other side of a cut tensor, or all of a
+    connected piece on another device. A placement that exceeds a memory limit counts as slower by what it exceeds it.
+
+    Args:
+        problem: the problem.
+        starts: uint8 [starts, groups]; the chains are divided among them.
+        evaluations: how many placements to judge.
+        seconds: time to spend; one of the two.
+        seed: decides all moves.
+        chains: chains that run side by side.
+        heat: first temperature, as a share of the score; it falls to a thousandth of that.
+        threads: of the simulator.
+    """
+    if (evaluations is None) == (seconds is None):
+        raise ValueError("expected one of 'evaluations' and 'seconds'")
+    generator = np.random.default_rng(seed)
+    mover = _Mover(problem, generator)
+    current = np.array(starts, np.uint8)[np.arange(chains) % len(starts)]
+    energy, _ = _energies(problem, current, threads)
+    feasible = problem.scores(np.array(starts, np.uint8))
+    best = Found(np.array(starts[feasible.argmin()], np.uint8), float(feasible.min()), "start")
+    begin, done = time.perf_counter(), 0
+    while True:
+        share = done / evaluations if evaluations is not None else (time.perf_counter() - begin) / (seconds or 1.0)
+        if share >= 1:
+            return best
+        proposed = current.copy()
+        for chain in range(chains):
+            mover.move(proposed[chain])
+        new, scores = _energies(problem, proposed, threads)
+        done += chains
+        temperature = heat * 10 ** (-3 * share)
+        with np.errstate(invalid="ignore", over="ignore"):
+            worse = (new - energy) / np.maximum(energy, 1e-9)
+            accepted = (new <= energy) | (generator.random(chains) < np.exp(-worse / temperature))
+        current[accepted], energy[accepted] = proposed[accepted], new[accepted]
+        row = int(scores.argmin())
+        if scores[row] < best.score:
+            best = Found(proposed[row].copy(), float(scores[row]), "search")
+        if generator.random() < chains / 4000:
+            # The worst chain goes on where the best is.
+            worst, leader = int(np.argmax(energy)), int(np.argmin(energy))
+            current[worst], energy[worst] = current[leader], energy[leader]
+
+
+def _energies(
+    problem: PlacementProblem, placements: NDArray[np.uint8], threads: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What annealing walks on, and the true scores, [batch] each."""
+    result = problem.evaluate(placements, threads)
+    value = result.latency_us if problem.objective == "latency" else result.period_us
+    limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
+    over = np.maximum(result.memory_bytes / limits - 1, 0).sum(axis=1)
+    energy = np.where((result.infeasible & ~np.uint8(MEMORY)) == 0, value * (1 + 3 * over + 0.05 * (over > 0)), np.inf)
+    return energy, result.score(problem.objective)
+
+
+class _Mover:
+    """Random moves that respect support."""
+
+    def __init__(self, problem: PlacementProblem, generator: np.random.Generator) -> None:
+        self.generator = generator
+        self.supported = problem.group_supported
+        self.devices = len(problem.devices)
+        self.order = topological_groups(problem)
+        self.coarse = problem.coarse
+        by_coarse = np.argsort(self.coarse, kind="stable")
+        self.coarse_members = np.split(by_coarse, np.cumsum(np.bincount(self.coarse))[:-1])
+        self.rank = np.empty(problem.group_count, np.int64)
+        self.rank[self.order] = np.arange(problem.group_count)
+        tensors = problem.tensors
+        self.source = np.repeat(tensors.source, np.diff(tensors.consumer_ptr))
+        self.target = tensors.consumers
+
+    def move(self, placement: NDArray[np.uint8]) -> None:
+        """Changes `placement` [groups]."""
+        generator, groups = self.generator, len(placement)
+        kind = generator.random()
+        if kind < 0.5 and len(self.source):
+            # Where something is cut, one side may follow the other.
+            cut = np.flatnonzero(placement[self.source] != placement[self.target])
+            if len(cut):
+                edge = cut[generator.integers(len(cut))]
+                a, b = int(self.source[edge]), int(self.target[edge])
+                mover, host = (a, b) if generator.random() < 0.5 else (b, a)
+                self._put(placement, self._neighbourhood(placement, mover), int(placement[host]))
+                return
+        device = int(generator.integers(self.devices))
+        if kind < 0.65:
+            members = np.array([generator.integers(groups)])
+        elif kind < 0.8:
+            members = self.coarse_members[generator.integers(len(self.coarse_members))]
+        else:
+            length = int(np.exp(generator.uniform(0, np.log(groups + 1))))
+            begin = int(generator.integers(groups))
+            members = self.order[begin : begin + length]
+        self._put(placement, members, device)
+
+    def _neighbourhood(self, placement: NDArray[np.uint8], group: int) -> NDArray[np.int64]:
+        """The group, its coarse group, or the part of the run around it that is on the same device."""
+        kind = self.generator.random()
+        if kind < 0.4:
+            return np.array([group])
+        if kind < 0.6:
+            members = self.coarse_members[self.coarse[group]]
+        else:
+            length = int(np.exp(self.generator.uniform(0, np.log(min(len(placement), 64) + 1))))
+            place = int(self.rank[group])
+            before = int(self.generator.integers(2)) * length
+            members = self.order[max(0, place - before) : place - before + length + 1]
+        return members[placement[members] == placement[group]]
+
+    def _put(self, placement: NDArray[np.uint8], members: NDArray[np.int64], device: int) -> None:
+        allowed = members[self.supported[members, device]]
+        placement[allowed] = device
