@@ -84,7 +84,7 @@ public:
     BatchSimulator(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
                    const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
                    const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                   const Array<std::int32_t>& group, int rule)
+                   const Array<std::int32_t>& group, const Array<std::int32_t>& bonds, int rule)
         : graph_(std::move(graph)), rule_(split_rule(rule)) {
         const py::ssize_t devices = submodel_us.size();
         if (devices < 1 || devices > 64) throw std::invalid_argument("expected 1 to 64 devices");
@@ -102,6 +102,12 @@ public:
         costs_.submodel_us = to_vector(submodel_us);
         costs_.memory_limit = to_vector(memory_limit);
         costs_.group = to_vector(group);
+        if (bonds.ndim() != 2 || bonds.shape(1) != 2)
+            throw std::invalid_argument("expected 'bonds' of shape [pairs, 2]");
+        costs_.bonds = to_vector(bonds);
+        for (const std::int32_t node : costs_.bonds) {
+            if (node < 0 || node >= graph_->nodes()) throw std::invalid_argument("expected bonds between nodes");
+        }
         for (const std::int32_t g : costs_.group) {
             if (g < 0) throw std::invalid_argument("expected group numbers from 0");
             groups_ = std::max(groups_, g + 1);
@@ -173,6 +179,8 @@ private:
 
 }  // namespace
 
+void bind_policy(py::module_& module);  // bindings_policy.cpp
+
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Native core of ov_hsdag: graph, coarsening, HETERO's splitting rule, simulator.";
 
@@ -212,10 +220,12 @@ PYBIND11_MODULE(_native, module) {
     py::class_<BatchSimulator>(module, "Simulator", "Evaluates batches of placements of one graph under given costs.")
         .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
                       const Array<double>&, const Array<double>&, const Array<std::int64_t>&,
-                      const Array<std::int32_t>&, int>(),
+                      const Array<std::int32_t>&, const Array<std::int32_t>&, int>(),
              py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
              py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
-             py::arg("rule"))
+             py::arg("bonds"), py::arg("rule"))
         .def("evaluate", &BatchSimulator::evaluate, py::arg("placements"), py::arg("threads") = 1,
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
+
+    bind_policy(module);
 }

@@ -33,6 +33,9 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
         // One submodel is the whole model: then nothing better could be done, and every plugin takes it.
         if (split.trivial[submodel] != 0 && split.submodels() > 1) result_.infeasible |= kTrivial;
     }
+    for (std::size_t i = 0; i < costs_.bonds.size(); i += 2) {
+        if (split.submodel[costs_.bonds[i]] != split.submodel[costs_.bonds[i + 1]]) result_.infeasible |= kTorn;
+    }
     for (const double busy : result_.busy_us) result_.latency_us += busy;
     charge_transfers(split);
     result_.period_us = *std::max_element(result_.busy_us.begin(), result_.busy_us.end());

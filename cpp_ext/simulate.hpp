@@ -15,6 +15,7 @@ enum Infeasible : std::uint8_t {
     kUnsupported = 2,  // a node is on a device that cannot run it
     kMemory = 4,       // a device's memory limit is exceeded
     kTrivial = 8,      // a submodel computes nothing, which some plugins refuse
+    kTorn = 16,        // nodes that only work in one submodel are in two
 };
 
 struct Costs {
@@ -26,6 +27,7 @@ struct Costs {
     std::vector<double> submodel_us;           // [devices]
     std::vector<std::int64_t> memory_limit;    // [devices] bytes; a negative one means no limit
     std::vector<std::int32_t> group;           // [nodes] the placements' column that decides for the node
+    std::vector<std::int32_t> bonds;           // [pairs, 2] nodes that must be in one submodel
 };
 
 struct Evaluation {

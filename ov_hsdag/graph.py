@@ -61,6 +61,9 @@ class ComputationGraph:
         output_shapes: dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's,
             else by their upper bound, else by 1 (first dimension of an input) or 128.
         output_ranks: rank of each output, -1 where the model leaves it open, int16 [outputs].
+        output_movable: whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. Not those of
+            strings or of unknown rank; and not those with a dynamic dimension that cannot be 0: HETERO connects
+            submodels with tensors that are empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp).
         output_types: element types such as "f32", [outputs].
         flops: arithmetic operations of one inference, float64 [nodes].
         weight_bytes: size of each Constant, 0 for other nodes, int64 [nodes].
@@ -76,6 +79,7 @@ class ComputationGraph:
     output_bytes: NDArray[np.int64]
     output_shapes: tuple[tuple[int, ...], ...]
     output_ranks: NDArray[np.int16]
+    output_movable: NDArray[np.bool_]
     output_types: tuple[str, ...]
     flops: NDArray[np.float64]
     weight_bytes: NDArray[np.int64]
@@ -162,6 +166,7 @@ class _Builder:
         self.output_bytes: list[int] = []
         self.output_shapes: list[tuple[int, ...]] = []
         self.output_ranks: list[int] = []
+        self.output_movable: list[bool] = []
         self.output_types: list[str] = []
         self.flops = np.zeros(nodes, np.float64)
         self.weight_bytes = np.zeros(nodes, np.int64)
@@ -185,12 +190,13 @@ class _Builder:
         if kind is not NodeKind.RESULT:
             outputs = sized.outputs() if sized.get_output_size() == node.get_output_size() else node.outputs()
             for declared, output in zip(node.outputs(), outputs, strict=True):
-                rank = declared.get_partial_shape().rank
+                partial = declared.get_partial_shape()
                 shape = _bounded(output.get_partial_shape())
                 element = output.get_element_type()
                 self.output_shapes.append(shape)
-                self.output_ranks.append(rank.get_length() if rank.is_static else -1)
+                self.output_ranks.append(partial.rank.get_length() if partial.rank.is_static else -1)
                 self.output_types.append(element.get_type_name())
+                self.output_movable.append(self.output_types[-1] != "string" and _may_be_empty(partial))
                 self.output_bytes.append(math.ceil(math.prod(shape) * element.bitwidth / 8))
         self.output_ptr.append(len(self.output_bytes))
         if kind is NodeKind.CONSTANT:
@@ -212,6 +218,7 @@ class _Builder:
             output_bytes=np.array(self.output_bytes, np.int64),
             output_shapes=tuple(self.output_shapes),
             output_ranks=np.array(self.output_ranks, np.int16),
+            output_movable=np.array(self.output_movable, bool),
             output_types=tuple(self.output_types),
             flops=self.flops,
             weight_bytes=self.weight_bytes,
@@ -220,6 +227,12 @@ class _Builder:
 
 
 _STATEFUL = frozenset({"ReadValue", "Assign"})
+
+
+def _may_be_empty(shape: ov.PartialShape) -> bool:
+    if shape.is_static:
+        return True
+    return shape.rank.is_static and all(d.is_static or d.get_min_length() <= 0 for d in shape)
 
 
 def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:

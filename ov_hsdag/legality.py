@@ -94,16 +94,117 @@ def _tied(graph: ComputationGraph, follows: NDArray[np.bool_]) -> list[tuple[int
             pairs.append((states.setdefault(variable, node), node))
     into_result = graph.kinds[graph.input_node] == NodeKind.RESULT
     pairs += zip(graph.input_source[into_result].tolist(), graph.input_node[into_result].tolist(), strict=True)
-    # No plugin takes a tensor of unknown rank or of strings as the input of a submodel.
-    unfit = (graph.output_ranks < 0) | (np.array(graph.output_types) == "string")
-    stuck = unfit[graph.input_output]
+    stuck = ~graph.output_movable[graph.input_output]
     pairs += zip(graph.input_source[stuck].tolist(), graph.input_node[stuck].tolist(), strict=True)
+    pairs += _state_paths(graph)
     for node in np.flatnonzero(graph.kinds == NodeKind.PARAMETER).tolist():
         # Its submodel would hold nothing but Parameter → Result otherwise. A computing consumer is the better host.
         users = graph.input_node[graph.input_source == node]
         computing = users[(graph.kinds[users] != NodeKind.RESULT) & ~follows[users]]
         pairs += [(node, int(user)) for user in (computing if len(computing) else users)[:1]]
     return pairs
+
+
+def _state_paths(graph: ComputationGraph) -> list[tuple[int, int]]:
+    """Pairs that tie every node between a ReadValue and the Assign of its variable to them.
+
+    The plugin that holds the state needs both in one submodel, so no tensor between them may be cut.
+    """
+    readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
+    pairs: list[tuple[int, int]] = []
+    if not readers:
+        return pairs
+    sources, pointer = graph.input_source.tolist(), graph.input_ptr.tolist()
+    for assign in np.flatnonzero(graph.kinds == NodeKind.SINK).tolist():
+        read = readers.get(graph.variables[assign])
+        if read is None:
+            continue
+        ahead = [False] * graph.nodes
+        ahead[assign] = True
+        for node in range(assign, read, -1):
+            if ahead[node]:
+                for source in sources[pointer[node] : pointer[node + 1]]:
+                    ahead[source] = True
+        after = [False] * graph.nodes
+        after[read] = True
+        for node in range(read + 1, assign):
+            after[node] = any(after[source] for source in sources[pointer[node] : pointer[node + 1]])
+            if after[node] and ahead[node]:
+                pairs.append((read, node))
+    return pairs
+
+
+def bonds(graph: ComputationGraph) -> NDArray[np.int32]:
+    """Pairs of nodes that must share a submodel, not only a device: HETERO splits devices further against cycles.
+
+    Shape arithmetic and decompressed weights with their consumers (constants alone are never torn off), tensors that
+    HETERO cannot hand over with theirs, and each ReadValue with its Assign. Returns int32 [pairs, 2].
+    """
+    torn = followers(graph)[graph.input_source] | ~graph.output_movable[graph.input_output]
+    torn &= graph.kinds[graph.input_source] != NodeKind.CONSTANT
+    pairs = np.stack([graph.input_source[torn], graph.input_node[torn]], axis=1)
+    readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
+    states = [
+        (readers[graph.variables[assign]], assign)
+        for assign in np.flatnonzero(graph.kinds == NodeKind.SINK).tolist()
+        if graph.variables[assign] in readers
+    ]
+    return np.concatenate([pairs, np.array(states, np.int32).reshape(-1, 2)]).astype(np.int32)
+
+
+def repair(
+    graph: ComputationGraph,
+    groups: NDArray[np.int32],
+    bonds: NDArray[np.int32],
+    placement: NDArray[np.integer[Any]],
+    supported: NDArray[np.bool_],
+    rule: int,
+) -> NDArray[np.uint8]:
+    """Moves groups until HETERO can order the submodels, each of them computes something, and no bond is torn.
+
+    Args:
+        graph: the graph.
+        groups: legality groups, int32 [nodes].
+        bonds: pairs of nodes that must share a submodel, int32 [pairs, 2].
+        placement: device of each group, [groups].
+        supported: devices that each group can be on, bool [groups, devices].
+        rule: HETERO's splitting rule.
+
+    Returns:
+        uint8 [groups]; as it was where nothing is wrong, and everything on one device where nothing else helps.
+    """
+    result = np.array(placement, np.uint8)
+    source, target = graph.input_source, graph.input_node
+    for _ in range(len(supported)):
+        split = _native.split(graph.native, result[groups], rule)
+        submodel = split["submodel"]
+        trivial = np.append(split["trivial"], False)[submodel]
+        torn = submodel[bonds[:, 0]] != submodel[bonds[:, 1]]
+        if trivial.any():
+            moving = submodel[trivial.argmax()]
+        elif torn.any():
+            # What tears it is a submodel elsewhere that feeds one end of the bond; the smallest of them comes over.
+            end = submodel[bonds[torn.argmax(), 1]]
+            feeders = submodel[source[(submodel[target] == end) & (result[groups[source]] != result[groups[target]])]]
+            numbers, sizes = np.unique(submodel[np.isin(submodel, feeders)], return_counts=True)
+            moving = numbers[sizes.argmin()] if len(numbers) else end
+        elif not split["sortable"]:
+            numbers, sizes = np.unique(submodel[split["cyclic"]], return_counts=True)
+            moving = numbers[sizes.argmin()]
+        else:
+            return result
+        inside = submodel == moving
+        border = inside[source] != inside[target]
+        outside = np.where(inside[source], target, source)[border]
+        moved = np.unique(groups[inside])
+        votes = np.bincount(result[groups[outside]], minlength=supported.shape[1]).astype(float)
+        votes[result[moved[0]]] = -1
+        votes[~supported[moved].all(axis=0)] = -1
+        if votes.max() < 0:
+            break
+        result[moved] = votes.argmax()
+    everywhere = np.flatnonzero(supported.all(axis=0))
+    return np.full(len(supported), everywhere[0], np.uint8) if len(everywhere) else result
 
 
 def colocation(graph: ComputationGraph) -> NDArray[np.int32]:
@@ -303,6 +404,16 @@ def _copy_operation(node: ov.Node) -> list[ov.Node]:
     return [copy]
 
 
+def split_rule(openvino_version: str) -> int:
+    """Which of HETERO's splitting rules a release of OpenVINO has (native `SplitRule`).
+
+    Source: the plugin's subgraph_collector.cpp, openvinotoolkit/openvino pull request 36126. Checked against the
+    plugins of 2025.4, 2026.2 and 2026.4 on random graphs.
+    """
+    year, minor = (int(part) for part in openvino_version.split("-")[0].split(".")[:2])
+    return 1 if (year, minor) >= (2026, 3) else 0
+
+
 def complete(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str]) -> dict[str, str]:
     """A legal affinity for every node of `model`, from those of the nodes that are known.
 
@@ -347,24 +458,22 @@ def complete(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str
                 chosen[target] = chosen[source]
     chosen[chosen < 0] = 0
     homes = _copy_followers(model, graph, follows, chosen[groups])
-    return _retie(model, {name: devices[home] for name, home in homes.items()})
+    return _settle(model, {name: devices[home] for name, home in homes.items()}, devices)
 
 
-def _retie(model: ov.Model, affinity: dict[str, str]) -> dict[str, str]:
-    """Settles what copying could not: followers that had to stay shared tie their consumers together."""
+def _settle(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str]) -> dict[str, str]:
+    """Gives every legality group one device (most of its operations' choice) and repairs what HETERO would refuse.
+
+    Followers that could not be copied, and changes of the model after its placement, leave something to do here.
+    """
+    import openvino as ov
+
     graph = ComputationGraph.from_model(model)
     groups = colocation(graph)
-    device = np.array([affinity[name] for name in graph.names])
-    for group in np.unique(groups[_split_edges(graph, groups, device)]):
-        members = groups == group
-        computing = members & (graph.kinds == NodeKind.OP)
-        names, counts = np.unique(device[computing if computing.any() else members], return_counts=True)
-        device[members] = names[counts.argmax()]
-    return dict(zip(graph.names, device.tolist(), strict=True))
-
-
-def _split_edges(graph: ComputationGraph, groups: NDArray[np.int32], device: NDArray[Any]) -> NDArray[np.int32]:
-    """Producers whose consumer is in the same group but on another device."""
-    inside = groups[graph.input_source] == groups[graph.input_node]
-    torn = device[graph.input_source] != device[graph.input_node]
-    return graph.input_source[inside & torn]
+    number = {device: index for index, device in enumerate(devices)}
+    votes = np.zeros((int(groups.max()) + 1, len(devices)), np.int64)
+    weight = np.where(graph.kinds == NodeKind.OP, graph.nodes, 1)
+    np.add.at(votes, (groups, np.array([number[affinity[name]] for name in graph.names])), weight)
+    everywhere = np.ones_like(votes, bool)
+    settled = repair(graph, groups, bonds(graph), votes.argmax(axis=1), everywhere, split_rule(ov.__version__))
+    return {name: devices[home] for name, home in zip(graph.names, settled[groups].tolist(), strict=True)}

@@ -22,7 +22,7 @@ from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
-from ov_hsdag.problem import PlacementProblem, check_objective, split_rule
+from ov_hsdag.problem import PlacementProblem, check_objective
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -144,7 +144,7 @@ def build_problem(
             transfer_us_per_byte=transfer_us_per_byte,
             submodel_us=profile.submodel_us(devices.names),
             memory_bytes=profile.memory_bytes(devices.names),
-            rule=split_rule(ov.__version__),
+            rule=legality.split_rule(ov.__version__),
         )
 
 

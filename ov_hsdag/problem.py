@@ -23,16 +23,6 @@ OBJECTIVES = ("latency", "throughput")
 FORMAT_VERSION = 1
 
 
-def split_rule(openvino_version: str) -> int:
-    """Which of HETERO's splitting rules a release of OpenVINO has (native `SplitRule`).
-
-    Source: the plugin's subgraph_collector.cpp, openvinotoolkit/openvino pull request 36126. Checked against the
-    plugins of 2025.4, 2026.2 and 2026.4 on random graphs.
-    """
-    year, minor = (int(part) for part in openvino_version.split("-")[0].split(".")[:2])
-    return 1 if (year, minor) >= (2026, 3) else 0
-
-
 def check_objective(objective: str) -> None:
     """Raises UserError where it is none."""
     if objective not in OBJECTIVES:
@@ -52,7 +42,8 @@ class Evaluation:
         cut_tensors: tensors that move between devices, int32 [batch].
         submodels: HETERO_NUMBER_OF_SUBMODELS, int32 [batch].
         infeasible: 0, or a sum of 1 (HETERO cannot order the submodels), 2 (a device does not support its operation),
-            4 (a device's memory limit), 8 (a submodel that computes nothing), uint8 [batch].
+            4 (a device's memory limit), 8 (a submodel that computes nothing), 16 (nodes that only work in one submodel
+            are in two), uint8 [batch].
     """
 
     latency_us: NDArray[np.float64]
@@ -114,6 +105,11 @@ class PlacementProblem:
         return legality.group_support(self.groups, self.supported)
 
     @cached_property
+    def bonds(self) -> NDArray[np.int32]:
+        """Pairs of nodes that must be in one submodel, int32 [pairs, 2]."""
+        return legality.bonds(self.graph)
+
+    @cached_property
     def group_us(self) -> NDArray[np.float64]:
         """Time of each group on each device, µs, inf where it is not supported, float64 [groups, devices]."""
         total = np.zeros((self.group_count, len(self.devices)))
@@ -144,6 +140,7 @@ class PlacementProblem:
             self.submodel_us,
             self.memory_bytes,
             self.groups,
+            self.bonds,
             self.rule,
         )
 
@@ -204,38 +201,11 @@ class PlacementProblem:
         return np.stack([self.repair(placement) for placement in chosen]) if count else chosen
 
     def repair(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placement with as few groups moved as it takes until HETERO can order its submodels and each computes.
+        """The placement with some groups moved until HETERO runs it, see `legality.repair`. Returns uint8 [groups].
 
-        Support is respected; memory limits are not looked at. Returns uint8 [groups].
+        Memory limits are not looked at.
         """
-        result = np.array(placement, np.uint8)
-        source, target = self.graph.input_source, self.graph.input_node
-        for _ in range(2 * self.group_count):
-            split = self.split(result)
-            trivial = np.append(split["trivial"], False)[split["submodel"]]
-            if trivial.any():
-                # A submodel that computes nothing joins a neighbour.
-                number = split["submodel"][trivial.argmax()]
-                inside = split["submodel"] == number
-                border = inside[source] != inside[target]
-                outside = np.where(inside[source], target, source)[border]
-            elif not split["sortable"]:
-                # The smallest submodel on the cycle joins the one that it exchanges most tensors with.
-                numbers, sizes = np.unique(split["submodel"][split["cyclic"]], return_counts=True)
-                inside = split["submodel"] == numbers[sizes.argmin()]
-                border = (inside[source] != inside[target]) & (split["cyclic"][source] & split["cyclic"][target])
-                outside = np.where(inside[source], target, source)[border]
-            else:
-                return result
-            moved = np.unique(self.groups[inside])
-            votes = np.bincount(result[self.groups[outside]], minlength=len(self.devices)).astype(float)
-            votes[result[moved[0]]] = -1
-            votes[~self.group_supported[moved].all(axis=0)] = -1
-            if votes.max() < 0:
-                break
-            result[moved] = votes.argmax()
-        everywhere = np.flatnonzero(self.group_supported.all(axis=0))
-        return self.single(int(everywhere[0])) if len(everywhere) else result
+        return legality.repair(self.graph, self.groups, self.bonds, placement, self.group_supported, self.rule)
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """The prediction for one placement, as users see it."""

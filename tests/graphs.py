@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from ov_hsdag.graph import ComputationGraph, NodeKind
-from ov_hsdag.problem import PlacementProblem, split_rule
+from ov_hsdag.legality import split_rule
+from ov_hsdag.problem import PlacementProblem
 
 
 def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
@@ -79,6 +80,7 @@ def random_graph(generator: np.random.Generator, nodes: int, density: float = 0.
         output_bytes=generator.integers(1, 50, outputs).astype(np.int64),
         output_shapes=((1,),) * outputs,
         output_ranks=np.ones(outputs, np.int16),
+        output_movable=np.ones(outputs, bool),
         output_types=("f32",) * outputs,
         flops=np.zeros(nodes),
         weight_bytes=generator.integers(0, 20, nodes).astype(np.int64),

@@ -246,3 +246,54 @@ def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.C
 def test_constants_are_constants_in_the_graph() -> None:
     graph = ComputationGraph.from_model(shared_constant_model())
     assert (graph.kinds == NodeKind.CONSTANT).sum() == 1
+
+
+def masked_model() -> ov.Model:
+    """Shape arithmetic and a state-like feedback across devices: HETERO's cycle splitting can tear the arithmetic off."""
+    x = ops.parameter(ov.PartialShape([-1, -1]), ov.Type.f32, name="x")
+    base = ops.relu(x, name="base")
+    away = ops.tanh(base, name="away")
+    mixed = ops.add(base, away, name="mixed")
+    pattern = ops.concat([ops.shape_of(base, name="shape"), ops.constant(np.array([1, 1]))], 0, name="pattern")
+    grown = ops.broadcast(
+        ops.reshape(mixed, ops.constant(np.array([0, 0, 1, 1])), True), pattern, broadcast_spec="BIDIRECTIONAL"
+    )
+    grown.set_friendly_name("grown")
+    last = ops.sigmoid(grown, name="last")
+    return ov.Model([ops.result(ops.exp(last, name="exp"))], [x], "masked")
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_shape_arithmetic_is_not_torn_off_by_cycle_splitting(two_cpu_core: ov.Core, seed: int) -> None:
+    model = masked_model()
+    legality.normalise(model)
+    generator = np.random.default_rng(seed)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    complete = known_everywhere(model, {name: ("CPU_A", "CPU_B")[generator.integers(0, 2)] for name in names})
+    set_affinities(model, [complete[node.get_friendly_name()] for node in model.get_ordered_ops()])
+    data = np.ones((3, 2), np.float32)
+    expected = two_cpu_core.compile_model(masked_model(), "CPU_A")(data)
+    np.testing.assert_allclose(two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(data)[0], expected[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic"])
+def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Core, name: str) -> None:
+    from ov_hsdag.bench.compare import TOLERANCE, infer, largest_difference
+    from ov_hsdag.bench.zoo import ZOO
+    from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.place import build_problem
+
+    model = ZOO[name].build()
+    inputs = ZOO[name].inputs(0)
+    expected = infer(two_cpu_core.compile_model(model.clone(), "CPU_A"), inputs)
+    problem = build_problem(model, DeviceSet(("CPU_A", "CPU_B")), core=two_cpu_core)
+    counts = []
+    for placement in problem.random(np.random.default_rng(1), 4):
+        affinity = problem.affinity(placement)
+        set_affinities(model, [affinity[node.get_friendly_name()] for node in model.get_ordered_ops()])
+        compiled = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")
+        counts.append(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+        assert counts[-1] == problem.evaluate(placement).submodels[0]
+        assert largest_difference(expected, infer(compiled, inputs)) <= TOLERANCE
+    assert max(counts) > 2

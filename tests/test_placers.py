@@ -68,6 +68,7 @@ def chain(objective: str) -> PlacementProblem:
         output_bytes=np.ones(nodes - 1, np.int64),
         output_shapes=((1,),) * (nodes - 1),
         output_ranks=np.ones(nodes - 1, np.int16),
+        output_movable=np.ones(nodes - 1, bool),
         output_types=("f32",) * (nodes - 1),
         flops=np.ones(nodes),
         weight_bytes=np.zeros(nodes, np.int64),

@@ -11,7 +11,7 @@ from openvino import opset13 as ops
 
 from ov_hsdag import _native, legality
 from ov_hsdag.graph import ComputationGraph
-from ov_hsdag.problem import split_rule
+from ov_hsdag.legality import split_rule
 from tests.graphs import random_inputs, random_model, set_affinities
 
 RULE = split_rule(ov.__version__)

@@ -1,0 +1,290 @@
+#include "additive.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ov_hsdag {
+namespace {
+
+std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& owner, std::int32_t owners) {
+    std::vector<std::int32_t> ptr(static_cast<std::size_t>(owners) + 1, 0);
+    for (const std::int32_t o : owner) ++ptr[static_cast<std::size_t>(o) + 1];
+    std::partial_sum(ptr.begin(), ptr.end(), ptr.begin());
+    return ptr;
+}
+
+}  // namespace
+
+AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<const std::int32_t> item)
+    : devices(costs.devices),
+      transfer_us(costs.transfer_us),
+      transfer_us_per_byte(costs.transfer_us_per_byte),
+      memory_limit(costs.memory_limit) {
+    for (const std::int32_t i : item) items = std::max(items, i + 1);
+    const auto count = static_cast<std::size_t>(items);
+    const auto width = static_cast<std::size_t>(devices);
+    item_us.assign(count * width, 0.0);
+    supported.assign(count * width, 1);
+    weight.assign(count, 0);
+    std::vector<std::int32_t> first(count, graph.nodes());     // place of the first operation
+    std::vector<std::int32_t> fallback(count, graph.nodes());  // of any node
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        const auto i = static_cast<std::size_t>(item[node]);
+        for (std::size_t d = 0; d < width; ++d) {
+            item_us[i * width + d] += costs.node_us[static_cast<std::size_t>(node) * width + d];
+            supported[i * width + d] &= costs.supported[static_cast<std::size_t>(node) * width + d] != 0 ? 1 : 0;
+        }
+        weight[i] += graph.weight_bytes[node];
+        fallback[i] = std::min(fallback[i], node);
+        if (graph.kind[node] == NodeKind::kOp || graph.kind[node] == NodeKind::kSink)
+            first[i] = std::min(first[i], node);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        if (first[i] == graph.nodes()) first[i] = fallback[i];
+    }
+    order.resize(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [&](std::int32_t a, std::int32_t b) { return first[a] != first[b] ? first[a] < first[b] : a < b; });
+
+    // A submodel begins where a tensor is received, and where the model begins.
+    for (std::size_t d = 0; count > 0 && d < width; ++d) {
+        item_us[static_cast<std::size_t>(order[0]) * width + d] += costs.submodel_us[d];
+    }
+
+    // Consumers by output port.
+    std::vector<std::int32_t> ports;
+    std::vector<std::int32_t> users;
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t from = graph.source[e];
+        // Results follow their producer, constants are compiled into their consumer's submodel.
+        if (graph.kind[from] == NodeKind::kConstant || graph.kind[graph.target[e]] == NodeKind::kResult ||
+            item[from] == item[graph.target[e]]) {
+            continue;
+        }
+        ports.push_back(graph.input_output[e]);
+        users.push_back(item[graph.target[e]]);
+    }
+    const std::vector<std::int32_t> port_ptr = offsets(ports, graph.outputs());
+    std::vector<std::int32_t> next(port_ptr.begin(), port_ptr.end() - 1);
+    std::vector<std::int32_t> by_port(users.size());
+    for (std::size_t i = 0; i < ports.size(); ++i) by_port[static_cast<std::size_t>(next[ports[i]]++)] = users[i];
+    consumer_ptr.push_back(0);
+    std::vector<std::int32_t> consumed;  // the tensor of each entry of `consumer`
+    for (std::int32_t port = 0; port < graph.outputs(); ++port) {
+        const auto begin = by_port.begin() + port_ptr[port];
+        const auto end = by_port.begin() + port_ptr[static_cast<std::size_t>(port) + 1];
+        if (begin == end) continue;
+        std::sort(begin, end);
+        consumer.insert(consumer.end(), begin, std::unique(begin, end));
+        consumed.resize(consumer.size(), tensors());
+        consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
+        source.push_back(item[graph.output_node[port]]);
+        bytes.push_back(static_cast<double>(graph.output_bytes[port]));
+    }
+    produced_ptr = offsets(source, items);
+    produced.resize(source.size());
+    next.assign(produced_ptr.begin(), produced_ptr.end() - 1);
+    for (std::int32_t t = 0; t < tensors(); ++t) produced[static_cast<std::size_t>(next[source[t]]++)] = t;
+    received_ptr = offsets(consumer, items);
+    received.resize(consumer.size());
+    next.assign(received_ptr.begin(), received_ptr.end() - 1);
+    for (std::size_t c = 0; c < consumer.size(); ++c)
+        received[static_cast<std::size_t>(next[consumer[c]]++)] = consumed[c];
+}
+
+AdditiveState::AdditiveState(const AdditiveModel& model, bool throughput)
+    : model_(model),
+      throughput_(throughput),
+      devices_(static_cast<std::size_t>(model.devices)),
+      width_(throughput ? devices_ : 1),
+      change_(width_) {
+    const auto items = static_cast<std::size_t>(model.items);
+    double most = 0;
+    for (std::size_t i = 0; i < items; ++i) {
+        most += *std::max_element(&model.item_us[i * devices_], &model.item_us[i * devices_] + devices_);
+    }
+    std::int64_t smallest = 0;
+    for (const std::int64_t limit : model.memory_limit) {
+        if (limit < 0) continue;
+        smallest = limited_ ? std::min(smallest, limit) : limit;
+        limited_ = true;
+    }
+    // A hundredth of a limit too much weighs as much as all of the work.
+    penalty_per_byte_ = 100.0 * (most + 1.0) / static_cast<double>(std::max<std::int64_t>(smallest, 1));
+    gain_.resize(items * devices_ * width_);
+    free_at_.resize(items);
+}
+
+void AdditiveState::reset(const std::uint8_t* placement, std::span<const double> surcharge_us,
+                          std::span<const double> reserved) {
+    const auto items = static_cast<std::size_t>(model_.items);
+    placement_.assign(placement, placement + items);
+    surcharge_.assign(surcharge_us.begin(), surcharge_us.end());
+    reserved_.assign(reserved.begin(), reserved.end());
+    busy_.assign(width_, 0.0);
+    weight_.assign(devices_, 0.0);
+    for (std::size_t i = 0; i < items; ++i) {
+        busy_[throughput_ ? placement_[i] : 0] += model_.item_us[i * devices_ + placement_[i]];
+        weight_[placement_[i]] += static_cast<double>(model_.weight[i]);
+    }
+    count_.assign(model_.source.size() * devices_, 0);
+    for (std::int32_t t = 0; t < model_.tensors(); ++t) {
+        std::int32_t* count = &count_[static_cast<std::size_t>(t) * devices_];
+        for (std::int32_t c = model_.consumer_ptr[t]; c < model_.consumer_ptr[t + 1]; ++c) {
+            if (count[placement_[model_.consumer[c]]]++ == 0) {
+                add_transfer(t, placement_[model_.source[t]], placement_[model_.consumer[c]], 1.0, busy_.data());
+            }
+        }
+    }
+    penalty_ = 0;
+    for (std::size_t d = 0; d < devices_; ++d) penalty_ += penalty_of(static_cast<std::uint8_t>(d), weight_[d]);
+}
+
+double AdditiveState::power(double busy) const {
+    double result = busy * scale_;
+    for (int i = 0; i < doublings_; ++i) result *= result;
+    return result;
+}
+
+double AdditiveState::score() const {
+    double sum = penalty_ * scale_;
+    for (std::size_t d = 0; d < width_; ++d) sum += power(busy_[d]);
+    return sum;
+}
+
+void AdditiveState::sharpen(int doublings) {
+    if (!throughput_) return;
+    doublings_ = doublings;
+    scale_ = 1.0 / std::max(*std::max_element(busy_.begin(), busy_.end()), 1e-9);
+}
+
+double AdditiveState::penalty_of(std::uint8_t device, double weight) const {
+    const std::int64_t limit = model_.memory_limit[device];
+    if (limit < 0) return 0.0;
+    return penalty_per_byte_ * std::max(0.0, weight + reserved_[device] - static_cast<double>(limit));
+}
+
+double AdditiveState::penalty_after(std::int32_t item, std::uint8_t to) const {
+    const auto bytes = static_cast<double>(model_.weight[item]);
+    if (!limited_ || bytes == 0) return penalty_;
+    const std::uint8_t from = placement_[item];
+    return penalty_ - penalty_of(from, weight_[from]) - penalty_of(to, weight_[to]) +
+           penalty_of(from, weight_[from] - bytes) + penalty_of(to, weight_[to] + bytes);
+}
+
+void AdditiveState::add_transfer(std::int32_t tensor, std::uint8_t from, std::uint8_t to, double sign,
+                                 double* busy) const {
+    if (from == to) return;
+    const std::size_t link = from * devices_ + to;
+    const double us = model_.transfer_us[link] + model_.transfer_us_per_byte[link] * model_.bytes[tensor];
+    if (throughput_) {
+        // Both ends are busy with a transfer.
+        busy[from] += sign * us;
+        busy[to] += sign * (us + surcharge_[to]);
+    } else {
+        busy[0] += sign * (us + surcharge_[to]);
+    }
+}
+
+void AdditiveState::add_change(std::int32_t item, std::uint8_t to, double* busy) const {
+    const std::uint8_t from = placement_[item];
+    const double* item_us = &model_.item_us[static_cast<std::size_t>(item) * devices_];
+    busy[throughput_ ? from : 0] -= item_us[from];
+    busy[throughput_ ? to : 0] += item_us[to];
+    for (std::int32_t i = model_.produced_ptr[item]; i < model_.produced_ptr[item + 1]; ++i) {
+        const std::int32_t t = model_.produced[i];
+        const std::int32_t* count = &count_[static_cast<std::size_t>(t) * devices_];
+        for (std::size_t d = 0; d < devices_; ++d) {
+            if (count[d] == 0) continue;
+            add_transfer(t, from, static_cast<std::uint8_t>(d), -1.0, busy);
+            add_transfer(t, to, static_cast<std::uint8_t>(d), 1.0, busy);
+        }
+    }
+    for (std::int32_t i = model_.received_ptr[item]; i < model_.received_ptr[item + 1]; ++i) {
+        const std::int32_t t = model_.received[i];
+        const std::int32_t* count = &count_[static_cast<std::size_t>(t) * devices_];
+        const std::uint8_t sender = placement_[model_.source[t]];
+        if (count[from] == 1) add_transfer(t, sender, from, -1.0, busy);
+        if (count[to] == 0) add_transfer(t, sender, to, 1.0, busy);
+    }
+}
+
+void AdditiveState::move(std::int32_t item, std::uint8_t device) {
+    const std::uint8_t from = placement_[item];
+    if (from == device) return;
+    add_change(item, device, busy_.data());
+    if (limited_) {
+        weight_[from] -= static_cast<double>(model_.weight[item]);
+        weight_[device] += static_cast<double>(model_.weight[item]);
+        penalty_ = 0;
+        for (std::size_t d = 0; d < devices_; ++d) penalty_ += penalty_of(static_cast<std::uint8_t>(d), weight_[d]);
+    }
+    for (std::int32_t i = model_.received_ptr[item]; i < model_.received_ptr[item + 1]; ++i) {
+        std::int32_t* count = &count_[static_cast<std::size_t>(model_.received[i]) * devices_];
+        --count[from];
+        ++count[device];
+    }
+    placement_[item] = device;
+}
+
+void AdditiveState::update_gains(std::int32_t item) {
+    for (std::size_t d = 0; d < devices_; ++d) {
+        if (d == placement_[item] || model_.supported[static_cast<std::size_t>(item) * devices_ + d] == 0) continue;
+        double* gain = &gain_[(static_cast<std::size_t>(item) * devices_ + d) * width_];
+        std::fill(gain, gain + width_, 0.0);
+        add_change(item, static_cast<std::uint8_t>(d), gain);
+    }
+}
+
+void AdditiveState::begin_pass() {
+    locked_.assign(placement_.size(), 0);
+    touched_.assign(placement_.size(), 0);
+    updates_ = 0;
+    free_.resize(placement_.size());
+    std::iota(free_.begin(), free_.end(), 0);
+    std::iota(free_at_.begin(), free_at_.end(), 0);
+    for (std::int32_t item = 0; item < model_.items; ++item) update_gains(item);
+}
+
+AdditiveState::Move AdditiveState::best_move() const {
+    Move best;
+    for (const std::int32_t item : free_) {
+        for (std::size_t d = 0; d < devices_; ++d) {
+            const std::size_t at = static_cast<std::size_t>(item) * devices_ + d;
+            if (d == placement_[item] || model_.supported[at] == 0) continue;
+            const double* gain = &gain_[at * width_];
+            double after = scale_ * (limited_ ? penalty_after(item, static_cast<std::uint8_t>(d)) : 0.0);
+            for (std::size_t e = 0; e < width_; ++e) after += power(busy_[e] + gain[e]);
+            if (best.item < 0 || after < best.score) best = {item, static_cast<std::uint8_t>(d), after};
+        }
+    }
+    return best;
+}
+
+std::int32_t AdditiveState::move_in_pass(std::int32_t item, std::uint8_t device) {
+    move(item, device);
+    locked_[item] = 1;
+    free_[static_cast<std::size_t>(free_at_[item])] = free_.back();
+    free_at_[free_.back()] = free_at_[item];
+    free_.pop_back();
+    ++updates_;
+    std::int32_t seen = 0;
+    const auto touch = [&](std::int32_t other) {
+        if (locked_[other] != 0 || touched_[other] == updates_) return;
+        touched_[other] = updates_;
+        update_gains(other);
+        ++seen;
+    };
+    const auto touch_all = [&](std::int32_t t) {
+        touch(model_.source[t]);
+        for (std::int32_t c = model_.consumer_ptr[t]; c < model_.consumer_ptr[t + 1]; ++c) touch(model_.consumer[c]);
+    };
+    for (std::int32_t i = model_.produced_ptr[item]; i < model_.produced_ptr[item + 1]; ++i)
+        touch_all(model_.produced[i]);
+    for (std::int32_t i = model_.received_ptr[item]; i < model_.received_ptr[item + 1]; ++i)
+        touch_all(model_.received[i]);
+    return seen;
+}
+
+}  // namespace ov_hsdag

@@ -1,0 +1,181 @@
+// ov_hsdag._native, the policy's part: structural features, graph parsing, refinement.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "features.hpp"
+#include "graph.hpp"
+#include "parse.hpp"
+#include "refine.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+using namespace ov_hsdag;
+
+template <typename T>
+using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+std::vector<T> to_vector(const Array<T>& array) {
+    return {array.data(), array.data() + array.size()};
+}
+
+template <typename T>
+py::array_t<T> to_array(const std::vector<T>& values) {
+    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+struct Edges {
+    std::vector<std::int32_t> source, target;
+};
+
+Edges edges_of(const Array<std::int64_t>& edge_index, std::int32_t nodes) {
+    if (edge_index.ndim() != 2 || edge_index.shape(0) != 2) {
+        throw std::invalid_argument("expected 'edge_index' of shape [2, edges]");
+    }
+    const py::ssize_t edges = edge_index.shape(1);
+    Edges result;
+    for (py::ssize_t row = 0; row < 2; ++row) {
+        const std::int64_t* begin = edge_index.data() + row * edges;
+        if (std::any_of(begin, begin + edges, [&](std::int64_t node) { return node < 0 || node >= nodes; })) {
+            throw std::invalid_argument("expected node numbers below " + std::to_string(nodes) + " in 'edge_index'");
+        }
+        (row == 0 ? result.source : result.target).assign(begin, begin + edges);
+    }
+    return result;
+}
+
+py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_index, std::int32_t exact_nodes,
+                        std::int32_t samples, std::uint64_t seed, std::int32_t threads) {
+    const Edges edges = edges_of(edge_index, nodes);
+    StructureOptions options;
+    options.exact_nodes = exact_nodes;
+    options.samples = samples;
+    options.seed = seed;
+    options.threads = threads;
+    StructureFeatures found;
+    {
+        const py::gil_scoped_release release;
+        found = structure_features(nodes, edges.source, edges.target, options);
+    }
+    py::dict result;
+    result["in_degree"] = to_array(found.in_degree);
+    result["out_degree"] = to_array(found.out_degree);
+    result["position"] = to_array(found.position);
+    result["depth"] = to_array(found.depth);
+    result["height"] = to_array(found.height);
+    result["fractal_dimension"] = to_array(found.fractal_dimension);
+    result["closeness"] = to_array(found.closeness);
+    result["share_error"] = found.share_error;
+    return result;
+}
+
+py::tuple parse_graph(std::int32_t nodes, const Array<std::int64_t>& edge_index, const Array<float>& scores,
+                      std::int32_t levels, std::int32_t min_clusters) {
+    const Edges edges = edges_of(edge_index, nodes);
+    if (scores.ndim() != 1) throw std::invalid_argument("expected 'scores' of shape [edges]");
+    const std::span<const float> values(scores.data(), static_cast<std::size_t>(scores.size()));
+    Parse found;
+    {
+        const py::gil_scoped_release release;
+        found = parse(nodes, edges.source, edges.target, values, levels, min_clusters);
+    }
+    return py::make_tuple(to_array(found.cluster), to_array(found.dominant));
+}
+
+// Keeps the graph alive that its Refiner refers to.
+class GraphRefiner {
+public:
+    GraphRefiner(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
+                 const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
+                 const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
+                 const Array<std::int32_t>& group, int rule, const Array<std::int32_t>& coarse)
+        : graph_(std::move(graph)) {
+        const py::ssize_t devices = submodel_us.size();
+        const py::ssize_t nodes = graph_->nodes();
+        if (devices < 1 || devices > 64) throw std::invalid_argument("expected 1 to 64 devices");
+        const bool fits = node_us.size() == nodes * devices && supported.size() == nodes * devices &&
+                          transfer_us.size() == devices * devices && transfer_us_per_byte.size() == devices * devices &&
+                          memory_limit.size() == devices && group.size() == nodes;
+        if (!fits) throw std::invalid_argument("expected arrays that fit the graph's nodes and the devices");
+        if (rule < 0 || rule > 1) throw std::invalid_argument("expected a split rule of 0 or 1");
+        Costs costs;
+        costs.devices = static_cast<std::int32_t>(devices);
+        costs.node_us = to_vector(node_us);
+        costs.supported = to_vector(supported);
+        costs.transfer_us = to_vector(transfer_us);
+        costs.transfer_us_per_byte = to_vector(transfer_us_per_byte);
+        costs.submodel_us = to_vector(submodel_us);
+        costs.memory_limit = to_vector(memory_limit);
+        costs.group = to_vector(group);
+        const std::vector<std::int32_t> coarse_of = to_vector(coarse);
+        const auto negative = [](std::int32_t number) { return number < 0; };
+        if (std::any_of(costs.group.begin(), costs.group.end(), negative) ||
+            std::any_of(coarse_of.begin(), coarse_of.end(), negative)) {
+            throw std::invalid_argument("expected group numbers from 0");
+        }
+        refiner_ = std::make_unique<Refiner>(*graph_, std::move(costs), static_cast<SplitRule>(rule), coarse_of);
+    }
+
+    [[nodiscard]] py::tuple refine(const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,
+                                   double budget_ms, std::int32_t threads, std::uint64_t seed) const {
+        if (placements.ndim() != 2 || placements.shape(1) != refiner_->groups()) {
+            throw std::invalid_argument("expected 'placements' of shape [batch, " + std::to_string(refiner_->groups()) +
+                                        "]");
+        }
+        const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
+        if (std::any_of(data.begin(), data.end(), [&](std::uint8_t d) { return d >= refiner_->devices(); })) {
+            throw std::invalid_argument("expected device numbers below " + std::to_string(refiner_->devices()));
+        }
+        if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
+        RefineOptions options;
+        options.throughput = throughput;
+        options.max_moves = max_moves;
+        options.budget_ms = budget_ms;
+        options.threads = threads;
+        options.seed = seed;
+        Refined refined;
+        {
+            const py::gil_scoped_release release;
+            refined = refiner_->refine(data, options);
+        }
+        py::array_t<std::uint8_t> result({placements.shape(0), placements.shape(1)});
+        std::copy(refined.placements.begin(), refined.placements.end(), result.mutable_data());
+        return py::make_tuple(result, to_array(refined.scores));
+    }
+
+private:
+    std::shared_ptr<Graph> graph_;
+    std::unique_ptr<Refiner> refiner_;
+};
+
+}  // namespace
+
+void bind_policy(py::module_& module) {
+    module.def("structure_features", &find_structure, py::arg("nodes"), py::arg("edge_index"),
+               py::arg("exact_nodes") = StructureOptions{}.exact_nodes, py::arg("samples") = StructureOptions{}.samples,
+               py::arg("seed") = StructureOptions{}.seed, py::arg("threads") = 1,
+               "Degrees, topological position, depth, height, fractal dimension and closeness of each node.");
+    module.def("parse", &parse_graph, py::arg("nodes"), py::arg("edge_index"), py::arg("scores"), py::arg("levels"),
+               py::arg("min_clusters"), "Clusters that dominant edges connect → (cluster [nodes], dominant [edges]).");
+
+    py::class_<GraphRefiner>(module, "Refiner", "Local refinement of placements of one graph under given costs.")
+        .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
+                      const Array<double>&, const Array<double>&, const Array<std::int64_t>&,
+                      const Array<std::int32_t>&, int, const Array<std::int32_t>&>(),
+             py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
+             py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
+             py::arg("rule"), py::arg("coarse"))
+        .def("refine", &GraphRefiner::refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
+             py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
+             "placements: uint8 [batch, groups] → (placements, scores [batch] in µs).");
+}

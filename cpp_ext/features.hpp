@@ -1,0 +1,39 @@
+// Where a node stands in its graph: the structural features of the policy.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ov_hsdag {
+
+struct StructureOptions {
+    std::int32_t exact_nodes = 5000;  // larger graphs are sampled
+    std::int32_t samples = 512;       // nodes from which distances are measured then
+    std::int32_t ball = 256;          // a node's surroundings are counted exactly up to this many nodes
+    std::uint64_t seed = 0;
+    std::int32_t threads = 1;
+};
+
+struct StructureFeatures {
+    std::vector<std::int32_t> in_degree, out_degree;  // [nodes]
+    // Place in the topological order that takes the lowest number among the nodes that are ready. Where the graph has
+    // cycles (groups of nodes can), the lowest number that is left counts as ready.
+    std::vector<std::int32_t> position;
+    std::vector<std::int32_t> depth, height;  // [nodes] edges of the longest path from a source, to a sink
+    // Slope of the least squares line through (log r, log(nodes within r hops, the node included)), r = 1 … the largest
+    // distance; edges in both directions. 0 where that distance is below 2.
+    std::vector<double> fractal_dimension;
+    // Closeness centrality over the paths that lead to the node, scaled by the share of nodes that reach it (Wasserman
+    // and Faust 1994; networkx.closeness_centrality).
+    std::vector<double> closeness;
+    // With probability 0.99, how far at most the estimated share of nodes that are within any one distance of any one
+    // node is from the truth (Hoeffding's inequality and the union bound); 0 where all is exact.
+    double share_error = 0;
+};
+
+// source, target: [edges] distinct pairs of different nodes. Throws std::invalid_argument for others than node numbers.
+StructureFeatures structure_features(std::int32_t nodes, std::span<const std::int32_t> source,
+                                     std::span<const std::int32_t> target, const StructureOptions& options);
+
+}  // namespace ov_hsdag
