@@ -153,6 +153,8 @@ double AdditiveState::score() const {
     return sum;
 }
 
+double AdditiveState::us() const { return *std::max_element(busy_.begin(), busy_.end()) + penalty_; }
+
 void AdditiveState::sharpen(int doublings) {
     if (!throughput_) return;
     doublings_ = doublings;

@@ -51,6 +51,8 @@ public:
     // at the time of `sharpen`: unlike their maximum it tells apart moves that leave the busiest device alone. In both
     // a penalty for weights beyond the memory limits.
     [[nodiscard]] double score() const;
+    // The objective itself, µs: latency, or the busiest device's work; and the penalty.
+    [[nodiscard]] double us() const;
     // Throughput: the power is 2^doublings from here on. The higher, the closer to the maximum.
     void sharpen(int doublings);
     void move(std::int32_t item, std::uint8_t device);

@@ -98,7 +98,8 @@ public:
     GraphRefiner(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
                  const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
                  const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                 const Array<std::int32_t>& group, int rule, const Array<std::int32_t>& coarse)
+                 const Array<std::int32_t>& group, const Array<std::int32_t>& bonds, int rule,
+                 const Array<std::int32_t>& coarse)
         : graph_(std::move(graph)) {
         const py::ssize_t devices = submodel_us.size();
         const py::ssize_t nodes = graph_->nodes();
@@ -117,6 +118,11 @@ public:
         costs.submodel_us = to_vector(submodel_us);
         costs.memory_limit = to_vector(memory_limit);
         costs.group = to_vector(group);
+        costs.bonds = to_vector(bonds);
+        if (bonds.ndim() != 2 || bonds.shape(1) != 2 ||
+            std::any_of(costs.bonds.begin(), costs.bonds.end(), [&](auto node) { return node < 0 || node >= nodes; })) {
+            throw std::invalid_argument("expected 'bonds' of shape [pairs, 2] between nodes");
+        }
         const std::vector<std::int32_t> coarse_of = to_vector(coarse);
         const auto negative = [](std::int32_t number) { return number < 0; };
         if (std::any_of(costs.group.begin(), costs.group.end(), negative) ||
@@ -171,10 +177,10 @@ void bind_policy(py::module_& module) {
     py::class_<GraphRefiner>(module, "Refiner", "Local refinement of placements of one graph under given costs.")
         .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
                       const Array<double>&, const Array<double>&, const Array<std::int64_t>&,
-                      const Array<std::int32_t>&, int, const Array<std::int32_t>&>(),
+                      const Array<std::int32_t>&, const Array<std::int32_t>&, int, const Array<std::int32_t>&>(),
              py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
              py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
-             py::arg("rule"), py::arg("coarse"))
+             py::arg("bonds"), py::arg("rule"), py::arg("coarse"))
         .def("refine", &GraphRefiner::refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
              py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
              "placements: uint8 [batch, groups] → (placements, scores [batch] in µs).");

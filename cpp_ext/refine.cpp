@@ -9,6 +9,7 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "groups.hpp"
 
@@ -19,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 using Placement = std::vector<std::uint8_t>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Scores from here on are of placements that exceed memory limits, the less the better.
+constexpr double kOverMemory = 1e15;
 // Smaller differences are rounding.
 constexpr double kRelative = 1e-9;
 // Rounds of passes, flips and runs on one level.
@@ -33,6 +36,8 @@ constexpr std::size_t kPatience = 40;
 // Moves that one search for runs may try, and items that a run on the finer level may have.
 constexpr std::int64_t kRunMoves = 20'000;
 constexpr std::int32_t kFineRun = 256;
+// Runs that the simulator tries before it gives up on improving a placement by one.
+constexpr std::size_t kTries = 12;
 // Searches from perturbed placements share the budget equally; their number is part of the result.
 constexpr std::int32_t kIslands = 2;
 constexpr std::size_t kElites = 6;
@@ -78,12 +83,22 @@ public:
           surcharge_(static_cast<std::size_t>(refiner.costs_.devices), 0.0),
           reserved_(surcharge_.size(), 0.0) {}
 
-    // The simulator's score, after which submodels and live tensors are accounted for as they are in this placement.
+    // The simulator's score (infinite where infeasible for other reasons than memory), after which submodels and live
+    // tensors are accounted for as they are in this placement.
     double judge(const Placement& placement, Budget& budget) {
         budget.spend(static_cast<std::int64_t>(placement.size()));
         const Evaluation& evaluation = simulator_.evaluate(placement.data());
         calibrate(placement, evaluation);
-        if (evaluation.infeasible != 0) return kInfinity;
+        if ((evaluation.infeasible & ~kMemory) != 0) return kInfinity;
+        if (evaluation.infeasible != 0) {
+            double excess = 0;
+            for (std::size_t d = 0; d < reserved_.size(); ++d) {
+                const auto limit = static_cast<double>(refiner_.costs_.memory_limit[d]);
+                if (limit < 0) continue;
+                excess += std::max(0.0, static_cast<double>(evaluation.memory_bytes[d]) - limit) / (limit + 1.0);
+            }
+            return kOverMemory * (1.0 + excess);
+        }
         return throughput_ ? evaluation.period_us : evaluation.latency_us;
     }
 
@@ -102,7 +117,10 @@ public:
         Placement start = best.placement;
         make_supported(start);
         offer(best, start, budget);
+        Candidate shifted{start, best.score, best.origin};
+        exact_runs(shifted, true, budget);
         descend_coarse(best, start, 1.0, budget);
+        if (better(shifted.score, best.score)) best = shifted;
     }
 
     void refine_fine(Candidate& best, Budget& budget) {
@@ -110,6 +128,7 @@ public:
         Placement start = best.placement;
         make_supported(start);
         descend_fine(best, start, 1.0, budget);
+        exact_runs(best, false, budget);
     }
 
     void perturb_and_refine(Candidate& best, const Placement& other, std::mt19937_64& random, Budget& budget) {
@@ -120,7 +139,14 @@ public:
         if (random() % 2 == 0) {
             Placement start = best.placement;
             perturb(start, other, refiner_.fine_, random);
-            descend_fine(best, start, share, budget);
+            if (random() % 3 == 0) {
+                // What adds up misleads where submodels weigh much: by the simulator from here on.
+                Candidate found{start, judge(start, budget), best.origin};
+                exact_runs(found, false, budget);
+                if (better(found.score, best.score)) best = found;
+            } else {
+                improve_fine(best, start, share, budget);
+            }
             return;
         }
         Placement start = coarse_placement(best.placement);
@@ -128,11 +154,18 @@ public:
         const Candidate found = descend_coarse(best, expand(start), share, budget);
         // Legality groups are worth the time where the coarse search came close.
         if (found.score < kClose * best.score || !std::isfinite(best.score)) {
-            descend_fine(best, found.placement, share, budget);
+            improve_fine(best, found.placement, share, budget);
         }
     }
 
 private:
+    void improve_fine(Candidate& best, const Placement& start, double share, Budget& budget) {
+        Candidate found{start, kInfinity, best.origin};
+        descend_fine(found, start, share, budget);
+        if (found.score < kClose * best.score) exact_runs(found, false, budget);
+        if (better(found.score, best.score)) best = found;
+    }
+
     Candidate descend_coarse(Candidate& best, const Placement& start, double share, Budget& budget) {
         const Placement coarse = coarse_placement(start);
         coarse_.reset(coarse.data(), scaled(share), reserved_);
@@ -325,8 +358,25 @@ private:
         if (!trail_.empty() && !better(state.score(), before)) undo(state, 0);
     }
 
-    // The best of all runs that begin at a border between devices (or at an end of the order), in either direction.
-    void runs(AdditiveState& state, const AdditiveModel& model, std::int32_t longest, Budget& budget) {
+    // Consecutive items of the order, from `first` in steps of 1 or -1.
+    struct Run {
+        std::int32_t first = 0;
+        std::int32_t count = 0;
+        std::int32_t step = 1;
+        std::uint8_t device = 0;
+        double us = 0;
+    };
+
+    void move_run(AdditiveState& state, const AdditiveModel& model, const Run& run) const {
+        for (std::int32_t i = 0, k = run.first; i < run.count; ++i, k += run.step) {
+            if (supported(model, model.order[k], run.device)) state.move(model.order[k], run.device);
+        }
+    }
+
+    // visit(run) with the state after each run that begins at a border between devices or at an end of the order.
+    template <typename Visit>
+    void for_each_run(AdditiveState& state, const AdditiveModel& model, std::int32_t longest, Budget& budget,
+                      Visit visit) {
         const std::int32_t n = model.items;
         std::vector<std::int32_t> borders;
         for (std::int32_t k = 0; k <= n; ++k) {
@@ -334,21 +384,17 @@ private:
                 borders.push_back(k);
         }
         const std::int64_t moves_each = 2 * std::int64_t{std::min(longest, n)} * model.devices;
-        const std::int64_t most = std::max<std::int64_t>(kRunMoves / std::max<std::int64_t>(moves_each, 1), 4);
-        const auto step = std::max<std::int64_t>(1, (static_cast<std::int64_t>(borders.size()) + most - 1) / most);
-        const double before = state.score();
-        double best = before;
-        std::int32_t best_from = 0, best_count = 0, best_step = 1;
-        std::uint8_t best_device = 0;
-        for (std::size_t b = 0; b < borders.size() && budget.left(); b += static_cast<std::size_t>(step)) {
-            for (const std::int32_t direction : {1, -1}) {
-                const std::int32_t first = direction > 0 ? borders[b] : borders[b] - 1;
+        const auto most =
+            static_cast<std::size_t>(std::max<std::int64_t>(kRunMoves / std::max<std::int64_t>(moves_each, 1), 4));
+        const std::size_t stride = (borders.size() + most - 1) / most;
+        for (std::size_t b = 0; b < borders.size() && budget.left(); b += stride) {
+            for (const std::int32_t step : {1, -1}) {
                 for (std::uint8_t d = 0; d < model.devices; ++d) {
+                    Run run{step > 0 ? borders[b] : borders[b] - 1, 0, step, d, 0};
                     trail_.clear();
-                    std::int32_t count = 0;
-                    for (std::int32_t k = first; k >= 0 && k < n && count < longest; k += direction) {
+                    for (std::int32_t k = run.first; k >= 0 && k < n && run.count < longest; k += step) {
                         const std::int32_t item = model.order[k];
-                        ++count;
+                        ++run.count;
                         if (state.device(item) == d) {
                             if (trail_.empty()) break;
                             continue;
@@ -356,21 +402,73 @@ private:
                         if (!supported(model, item, d)) continue;
                         trail_.push_back({item, state.device(item)});
                         state.move(item, d);
-                        if (better(state.score(), best)) {
-                            best = state.score();
-                            best_from = first;
-                            best_count = count;
-                            best_step = direction;
-                            best_device = d;
-                        }
+                        visit(run);
                     }
                     budget.spend(static_cast<std::int64_t>(2 * trail_.size()));
                     undo(state, 0);
                 }
             }
         }
-        for (std::int32_t i = 0, k = best_from; i < best_count; ++i, k += best_step) {
-            if (supported(model, model.order[k], best_device)) state.move(model.order[k], best_device);
+    }
+
+    void runs(AdditiveState& state, const AdditiveModel& model, std::int32_t longest, Budget& budget) {
+        double best = state.score();
+        Run chosen;
+        for_each_run(state, model, longest, budget, [&](const Run& run) {
+            if (!better(state.score(), best)) return;
+            best = state.score();
+            chosen = run;
+        });
+        move_run(state, model, chosen);
+    }
+
+    // Runs and single items by the simulator. How many submodels a move makes cannot be seen from what adds up, but
+    // what adds up is a lower bound: the most promising are tried until the bound says that no other is better.
+    void exact_runs(Candidate& best, bool coarse, Budget& budget) {
+        const AdditiveModel& model = coarse ? refiner_.coarse_ : refiner_.fine_;
+        AdditiveState& state = coarse ? coarse_ : fine_;
+        std::vector<Run> found;
+        for (bool improved = true; improved && budget.left();) {
+            improved = false;
+            const Placement start = coarse ? coarse_placement(best.placement) : best.placement;
+            if (coarse && expand(start) != best.placement) return;
+            state.reset(start.data(), scaled(0.0), reserved_);
+            found.clear();
+            const auto note = [&](const Run& run) {
+                if (!better(state.us(), best.score)) return;
+                found.push_back(run);
+                found.back().us = state.us();
+            };
+            for_each_run(state, model, coarse ? model.items : kFineRun, budget, note);
+            for (std::int32_t k = 0; k < model.items; ++k) {
+                const std::int32_t item = model.order[k];
+                const std::uint8_t from = state.device(item);
+                for (std::uint8_t d = 0; d < model.devices; ++d) {
+                    if (d == from || !supported(model, item, d)) continue;
+                    state.move(item, d);
+                    note({k, 1, 1, d, 0});
+                    state.move(item, from);
+                }
+            }
+            budget.spend(std::int64_t{2} * model.items * (model.devices - 1));
+            // What adds up says little about the memory of live tensors: limits are met by trying more.
+            const std::size_t tries = std::min(found.size(), best.score < kOverMemory ? kTries : 8 * kTries);
+            std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(tries), found.end(),
+                              [](const Run& a, const Run& b) {
+                                  return std::tie(a.us, a.first, a.count, a.step, a.device) <
+                                         std::tie(b.us, b.first, b.count, b.step, b.device);
+                              });
+            found.resize(tries);
+            for (const Run& run : found) {
+                if (!better(run.us, best.score) || !budget.left()) break;
+                Placement moved = start;
+                for (std::int32_t i = 0, k = run.first; i < run.count; ++i, k += run.step) {
+                    if (supported(model, model.order[k], run.device)) moved[model.order[k]] = run.device;
+                }
+                const double before = best.score;
+                offer(best, coarse ? expand(moved) : moved, budget);
+                improved = improved || better(best.score, before);
+            }
         }
     }
 
@@ -501,7 +599,7 @@ Refined Refiner::refine(std::span<const std::uint8_t> placements, const RefineOp
         });
     };
     const bool limited = options.max_moves > 0 || options.budget_ms > 0;
-    for_each(distinct, limited ? total / 2 : total, [](RefineWorker& worker, Candidate& candidate, Budget& budget) {
+    for_each(distinct, limited ? total / 5 * 2 : total, [](RefineWorker& worker, Candidate& candidate, Budget& budget) {
         worker.refine_coarse(candidate, budget);
     });
     std::stable_sort(distinct.begin(), distinct.end(),
@@ -513,7 +611,7 @@ Refined Refiner::refine(std::span<const std::uint8_t> placements, const RefineOp
         });
         if (!limited || (!known && promising.size() < kElites)) promising.push_back(i);
     }
-    for_each(promising, total - spent,
+    for_each(promising, limited ? (total - spent) / 2 : total,
              [](RefineWorker& worker, Candidate& candidate, Budget& budget) { worker.refine_fine(candidate, budget); });
 
     const std::int64_t left = total - spent;
@@ -555,6 +653,7 @@ Refined Refiner::refine(std::span<const std::uint8_t> placements, const RefineOp
     }
     for (std::size_t i = 0; i < batch; ++i) {
         const Candidate& candidate = candidates[twin[i]];
+        if (candidate.score >= kOverMemory) continue;  // still infeasible: as it was given
         std::copy(candidate.placement.begin(), candidate.placement.end(),
                   result.placements.begin() + static_cast<std::ptrdiff_t>(i * width));
         result.scores[i] = candidate.score;

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,9 @@ from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.placement import Placement, set_affinities
+from ov_hsdag.placers import checkpoint
 from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
@@ -38,7 +41,7 @@ def place(
     *,
     objective: str = "latency",
     profile: Profile | str | PathLike[str] | None = None,
-    policy: str | None = None,
+    policy: str | PathLike[str] | None = None,
     core: ov.Core | None = None,
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -50,7 +53,7 @@ def place(
         device: the devices, in order of preference: "HETERO:GPU,CPU".
         objective: "latency" of one request or "throughput" of many in flight.
         profile: speeds of the devices; built-in profiles by default.
-        policy: reserved for learned policies; None.
+        policy: name or folder of the learned policy, "none" for none; by default the one that ships.
         core: asked what the devices support, where it has them. A new one by default.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
         shapes: example shapes of dynamic inputs for the cost model.
@@ -58,10 +61,9 @@ def place(
     Raises:
         UserError: bad input; `model` may have been normalised, but carries no placement of this call.
     """
-    if policy is not None:
-        raise UserError(f"unknown policy '{policy}'")
     check_objective(objective)
     devices = DeviceSet.parse(device)
+    learned = policy_placers(policy)
     clock = _Clock()
     given = _given(affinity, devices)
     if given is not None:
@@ -69,7 +71,7 @@ def place(
     problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock)
 
     with clock("placers"):
-        candidates = [_run(placer, problem) for placer in placers(problem)]
+        candidates = [_run(placer, problem) for placer in [*placers(problem), *learned]]
     with clock("choose"):
         if given is not None:
             complete = legality.complete(model, given.affinity, devices.names)
@@ -86,6 +88,7 @@ def place(
                 for candidate in candidates
                 if np.isfinite(problem.scores(candidate.placement)[0])
             },
+            policy=Path(learned[0].policy).name if learned and learned[0].policy else None,
             chosen=chosen.name,
             seconds=clock.seconds,
         )
@@ -148,8 +151,21 @@ def build_problem(
         )
 
 
+def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
+    """The learned placer, or none: where `policy` is "none", and by default where the package ships no policy.
+
+    Raises:
+        UserError: there is no such policy, or its folder cannot be used.
+    """
+    if policy == "none" or (policy is None and not checkpoint.ships(checkpoint.DEFAULT)):
+        return []
+    folder = checkpoint.find(policy)
+    checkpoint.check_folder(folder)
+    return [HSDAGPlacer(folder)]
+
+
 def placers(problem: PlacementProblem) -> list[Placer]:
-    """Every placer that applies to the problem, simple ones first."""
+    """Every placer that needs no learning, simple ones first."""
     found: list[Placer] = [SingleDevice(name) for name in problem.devices]
     found += [HeteroDefault(), MinCut(), Pipeline()]
     return found

@@ -160,7 +160,7 @@ class PlacementProblem:
 
     def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """HETERO's submodels for one placement [groups]: `submodel` [nodes], `submodel_device`, `sortable`, …"""
-        return _native.split(self.graph.native, np.asarray(placement, np.uint8)[self.groups], self.rule)
+        return dict(_native.split(self.graph.native, np.asarray(placement, np.uint8)[self.groups], self.rule))
 
     def affinity(self, placement: NDArray[np.integer[Any]]) -> dict[str, str]:
         """Friendly name → device name for one placement [groups]."""
@@ -246,7 +246,10 @@ class PlacementProblem:
             graph[key] = tuple(graph[key])
         graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
         values["devices"] = tuple(values["devices"])
-        return cls(graph=ComputationGraph(**graph), **values)
+        try:
+            return cls(graph=ComputationGraph(**graph), **values)
+        except TypeError as error:
+            raise UserError(f"'{path}' is not a placement problem of this release: {error}") from error
 
 
 def _plain(value: NDArray[Any]) -> Any:

@@ -249,7 +249,7 @@ def test_constants_are_constants_in_the_graph() -> None:
 
 
 def masked_model() -> ov.Model:
-    """Shape arithmetic and a state-like feedback across devices: HETERO's cycle splitting can tear the arithmetic off."""
+    """Shape arithmetic, and feedback across devices: HETERO's cycle splitting can tear the arithmetic off."""
     x = ops.parameter(ov.PartialShape([-1, -1]), ov.Type.f32, name="x")
     base = ops.relu(x, name="base")
     away = ops.tanh(base, name="away")

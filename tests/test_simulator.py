@@ -132,4 +132,4 @@ def test_random_placements_are_feasible(seed: int, rule: int) -> None:
     if not problem.group_supported.all(axis=0).any():
         return
     placements = problem.random(np.random.default_rng(seed), 5)
-    assert not (problem.evaluate(placements).infeasible & ~4).any()
+    assert not (problem.evaluate(placements).infeasible & ~np.uint8(4)).any()

@@ -4,6 +4,7 @@
 
 int main() {
     test_core();
-    std::puts("1 passed, 0 failed");
+    test_policy();
+    std::puts("2 passed, 0 failed");
     return 0;
 }

@@ -14,3 +14,4 @@
     } while (false)
 
 void test_core();
+void test_policy();

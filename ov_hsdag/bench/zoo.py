@@ -29,13 +29,14 @@ ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.
 
 
 def select(wanted: Iterable[str]) -> list[ZooModel]:
-    """Models by name, family or tag, in the zoo's order, each once.
+    """Models by name, else by family or tag, in the zoo's order, each once.
 
     Raises UserError for a word that is none of these.
     """
     chosen: set[str] = set()
     for word in wanted:
-        found = {name for name, model in ZOO.items() if word in (name, model.family) or word in model.tags}
+        alike = {name for name, model in ZOO.items() if word == model.family or word in model.tags}
+        found = {word} if word in ZOO else alike
         if not found:
             raise UserError(f"the model zoo has no model, family or tag '{word}'; the names are: {', '.join(ZOO)}")
         chosen |= found

@@ -19,6 +19,9 @@ Objective = Annotated[str, typer.Option("--objective", metavar="latency|throughp
 ProfileFile = Annotated[
     Path | None, typer.Option("--profile", metavar="FILE.json", help="Device profiles instead of the built-in ones.")
 ]
+Policy = Annotated[
+    str | None, typer.Option("--policy", metavar="NAME|DIR", help='The learned policy; "none" for none.')
+]
 AffinityFile = Annotated[
     Path | None,
     typer.Option("--affinity", metavar="FILE.json", help='Take {"node": "device"} from a file instead of deciding.'),
@@ -31,6 +34,7 @@ def place(
     output: common.Output,
     objective: Objective = "latency",
     profile: ProfileFile = None,
+    policy: Policy = None,
     affinity: AffinityFile = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
@@ -51,8 +55,10 @@ def place(
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.files import save_model_atomically
     from ov_hsdag.place import place as place_model
+    from ov_hsdag.place import policy_placers
     from ov_hsdag.placement import Placement
 
+    policy_placers(policy)
     costs = Profile.load(profile) if profile else None
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
@@ -62,7 +68,9 @@ def place(
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
         with console.progress(f"placing {model} on {device}"):
-            placement = place_model(loaded, device, objective=objective, profile=costs, affinity=given, core=core)
+            placement = place_model(
+                loaded, device, objective=objective, profile=costs, policy=policy, affinity=given, core=core
+            )
         with console.progress(f"writing {output}"):
             # Placing says where operations run and leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)

@@ -35,6 +35,7 @@ class _Request:
     device: str
     objective: str
     profile: Profile | None
+    policy: str | None
 
 
 def patch(module: Any) -> None:
@@ -79,6 +80,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.json",
         help="Speeds of the devices; without it, ov-hsdag has built-in profiles.",
     )
+    group.add_argument(
+        "--placement_policy",
+        metavar="NAME|DIR",
+        help='The learned policy: its name or folder, or "none"; without it, the policy that ships.',
+    )
 
 
 def _check_when_parsed(parser: argparse.ArgumentParser) -> None:
@@ -104,15 +110,21 @@ def _checked(
     placement: str | None,
     placement_objective: str | None,
     placement_profile: str | None,
+    placement_policy: str | None,
 ) -> _Request | None:
     """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
     if placement is None:
-        for name, value in (("objective", placement_objective), ("profile", placement_profile)):
+        for name, value in (
+            ("objective", placement_objective),
+            ("profile", placement_profile),
+            ("policy", placement_policy),
+        ):
             if value is not None:
                 raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
         return None
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.place import policy_placers
     from ov_hsdag.problem import check_objective
 
     names = DeviceSet.parse(placement).names
@@ -121,8 +133,9 @@ def _checked(
     profile = None if placement_profile is None else Profile.load(placement_profile)
     for name in names:
         (profile or Profile.builtin([name])).device(name)  # raises where there are no speeds of that device
+    policy_placers(placement_policy)  # raises where the policy cannot be used
     files.check_writable(_output(namespace))
-    return _Request(placement, objective, profile)
+    return _Request(placement, objective, profile, placement_policy)
 
 
 def _output(namespace: argparse.Namespace) -> str:
@@ -156,7 +169,7 @@ def _wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Calla
 def _place(model: ov.Model, request: _Request) -> Placement:
     from ov_hsdag.place import place
 
-    return place(model, request.device, objective=request.objective, profile=request.profile)
+    return place(model, request.device, objective=request.objective, profile=request.profile, policy=request.policy)
 
 
 def _wrap_save_model(original: Callable[..., None], placed: list[ov.Model]) -> Callable[..., None]:

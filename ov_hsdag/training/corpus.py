@@ -138,7 +138,7 @@ def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str
     import openvino as ov
 
     from ov_hsdag.bench.zoo import ZOO, select
-    from ov_hsdag.problem import split_rule
+    from ov_hsdag.legality import split_rule
 
     for entry in ZOO.values() if names is None else select(names):
         path = folder / entry.family / f"{entry.name}.npz"
@@ -268,16 +268,11 @@ def _draw_devices(generator: np.random.Generator) -> tuple[tuple[str, ...], Prof
             break
     profiles = [load_builtin(stem) for stem in chosen]
     if randomised:
-        twins: dict[str, DeviceProfile] = {}
-        together = generator.random() < 0.5
-        profiles = (
-            [
-                twins.setdefault(stem, p) if together and stem in twins else twins.setdefault(stem, p)
-                for stem, p in ((stem, _randomised(p, generator)) for stem, p in zip(chosen, profiles, strict=True))
-            ]
-            if together
-            else [_randomised(p, generator) for p in profiles]
-        )
+        changed = [_randomised(profile, generator) for profile in profiles]
+        if generator.random() < 0.5:
+            # Devices of one kind are often the same product.
+            changed = [changed[chosen.index(stem)] for stem in chosen]
+        profiles = changed
     names = _names([profile.kind for profile in profiles])
     return names, Profile({n: replace(p, name=n) for n, p in zip(names, profiles, strict=True)}), randomised
 
@@ -314,9 +309,9 @@ def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> 
             supported[:, device] &= ~(operations & np.isin(types, refused))
     home = int(generator.integers(len(problem.devices)))
     supported[~supported.any(axis=1), home] = True
-    lost = ~legality.group_support(problem.groups, supported).any(axis=1)
+    lost = np.asarray(~legality.group_support(problem.groups, supported).any(axis=1))
     supported[lost[problem.groups], home] = True
-    return supported
+    return np.asarray(supported)
 
 
 def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -327,7 +322,7 @@ def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> N
     shares *= max(1.0, 1.3 / shares.sum())
     limits = (shares * needs).astype(np.int64)
     limits[generator.random(devices) < 0.34] = -1
-    return limits
+    return np.asarray(limits)
 
 
 _COMMON_TYPES = (
@@ -369,6 +364,7 @@ def generated_template(generator: np.random.Generator, rule: int) -> PlacementPr
         output_bytes=(4 * np.ceil(sizes / 4)).astype(np.int64),
         output_shapes=tuple((1, max(1, int(size) // 4)) for size in sizes),
         output_ranks=np.full(ports, 2, np.int16),
+        output_movable=np.ones(ports, bool),
         output_types=("f32",) * ports,
         flops=flops,
         weight_bytes=empty,

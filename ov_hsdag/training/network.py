@@ -8,16 +8,16 @@ One pass over a batch of graphs (their disjoint union: n nodes, e edges, c clust
     pool    h, edge_score, cluster → z [c, H]     DeepSets over a cluster's nodes × mean score of its inner edges
     place   z, h, pair_x, device_x → logits [c, D]
 
-A cluster belongs to one graph: graph i's clusters follow those of graph i - 1, as its nodes do (`join_clusters`). Logits
-of devices that a graph does not have are `MASKED`. Logits know nothing of support: whoever samples masks devices that a
-cluster's nodes do not run on. REINFORCE reaches the edge scores through the factor in `pool`.
+A cluster belongs to one graph: graph i's clusters follow those of graph i - 1, as its nodes do (`join_clusters`).
+Logits of devices that a graph does not have are `MASKED`. Logits know nothing of support: whoever samples masks devices
+that a cluster's nodes do not run on. REINFORCE reaches the edge scores through the factor in `pool`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 MASKED = -1e9
 """Logit of a device that is not there: its probability is 0, and its share of the entropy too."""
 
+# Sums over a cluster's nodes that the placer learns to make, and the unit of the logarithms among features.
 _SUMS = 4
+_LOG_UNIT = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,23 +68,24 @@ class GraphBatch:
         most = max(len(item.device_x) for item in inputs)
         mask = np.stack([np.arange(most) < len(item.device_x) for item in inputs])
         first = np.cumsum([0, *nodes[:-1]])
-        arrays = {
-            "node_x": np.concatenate([item.node_x for item in inputs]),
-            "edge_index": np.concatenate(
-                [item.edge_index + start for item, start in zip(inputs, first, strict=True)], 1
-            ),
-            "edge_x": np.concatenate([item.edge_x for item in inputs]),
-            "pair_x": np.concatenate([_pad(item.pair_x, 1, most) for item in inputs]),
-            "device_x": np.stack([_pad(item.device_x, 0, most) for item in inputs]),
-            "device_mask": None if mask.all() else mask,
-            "graph": None if len(inputs) == 1 else np.repeat(np.arange(len(inputs)), nodes),
-        }
-        return cls(**{name: None if a is None else torch.from_numpy(a).to(device) for name, a in arrays.items()})
+        join = zip(inputs, first, strict=True)
+        tensor = torch.from_numpy
+        batch = cls(
+            node_x=tensor(np.concatenate([item.node_x for item in inputs])),
+            edge_index=tensor(np.concatenate([item.edge_index + start for item, start in join], axis=1)),
+            edge_x=tensor(np.concatenate([item.edge_x for item in inputs])),
+            pair_x=tensor(np.concatenate([_pad(item.pair_x, 1, most) for item in inputs])),
+            device_x=tensor(np.stack([_pad(item.device_x, 0, most) for item in inputs])),
+            device_mask=None if mask.all() else tensor(mask),
+            graph=None if len(inputs) == 1 else tensor(np.repeat(np.arange(len(inputs)), nodes)),
+        )
+        return batch.to(device)
 
     def to(self, device: torch.device | str) -> GraphBatch:
         """The same on another device of torch."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return GraphBatch(**{name: None if value is None else value.to(device) for name, value in values.items()})
+        values: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in values.items()}
+        return replace(self, **moved)
 
 
 def _pad(array: NDArray[np.float32], axis: int, size: int) -> NDArray[np.float32]:
@@ -182,7 +185,7 @@ class _Mix(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         total = self.parts[0](inputs[0])
-        for part, x in zip(self.parts[1:], inputs[1:], strict=True):  # type: ignore[arg-type]
+        for part, x in zip(self.parts[1:], inputs[1:], strict=True):
             total = total + part(x)
         mixed: Tensor = self.out(torch.relu(self.norm(total)))
         return mixed
@@ -287,14 +290,14 @@ class _DevicePlacer(nn.Module):
         pair = torch.relu(self.pair(batch.pair_x, h.unsqueeze(1), _of_graph(e, batch.graph)))
         # Times are logarithms among the features; sums of exponentials can add them up. The first sum's weights also
         # make a mean in which the nodes that matter (such as those with the work) count more.
-        weight = torch.exp(self.log_weight(batch.pair_x).clamp(-15, 15))
+        weight = torch.exp((_LOG_UNIT * self.log_weight(batch.pair_x)).clamp(-15, 15))
         sums = scatter(weight, cluster, 0, clusters, "sum")
         weighted = scatter(weight[..., :1] * pair, cluster, 0, clusters, "sum") / sums[..., :1]
         x = _mean(batch.pair_x, cluster, clusters)
 
         e = _of_graph(e, graph)
         z = z.unsqueeze(1)
-        u = self.state(weighted, z, e, z * self.agree(e), x, sums.log())
+        u = self.state(weighted, z, e, z * self.agree(e), x, sums.log() / _LOG_UNIT)
         if len(self.context):
             crossing = _Crossing(batch, cluster, clusters)
             mask = None if batch.device_mask is None else _of_graph(batch.device_mask, graph)

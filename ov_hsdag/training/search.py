@@ -1,24 +1,34 @@
 """Searched placements: what imitation learns from, and the best known that benchmarks measure against.
 
-`teacher` takes the best of everything that is quick: single devices, HETERO's rule, minimum cuts (exact for additive latency on two
-devices), cuts under prices for what the objective or a limit makes scarce, pipelines, and local refinement of the best of
-them. `anneal` is simulated annealing in many chains, for minutes.
+`teacher` takes the best of everything that is quick: single devices, HETERO's rule, minimum cuts (exact for additive
+latency on two devices), cuts under prices for what the objective or a limit makes scarce, pipelines, and local search
+from the best of them. `anneal` is simulated annealing in many chains, for minutes.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline, topological_groups
+from ov_hsdag.placers.pipeline import Pipeline, _stages, topological_groups
+from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.problem import PlacementProblem
 
-UNSORTABLE, UNSUPPORTED, MEMORY, TRIVIAL = 1, 2, 4, 8
+SEARCH = 3
+"""Version of `teacher`: another one may find other placements."""
+
+MEMORY = 4
+"""Bit of `Evaluation.infeasible`."""
+
+
+# Moves of the native refinement, in the teacher: a few milliseconds.
+_MOVES = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +38,15 @@ class Found:
     placement: NDArray[np.uint8]
     score: float
     method: str
+
+
+def limits_bind(problem: PlacementProblem) -> bool:
+    """Whether some placement may exceed a memory limit."""
+    limited = problem.memory_bytes >= 0
+    if not limited.any():
+        return False
+    needs = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))])).memory_bytes
+    return bool((needs.max(axis=1) * 1.2 > problem.memory_bytes)[limited].any())
 
 
 def simple(problem: PlacementProblem) -> list[tuple[str, NDArray[np.uint8]]]:
@@ -45,7 +64,7 @@ def priced(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]
     group pays for its weights on a device that is too full. Each round's cut is a candidate.
     """
     devices = len(problem.devices)
-    limited = bool((problem.memory_bytes >= 0).any())
+    limited = limits_bind(problem)
     if problem.objective == "latency" and not limited:
         return []
     weights = np.zeros(problem.group_count)
@@ -73,7 +92,7 @@ def priced(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]
             prices *= np.exp(step * (busy / max(busy.max(), 1e-9) - busy.mean() / max(busy.max(), 1e-9)))
             prices /= prices.mean()
         if limited:
-            limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
+            limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
             over = result.memory_bytes[0] / limits - 1
             rents = np.maximum(0, rents + step * 2 * scale * np.where(over > 0, 1 + over, over))
         step *= 0.8
@@ -85,30 +104,75 @@ def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 1500) -> Fou
 
     Args:
         problem: the problem.
-        seed: of the refinement.
-        budget: evaluations that the refinement may spend.
+        seed: of the local search.
+        budget: evaluations that the local search may spend; where limits bind, three times as many.
     """
     candidates = simple(problem)
     cut = MinCut().place(problem)
     candidates.append(("mincut", cut))
     candidates += [("priced", placement) for placement in priced(problem)]
-    if problem.objective == "throughput" or (problem.memory_bytes >= 0).any():
+    limited = limits_bind(problem)
+    if problem.objective == "throughput" or limited:
         candidates.append(("pipeline", Pipeline().place(problem)))
     placements = np.stack([placement for _, placement in candidates])
-    result = problem.evaluate(placements)
-    broken = (result.infeasible & (UNSORTABLE | TRIVIAL)) != 0
+    broken = problem.evaluate(placements).infeasible & ~np.uint8(MEMORY)
     for row in np.flatnonzero(broken):
         placements[row] = problem.repair(placements[row])
     scores = problem.scores(placements)
-    order = np.argsort(scores, kind="stable")
-    best = Found(placements[order[0]], float(scores[order[0]]), candidates[order[0]][0])
-    exact = problem.objective == "latency" and len(problem.devices) == 2 and not (problem.memory_bytes >= 0).any()
-    starts = placements[order[:4]]
-    spent = budget // 4 if exact else budget
-    if spent <= 0:
-        return best
-    refined = anneal(problem, starts, evaluations=spent, seed=seed, heat=0.003)
-    return refined if refined.score < best.score * (1 - 1e-9) else best
+    first = int(scores.argmin())
+    best = Found(placements[first], float(scores[first]), candidates[first][0])
+    best, refined = _better(problem, best, refine(problem, placements, max_moves=_MOVES, seed=seed)[0], "refine")
+
+    exact = problem.objective == "latency" and len(problem.devices) == 2 and not limited
+    spent = budget // 4 if exact else 3 * budget if limited else budget
+    if spent > 0:
+        # Where limits bind, the best answers are often next to placements that exceed them.
+        starts = np.concatenate([refined, placements])
+        order = np.argsort(_energies(problem, starts, 1)[0] if limited else problem.scores(starts), kind="stable")
+        heat = 0.02 if limited else 0.003
+        found = anneal(problem, starts[order[:4]], evaluations=spent, seed=seed, heat=heat)
+        best, _ = _better(problem, best, found.placement[None], "search")
+        best, _ = _better(problem, best, refine(problem, found.placement, max_moves=_MOVES, seed=seed)[0], "search")
+    return best
+
+
+def _better(
+    problem: PlacementProblem, best: Found, placements: NDArray[np.uint8], method: str
+) -> tuple[Found, NDArray[np.uint8]]:
+    """The best of what was found and `placements` [batch, groups], and these."""
+    scores = problem.scores(placements)
+    first = int(scores.argmin())
+    if scores[first] < best.score * (1 - 1e-9) or not np.isfinite(best.score):
+        best = Found(placements[first], float(scores[first]), method)
+    return best, placements
+
+
+def in_order(problem: PlacementProblem, found: NDArray[np.uint8], tolerance: float = 0.05) -> NDArray[np.uint8]:
+    """An answer about as good as `found` [groups] whose stages follow the order of the device list, where there is one.
+
+    For throughput it often hardly matters which device begins. Answers that begin now here, now there, have nothing in
+    common that imitation could learn; these have.
+    """
+    if problem.objective != "throughput" or (found == found[0]).all():
+        return found
+    order = topological_groups(problem)
+    starts = []
+    for count in range(2, len(problem.devices) + 1):
+        for devices in combinations(range(len(problem.devices)), count):
+            starts += _stages(problem, order, devices)[:6]
+    if not starts:
+        return found
+    placements = np.stack(starts)
+    scores = problem.scores(placements)
+    best = np.argsort(scores, kind="stable")[:3]
+    refined, _ = refine(problem, placements[best], max_moves=_MOVES)
+    close = problem.scores(found)[0] * (1 + tolerance)
+    for candidates in (refined, placements[best]):
+        values = problem.scores(candidates)
+        first = int(values.argmin())
+        if np.isfinite(values[first]) and values[first] <= close:
+            return np.asarray(candidates[first], np.uint8)
+    return found
 
 
 def anneal(
@@ -143,8 +207,8 @@ def anneal(
     mover = _Mover(problem, generator)
     current = np.array(starts, np.uint8)[np.arange(chains) % len(starts)]
     energy, _ = _energies(problem, current, threads)
-    feasible = problem.scores(np.array(starts, np.uint8))
-    best = Found(np.array(starts[feasible.argmin()], np.uint8), float(feasible.min()), "start")
+    scores = problem.scores(np.array(starts, np.uint8))
+    best = Found(np.array(starts[scores.argmin()], np.uint8), float(scores.min()), "start")
     begin, done = time.perf_counter(), 0
     while True:
         share = done / evaluations if evaluations is not None else (time.perf_counter() - begin) / (seconds or 1.0)
@@ -234,7 +298,7 @@ class _Mover:
             place = int(self.rank[group])
             before = int(self.generator.integers(2)) * length
             members = self.order[max(0, place - before) : place - before + length + 1]
-        return members[placement[members] == placement[group]]
+        return np.asarray(members[placement[members] == placement[group]])
 
     def _put(self, placement: NDArray[np.uint8], members: NDArray[np.int64], device: int) -> None:
         allowed = members[self.supported[members, device]]

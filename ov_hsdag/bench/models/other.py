@@ -86,13 +86,21 @@ MODELS: tuple[ZooModel, ...] = (
     _speech("wavlm-small", "wavlm", "WavLMForCTC"),
     _speech("unispeech-small", "wav2vec2", "UniSpeechForCTC"),
     _speech("data2vec-audio-small", "data2vec", "Data2VecAudioForCTC"),
-    _speech(
+    # Not 4 steps, as many as heads: see timesformer-small.
+    model(
         "sew-small",
         "sew",
-        "SEWForCTC",
-        squeeze_factor=2,
-        conv_stride=(5, 2, 2, 2, 2, 2, 2),
-        conv_kernel=(10, 3, 3, 3, 3, 2, 2),
+        Transformers(
+            "SEWForCTC",
+            {
+                **_WAV2VEC2,
+                "squeeze_factor": 2,
+                "conv_stride": (5, 2, 2, 2, 2, 2, 2),
+                "conv_kernel": (10, 3, 3, 3, 3, 2, 2),
+            },
+            "logits",
+        ),
+        inputs(Input("input_values", (1, 6400))),
     ),
     model(
         "whisper-encoder-small",

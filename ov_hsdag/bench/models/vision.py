@@ -246,11 +246,12 @@ MODELS: tuple[ZooModel, ...] = (
         Transformers("VideoMAEForVideoClassification", {**_VIT, "num_frames": 4, "tubelet_size": 2}, "logits"),
         Inputs((Input("pixel_values", (1, 4, 3, 64, 64)),)),
     ),
+    # As many frames as heads would not do: the CPU plugin of OpenVINO 2026.4 mixes the two up in its fused attention.
     model(
         "timesformer-small",
         "timesformer",
-        Transformers("TimesformerForVideoClassification", {**_VIT, "num_frames": 4}, "logits"),
-        Inputs((Input("pixel_values", (1, 4, 3, 64, 64)),)),
+        Transformers("TimesformerForVideoClassification", {**_VIT, "num_frames": 6}, "logits"),
+        Inputs((Input("pixel_values", (1, 6, 3, 64, 64)),)),
     ),
     # Segmentation, depth, restoration
     model(
@@ -361,17 +362,6 @@ MODELS: tuple[ZooModel, ...] = (
             ("logits_per_image", "text_embeds", "image_embeds"),
         ),
         _TWO_TOWERS,
-    ),
-    model(
-        "vilt-small",
-        "vilt",
-        Transformers("ViltModel", {**_VIT, "vocab_size": 300, "max_position_embeddings": 32, "max_image_length": -1}),
-        inputs(
-            Input("input_ids", (1, 16), "tokens", 300, 3),
-            Input("attention_mask", (1, 16), "mask"),
-            Input("pixel_values", (1, 3, 64, 64)),
-            Input("pixel_mask", (1, 64, 64), "ones"),
-        ),
     ),
     model(
         "siamese-small",

@@ -1,0 +1,357 @@
+"""How good placements are on models and devices that pretraining never saw.
+
+A cell is a held-out architecture × a held-out set of devices × an objective × memory limits or none, with built-in
+profiles. Everything is measured by the simulator against the best that is known of the cell: the best of all methods
+here and of a long search, whose result is kept with its seed in benchmarks/results/placement_quality.json and searched
+again only where the cost model has changed since. Gaps are geometric means of score / best known - 1.
+
+Exit status 1 when policy + refinement, or the policy alone, misses its floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ov_hsdag.errors import UserError
+from ov_hsdag.files import write_json
+from ov_hsdag.placers.checkpoint import DEFAULT, PolicyFolder
+from ov_hsdag.placers.hsdag import HSDAGPlacer
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.training import corpus
+from ov_hsdag.training.search import anneal, priced, simple, teacher
+
+RESULTS = Path(__file__).parent / "results" / "placement_quality.json"
+
+MODELS = (
+    "inception-v3", "efficientnet-b0", "swin-tiny", "segformer-b0", "yolo-like-small", "hourglass-small",
+    "deberta-v2-small", "t5-encoder-base", "gemma-small", "whisper-small", "wavenet-small", "dlrm",
+)  # fmt: skip
+
+# Share of the memory that a model needs on one device, that each device has where there are limits.
+_LIMIT = {2: 0.7, 3: 0.45, 4: 0.35}
+
+# Floors: (geometric mean, worst cell), as shares.
+FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
+
+REFINED, ALONE = "policy + refinement", "policy alone (greedy)"
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A problem and what it is called."""
+
+    name: str
+    problem: PlacementProblem
+    limited: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether a minimum cut is the optimum, but for the costs of submodels."""
+        return len(self.problem.devices) == 2 and self.problem.objective == "latency" and not self.limited
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the problem."""
+        digest = hashlib.sha256()
+        p = self.problem
+        for array in (p.node_us, p.supported, p.groups, p.transfer_us, p.transfer_us_per_byte, p.submodel_us):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(p.memory_bytes.tobytes() + p.graph.output_bytes.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[Cell]:
+    """All cells whose groups find devices, and where limits are, a feasible placement at all is likely."""
+    corpus.make(folder, models, report=lambda text: print(text, file=sys.stderr))
+    for model in models:
+        (path,) = folder.glob(f"*/{model}.npz")
+        if path.parent.name not in corpus.HELD_OUT_FAMILIES:
+            raise UserError(f"{model} is of a family that pretraining saw: {path.parent.name}")
+        template = PlacementProblem.load(path)
+        for name in sets:
+            names, profile = corpus.device_set(corpus.HELD_OUT_SETS[name])
+            for objective in OBJECTIVES:
+                free = np.full(len(names), -1, np.int64)
+                problem = corpus.assemble(template, names, profile, objective, free)
+                if not corpus.placeable(problem):
+                    continue
+                yield Cell(f"{model} | {name} | {objective} | free", problem, False)
+                needs = problem.evaluate(np.stack([problem.single(d) for d in range(len(names))])).memory_bytes.max()
+                limits = np.full(len(names), int(needs * _LIMIT[len(names)]), np.int64)
+                yield Cell(f"{model} | {name} | {objective} | limited", replace(problem, memory_bytes=limits), True)
+
+
+def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDArray[np.uint8], float]:
+    """The best of many searches from many starts; deterministic. Score inf where nothing feasible was found."""
+    generator = np.random.default_rng(seed)
+    starts = [placement for _, placement in simple(problem)]
+    starts += [MinCut().place(problem), Pipeline().place(problem), *priced(problem, 10)]
+    starts.append(teacher(problem, seed).placement)
+    pool = np.stack(starts)
+    for number in range(rounds):
+        batch = np.concatenate([pool, problem.random(generator, 4)])
+        refined, _ = refine(problem, batch, max_moves=2_000_000, seed=seed + number)
+        order = np.argsort(problem.scores(refined), kind="stable")[:4]
+        heat = float(generator.choice([0.003, 0.01, 0.03, 0.1]))
+        found = anneal(problem, refined[order], evaluations=6000, seed=seed + number, heat=heat)
+        again, _ = refine(problem, np.concatenate([found.placement[None], refined[order]]), seed=seed + number)
+        everything = np.concatenate([again, found.placement[None], refined[order]])
+        pool = everything[np.argsort(problem.scores(everything), kind="stable")[:6]]
+    return pool[0], float(problem.scores(pool[0])[0])
+
+
+def best_known(cell: Cell, known: dict[str, Any], seed: int, rounds: int) -> float:
+    """The stored result of the long search, which is run first where there is none for this problem; µs."""
+    entry = known.get(cell.name)
+    if entry is None or entry["problem"] != cell.fingerprint or entry["rounds"] < rounds:
+        start = time.perf_counter()
+        placement, score = long_search(cell.problem, seed, rounds)
+        known[cell.name] = {
+            "problem": cell.fingerprint,
+            "score_us": score if np.isfinite(score) else None,
+            "seed": seed,
+            "rounds": rounds,
+            "seconds": round(time.perf_counter() - start, 1),
+            "placement": "".join(map(str, placement.tolist())),
+        }
+        entry = known[cell.name]
+    if entry["score_us"] is None:
+        return np.inf
+    placement = np.array([int(device) for device in entry["placement"]], np.uint8)
+    score = float(cell.problem.scores(placement)[0])
+    if abs(score - entry["score_us"]) > 1e-6 * score:
+        raise UserError(f"{cell.name}: the stored placement scores {score:.3f} µs, not {entry['score_us']:.3f}")
+    return score
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to place, by name."""
+
+    name: str
+    place: Callable[[PlacementProblem], NDArray[np.uint8]]
+
+
+def _best_single(problem: PlacementProblem) -> NDArray[np.uint8]:
+    singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
+    return singles[int(problem.scores(singles).argmin())]
+
+
+def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
+    best = _best_single(problem)
+    if not np.isfinite(problem.scores(best)[0]):
+        best = problem.repair(problem.group_us.argmin(axis=1))
+    placements, _ = refine(problem, best)
+    return placements[0]
+
+
+def _greedy(policy: str | Path) -> Callable[[PlacementProblem], NDArray[np.uint8]]:
+    placer = HSDAGPlacer(policy)
+
+    def place(problem: PlacementProblem) -> NDArray[np.uint8]:
+        placement = placer.greedy(problem)
+        return problem.repair(placement) if problem.evaluate(placement).infeasible[0] & ~np.uint8(4) else placement
+
+    return place
+
+
+def methods(policy: str, untrained: Path | None) -> list[Method]:
+    """All that is compared."""
+    found = [
+        Method("best single device", _best_single),
+        Method("HETERO's rule", lambda problem: simple(problem)[len(problem.devices)][1]),
+        Method("minimum cut", MinCut().place),
+        Method("pipeline", Pipeline().place),
+        Method("refinement from the best single", _refined_singles),
+        Method(ALONE, _greedy(policy)),
+        Method("policy, best of its candidates", HSDAGPlacer(policy, refined=0).place),
+        Method(REFINED, HSDAGPlacer(policy).place),
+    ]
+    if untrained is not None:
+        found += [
+            Method("untrained alone (greedy)", _greedy(untrained)),
+            Method("untrained + refinement", HSDAGPlacer(untrained).place),
+        ]
+    return found
+
+
+def untrained_policy(policy: str, folder: Path) -> Path | None:
+    """A policy folder of the same network with its first weights; None without torch."""
+    try:
+        import torch
+
+        from ov_hsdag.training.export import export, load
+        from ov_hsdag.training.network import HSDAGNetwork
+    except ImportError:
+        return None
+    torch.manual_seed(0)
+    export(HSDAGNetwork(load(PolicyFolder.load(policy).path).config), folder)
+    return folder
+
+
+def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, float], dict[str, float], float]:
+    """Scores in µs and CPU seconds by method, and the best of these and `best`."""
+    scores, seconds = {}, {}
+    for method in compared:
+        start = time.process_time()
+        placement = method.place(cell.problem)
+        seconds[method.name] = time.process_time() - start
+        scores[method.name] = float(cell.problem.scores(placement)[0])
+    # The same time for refinement alone as for everything that the policy does.
+    start = time.process_time()
+    name = "refinement alone, equal time"
+    starts = np.stack([placement for key, placement in simple(cell.problem) if key in cell.problem.devices])
+    placements, _ = refine(cell.problem, starts, max_moves=0, budget_ms=1e3 * seconds[REFINED])
+    seconds[name] = time.process_time() - start
+    scores[name] = float(cell.problem.scores(placements).min())
+    return scores, seconds, min(best, *scores.values())
+
+
+def gap(ratios: Sequence[float]) -> tuple[float, float, int]:
+    """(geometric mean, worst) of ratios, less 1, over feasible cells, and the number of infeasible ones."""
+    finite = np.array([ratio for ratio in ratios if np.isfinite(ratio)])
+    if not len(finite):
+        return np.inf, np.inf, len(ratios)
+    return float(np.exp(np.log(finite).mean()) - 1), float(finite.max() - 1), len(ratios) - len(finite)
+
+
+def groups_of(results: dict[str, Any]) -> dict[str, list[str]]:
+    """Cells by kind."""
+    kinds: dict[str, list[str]] = {
+        "two devices, latency, no limits": [],
+        "all others": [],
+        "  more devices, latency, no limits": [],
+        "  throughput, no limits": [],
+        "  memory limits": [],
+    }
+    for name, result in results.items():
+        objective, limits = name.split(" | ")[2:]
+        if result["exact"]:
+            kinds["two devices, latency, no limits"].append(name)
+            continue
+        kinds["all others"].append(name)
+        if limits == "limited":
+            kinds["  memory limits"].append(name)
+        else:
+            kinds["  more devices, latency, no limits" if objective == "latency" else "  throughput, no limits"].append(
+                name
+            )
+    return {kind: names for kind, names in kinds.items() if names}
+
+
+def show(results: dict[str, Any]) -> None:
+    """Prints gaps, worst cases and times."""
+    kinds = groups_of(results)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+    table = Table(title="gap to the best known: geometric mean (worst cell), infeasible cells")
+    table.add_column("method")
+    for kind, names in kinds.items():
+        table.add_column(f"{kind.strip()}\n{len(names)} cells", justify="right")
+    table.add_column("CPU ms\nmedian (most)", justify="right")
+    names = list(next(iter(results.values()))["ratio"])
+    for method in names:
+        row = []
+        for members in kinds.values():
+            mean, worst, lost = gap([results[name]["ratio"][method] for name in members])
+            row.append(f"{100 * mean:.2f}% ({100 * worst:.1f}%){f' {lost} inf.' if lost else ''}")
+        times = [1e3 * result["seconds"][method] for result in results.values()]
+        table.add_row(method, *row, f"{np.median(times):.1f} ({max(times):.0f})")
+    console.print(table)
+    for kind in ("two devices, latency, no limits", "all others"):
+        worst = sorted(kinds.get(kind, []), key=lambda name: -results[name]["ratio"][REFINED])[:5]
+        print(f"worst cells of {REFINED}, {kind}:")
+        for name in worst:
+            print(f"  {100 * (results[name]['ratio'][REFINED] - 1):6.2f}%  {name}")
+
+
+def missed(results: dict[str, Any]) -> list[str]:
+    """Floors that are not reached."""
+    kinds = groups_of(results)
+    everything = list(results)
+    found = []
+    for method, names, (mean_floor, worst_floor), what in (
+        (REFINED, kinds.get("two devices, latency, no limits", []), FLOOR_EXACT, "two devices, latency, no limits"),
+        (REFINED, kinds.get("all others", []), FLOOR_OTHER, "all others"),
+        (ALONE, everything, FLOOR_POLICY, "all cells"),
+    ):
+        if names:
+            mean, worst, lost = gap([results[name]["ratio"][method] for name in names])
+            if mean > mean_floor or worst > worst_floor or lost:
+                found.append(f"{method}, {what}: {100 * mean:.2f}% ({100 * worst:.1f}%), {lost} infeasible")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", default=DEFAULT, help="a policy's name or folder (default %(default)s)")
+    parser.add_argument("--models", nargs="+", default=MODELS, metavar="MODEL", help="held-out models of the zoo")
+    parser.add_argument("--sets", nargs="+", default=tuple(corpus.HELD_OUT_SETS), choices=corpus.HELD_OUT_SETS)
+    parser.add_argument("--corpus", type=Path, default=Path("corpus"), help="folder of graphs (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the long search")
+    parser.add_argument("--rounds", type=int, default=6, help="of the long search (default %(default)s)")
+    parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
+    parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
+    parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")
+    arguments = parser.parse_args()
+    known = json.loads(arguments.known.read_text()) if arguments.known.exists() else {}
+    results: dict[str, Any] = {}
+    try:
+        every = list(cells(arguments.corpus, arguments.models, arguments.sets))
+        with tempfile.TemporaryDirectory() as folder:
+            compared = []
+            if not arguments.search_only:
+                compared = methods(arguments.policy, untrained_policy(arguments.policy, Path(folder) / "untrained"))
+                for method in compared:
+                    method.place(every[0].problem)  # plugins are loaded and models compiled before the clock runs
+            for cell in track(every, console=Console(stderr=True), disable=not sys.stderr.isatty()):
+                best = best_known(cell, known, arguments.seed, arguments.rounds)
+                write_json(arguments.known, known)
+                if not compared:
+                    continue
+                scores, seconds, best = measure(cell, compared, best)
+                if not np.isfinite(best):
+                    print(f"left out, nothing feasible is known: {cell.name}", file=sys.stderr)
+                    continue
+                results[cell.name] = {
+                    "exact": cell.exact,
+                    "best_us": best,
+                    "ratio": {name: score / best for name, score in scores.items()},
+                    "seconds": seconds,
+                }
+    except UserError as error:
+        parser.error(str(error))
+    if not results:
+        return 0
+    show(results)
+    if arguments.output:
+        plain = {
+            n: {**r, "ratio": {k: v if np.isfinite(v) else None for k, v in r["ratio"].items()}}
+            for n, r in results.items()
+        }
+        write_json(arguments.output, plain)
+    floors = missed(results)
+    for line in floors:
+        print(f"missed: {line}")
+    return 1 if floors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include "additive.hpp"
+#include "features.hpp"
+#include "graph.hpp"
+#include "parse.hpp"
+#include "refine.hpp"
+#include "simulate.hpp"
+#include "tests.hpp"
+
+namespace {
+
+using namespace ov_hsdag;
+
+bool close(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max({1.0, std::abs(a), std::abs(b)}); }
+
+Graph random_graph(std::mt19937& random, std::int32_t nodes) {
+    std::vector<NodeKind> kinds{NodeKind::kParameter};
+    std::vector<std::int32_t> input_ptr{0, 0}, inputs, output_ptr{0, 1};
+    for (std::int32_t node = 1; node < nodes; ++node) {
+        const bool last = node == nodes - 1;
+        kinds.push_back(last ? NodeKind::kResult : random() % 8 == 0 ? NodeKind::kConstant : NodeKind::kOp);
+        const std::uint32_t feeds = kinds.back() == NodeKind::kConstant ? 0 : last ? 1 : 1 + random() % 3;
+        const auto ports = static_cast<std::uint32_t>(output_ptr.back());
+        for (std::uint32_t i = 0; i < feeds; ++i) inputs.push_back(static_cast<std::int32_t>(random() % ports));
+        input_ptr.push_back(static_cast<std::int32_t>(inputs.size()));
+        output_ptr.push_back(output_ptr.back() + (last ? 0 : 1 + static_cast<std::int32_t>(random() % 2)));
+    }
+    std::vector<std::int64_t> bytes(static_cast<std::size_t>(output_ptr.back()));
+    for (auto& size : bytes) size = 1 + static_cast<std::int64_t>(random() % 50);
+    std::vector<std::int64_t> weights(kinds.size());
+    for (auto& weight : weights) weight = static_cast<std::int64_t>(random() % 20);
+    return {kinds, input_ptr, inputs, output_ptr, bytes, weights};
+}
+
+Costs random_costs(std::mt19937& random, const Graph& graph, std::int32_t devices, double submodel_us) {
+    Costs costs;
+    costs.devices = devices;
+    const auto count = static_cast<std::size_t>(devices);
+    const auto nodes = static_cast<std::size_t>(graph.nodes());
+    for (std::size_t i = 0; i < nodes * count; ++i) costs.node_us.push_back(static_cast<double>(random() % 30));
+    costs.supported.assign(nodes * count, 1);
+    for (std::size_t i = 0; i < count * count; ++i) {
+        costs.transfer_us.push_back(static_cast<double>(random() % 10));
+        costs.transfer_us_per_byte.push_back(static_cast<double>(random() % 3));
+    }
+    costs.submodel_us.assign(count, submodel_us);
+    costs.memory_limit.assign(count, -1);
+    costs.group.resize(nodes);
+    std::iota(costs.group.begin(), costs.group.end(), 0);
+    return costs;
+}
+
+std::vector<std::uint8_t> random_placement(std::mt19937& random, std::int32_t items, std::int32_t devices) {
+    std::vector<std::uint8_t> placement(static_cast<std::size_t>(items));
+    for (auto& d : placement) d = static_cast<std::uint8_t>(random() % static_cast<std::uint32_t>(devices));
+    return placement;
+}
+
+// Without submodel costs nothing is left out of the sum; and what is kept up to date equals what is counted anew.
+void test_additive_state() {
+    std::mt19937 random(3);
+    for (int round = 0; round < 60; ++round) {
+        const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 40));
+        const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
+        Costs costs = random_costs(random, graph, devices, 0.0);
+        if (round % 3 == 0) costs.memory_limit[0] = 40;
+        const AdditiveModel model(graph, costs, costs.group);
+        Simulator simulator(graph, costs, SplitRule::kScc);
+        const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
+        const std::vector<double> surcharge(static_cast<std::size_t>(devices), 2.5);
+        for (const bool throughput : {false, true}) {
+            AdditiveState state(model, throughput);
+            AdditiveState anew(model, throughput);
+            auto placement = random_placement(random, model.items, devices);
+            state.reset(placement.data(), none, none);
+            const Evaluation& evaluation = simulator.evaluate(placement.data());
+            if (costs.memory_limit[0] < 0) {
+                CHECK(close(state.us(), throughput ? evaluation.period_us : evaluation.latency_us));
+            }
+
+            state.reset(placement.data(), surcharge, none);
+            state.sharpen(3);
+            const double start = state.score();
+            state.begin_pass();
+            std::vector<std::uint8_t> moved(placement.size(), 0);
+            for (std::int32_t step = 0; step < model.items; ++step) {
+                const AdditiveState::Move best = state.best_move();
+                CHECK(best.item >= 0 && moved[best.item] == 0);
+                // No other move is better.
+                for (std::int32_t item = 0; item < model.items; ++item) {
+                    if (moved[item] != 0 || step > 3) continue;
+                    for (std::uint8_t d = 0; d < devices; ++d) {
+                        const std::uint8_t from = state.device(item);
+                        if (from == d) continue;
+                        state.move(item, d);
+                        CHECK(best.score <= state.score() * (1 + 1e-9) + 1e-9);
+                        state.move(item, from);
+                    }
+                }
+                state.move_in_pass(best.item, best.device);
+                moved[best.item] = 1;
+                CHECK(close(state.score(), best.score));
+            }
+            CHECK(state.best_move().item < 0);
+            anew.reset(state.placement().data(), surcharge, none);
+            CHECK(close(anew.us(), state.us()));
+            for (std::int32_t item = 0; item < model.items; ++item) state.move(item, placement[item]);
+            CHECK(close(state.score(), start));
+        }
+    }
+}
+
+void test_refinement_keeps_its_promises() {
+    std::mt19937 random(5);
+    for (int round = 0; round < 25; ++round) {
+        const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 50));
+        const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
+        Costs costs = random_costs(random, graph, devices, 7.0);
+        for (auto& supported : costs.supported) supported = random() % 8 != 0 ? 1 : 0;
+        for (std::size_t node = 0; node < static_cast<std::size_t>(graph.nodes()); ++node) {
+            costs.supported[node * static_cast<std::size_t>(devices)] = 1;
+        }
+        std::vector<std::int32_t> coarse(static_cast<std::size_t>(graph.nodes()));
+        for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 2);
+        const SplitRule rule = round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
+        const Refiner refiner(graph, costs, rule, coarse);
+        const auto batch = random_placement(random, 3 * graph.nodes(), devices);
+        Simulator simulator(graph, costs, rule);
+        RefineOptions options;
+        options.throughput = round % 3 == 0;
+        options.max_moves = round % 5 == 0 ? 0 : 3000;
+        const Refined refined = refiner.refine(batch, options);
+        options.threads = 3;
+        const Refined again = refiner.refine(batch, options);
+        CHECK(again.placements == refined.placements);
+        CHECK(again.scores == refined.scores);
+        const auto score_of = [&](const std::uint8_t* placement) {
+            const Evaluation& e = simulator.evaluate(placement);
+            if (e.infeasible != 0) return std::numeric_limits<double>::infinity();
+            return options.throughput ? e.period_us : e.latency_us;
+        };
+        for (std::size_t i = 0; i < 3; ++i) {
+            const std::size_t at = i * static_cast<std::size_t>(graph.nodes());
+            CHECK(refined.scores[i] == score_of(refined.placements.data() + at));
+            CHECK(refined.scores[i] <= score_of(batch.data() + at));
+        }
+    }
+}
+
+void test_structure_of_a_path() {
+    constexpr std::int32_t kNodes = 9;
+    std::vector<std::int32_t> source(kNodes - 1), target(kNodes - 1);
+    std::iota(source.begin(), source.end(), 0);
+    std::iota(target.begin(), target.end(), 1);
+    const StructureFeatures found = structure_features(kNodes, source, target, {});
+    for (std::int32_t node = 0; node < kNodes; ++node) {
+        CHECK(found.position[node] == node && found.depth[node] == node && found.height[node] == kNodes - 1 - node);
+        CHECK(found.in_degree[node] == (node > 0) && found.out_degree[node] == (node < kNodes - 1));
+        // `node` nodes lead here, at distances 1 … node.
+        const double expected = node == 0 ? 0.0 : 2.0 / (node + 1) * node / (kNodes - 1);
+        CHECK(close(found.closeness[node], expected));
+    }
+    // log(1 + r) over log r, the same from both ends.
+    CHECK(close(found.fractal_dimension[0], found.fractal_dimension[kNodes - 1]));
+    CHECK(found.fractal_dimension[0] > 0.6 && found.fractal_dimension[0] < 1.0);
+    CHECK(found.share_error == 0);
+}
+
+void test_sampled_structure_of_small_balls_is_exact() {
+    std::mt19937 random(11);
+    constexpr std::int32_t kNodes = 400;
+    // Many small parts: every ball is counted in full, whatever is drawn.
+    std::vector<std::int32_t> source, target;
+    for (std::int32_t node = 0; node < kNodes; ++node) {
+        if (node % 20 != 19) {
+            source.push_back(node);
+            target.push_back(node + 1 +
+                             static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(19 - node % 20)));
+        }
+    }
+    StructureOptions options;
+    const StructureFeatures exact = structure_features(kNodes, source, target, options);
+    options.exact_nodes = 0;
+    options.samples = 10;
+    options.threads = 2;
+    const StructureFeatures sampled = structure_features(kNodes, source, target, options);
+    CHECK(sampled.share_error > 0);
+    CHECK(sampled.closeness == exact.closeness);
+    CHECK(sampled.fractal_dimension == exact.fractal_dimension);
+}
+
+void test_parsing_of_a_ring() {
+    const std::vector<std::int32_t> source{0, 1, 2, 3}, target{1, 2, 3, 0};
+    const std::vector<float> score{1, 1, 1, 1};
+    const Parse all = parse(4, source, target, score, 3, 1);
+    CHECK(all.clusters == 1);
+    CHECK(std::count(all.dominant.begin(), all.dominant.end(), 1) == 3);
+    const Parse two = parse(4, source, target, score, 3, 2);
+    CHECK(two.clusters == 2);
+    CHECK((two.cluster == std::vector<std::int32_t>{0, 0, 0, 1}));
+    bool refused = false;
+    try {
+        parse(4, source, target, std::vector<float>{1, 1, 1, std::nanf("")}, 1, 1);
+    } catch (const std::invalid_argument&) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
+}  // namespace
+
+void test_policy() {
+    test_additive_state();
+    test_refinement_keeps_its_promises();
+    test_structure_of_a_path();
+    test_sampled_structure_of_small_balls_is_exact();
+    test_parsing_of_a_ring();
+}

@@ -1,0 +1,73 @@
+"""Types of the native core (cpp_ext/bindings.cpp, cpp_ext/bindings_policy.cpp)."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+class Graph:
+    def __init__(
+        self,
+        kind: NDArray[np.uint8],
+        input_ptr: NDArray[np.int32],
+        input_output: NDArray[np.int32],
+        output_ptr: NDArray[np.int32],
+        output_bytes: NDArray[np.int64],
+        weight_bytes: NDArray[np.int64],
+    ) -> None: ...
+
+class Simulator:
+    def __init__(
+        self,
+        graph: Graph,
+        node_us: NDArray[np.float64],
+        supported: NDArray[np.bool_],
+        transfer_us: NDArray[np.float64],
+        transfer_us_per_byte: NDArray[np.float64],
+        submodel_us: NDArray[np.float64],
+        memory_limit: NDArray[np.int64],
+        group: NDArray[np.int32],
+        bonds: NDArray[np.int32],
+        rule: int,
+    ) -> None: ...
+    def evaluate(self, placements: NDArray[np.uint8], threads: int = 1) -> dict[str, NDArray[Any]]: ...
+
+class Refiner:
+    def __init__(
+        self,
+        graph: Graph,
+        node_us: NDArray[np.float64],
+        supported: NDArray[np.bool_],
+        transfer_us: NDArray[np.float64],
+        transfer_us_per_byte: NDArray[np.float64],
+        submodel_us: NDArray[np.float64],
+        memory_limit: NDArray[np.int64],
+        group: NDArray[np.int32],
+        bonds: NDArray[np.int32],
+        rule: int,
+        coarse: NDArray[np.int32],
+    ) -> None: ...
+    def refine(
+        self,
+        placements: NDArray[np.uint8],
+        throughput: bool,
+        max_moves: int = 0,
+        budget_ms: float = 0.0,
+        threads: int = 1,
+        seed: int = 0,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]: ...
+
+def split(graph: Graph, device: NDArray[np.uint8], rule: int) -> dict[str, Any]: ...
+def merge_groups(nodes: int, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]: ...
+def colocate_chains(graph: Graph, group: NDArray[np.int32], label: NDArray[np.int64]) -> NDArray[np.int32]: ...
+def structure_features(
+    nodes: int,
+    edge_index: NDArray[np.int64],
+    exact_nodes: int = 5000,
+    samples: int = 512,
+    seed: int = 0,
+    threads: int = 1,
+) -> dict[str, Any]: ...
+def parse(
+    nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]: ...

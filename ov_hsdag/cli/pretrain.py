@@ -1,0 +1,125 @@
+"""`ov-hsdag pretrain`: train a policy on the simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.progress import Progress
+
+Folder = Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder of the run, and of its policy.")]
+CorpusFolder = Annotated[
+    Path | None,
+    typer.Option("--corpus", metavar="DIR", help="Graphs to train on; made from the model zoo where it is empty."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the run (default 0).")]
+Problems = Annotated[int | None, typer.Option("--problems", min=1, help="Training problems that are drawn.")]
+Validation = Annotated[int | None, typer.Option("--validation", min=1, help="Problems that only measure.")]
+Imitation = Annotated[
+    int | None, typer.Option("--imitation-steps", min=0, help="Steps that imitate searched placements.")
+]
+Reinforce = Annotated[int | None, typer.Option("--reinforce-steps", min=0, help="Steps of REINFORCE after those.")]
+Clip = Annotated[float | None, typer.Option("--ppo-clip", min=0.0, help="PPO with this ε and 3 epochs for REINFORCE.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
+Checkpoint = Annotated[float, typer.Option("--checkpoint-minutes", min=0.0, help="Time between checkpoints.")]
+
+
+def pretrain(
+    output: Folder,
+    corpus: CorpusFolder = None,
+    resume: Resume = False,
+    seed: Seed = None,
+    problems: Problems = None,
+    validation: Validation = None,
+    imitation_steps: Imitation = None,
+    reinforce_steps: Reinforce = None,
+    ppo_clip: Clip = None,
+    threads: Threads = 1,
+    checkpoint_minutes: Checkpoint = 2.0,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
+) -> None:
+    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`."""
+    given: dict[str, Any] = {
+        "seed": seed,
+        "problems": problems,
+        "validation": validation,
+        "imitation_steps": imitation_steps,
+        "reinforce_steps": reinforce_steps,
+        "clip": ppo_clip,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if resume and given:
+        raise UserError(f"--resume continues a run with its own settings: leave out {_options(given)}")
+    if ppo_clip is not None:
+        given["epochs"] = 3
+    try:
+        import torch
+
+        from ov_hsdag.training.pretrain import Settings
+        from ov_hsdag.training.pretrain import pretrain as run
+    except ImportError as error:
+        raise UserError(f"training needs torch and more ({error}): pip install ov-hsdag[train]") from error
+    from ov_hsdag.training.corpus import make
+
+    torch.set_num_threads(threads)
+    if ppo_clip is not None:
+        given["epochs"] = 3
+    settings = None if resume else Settings(**given)
+    folder = corpus or output / "corpus"
+    with console.result(as_json) as show:
+        if not resume and not any(folder.glob("*/*.npz")):
+            console.message(f"making the corpus in {folder} (models are converted once)")
+            make(folder, report=console.message)
+        with _bar() as bar:
+            record = run(output, folder, settings, checkpoint_seconds=60 * checkpoint_minutes, report=_reporter(bar))
+        final = record["history"][-1] if record["history"] else {}
+        show(record, text=f"{record['step']} steps in {record['seconds'] / 60:.1f} minutes, {_figures(final)}")
+
+
+def _options(given: Mapping[str, Any]) -> str:
+    return ", ".join("--ppo-clip" if name == "clip" else f"--{name.replace('_', '-')}" for name in given)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    stderr = Console(stderr=True)
+    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
+
+
+def _reporter(bar: Progress) -> Callable[[int, int, dict[str, float]], None]:
+    """Moves the bar; where there is none, a line for each validation."""
+    task = bar.add_task("", total=None)
+
+    def report(step: int, steps: int, scalars: dict[str, float]) -> None:
+        validated = "validation/gap" in scalars
+        if validated:
+            text = _figures({name.removeprefix("validation/"): value for name, value in scalars.items()})
+            bar.update(task, description=text)
+            if bar.disable:
+                console.message(f"step {step} of {steps}: {text}")
+        bar.update(task, completed=step, total=steps)
+
+    return report
+
+
+def _figures(values: Mapping[str, float]) -> str:
+    if "gap" not in values:
+        return "not validated"
+    return (
+        f"gap to searched placements {100 * values['gap']:.1f}%,"
+        f" within 3% in {100 * values['within_3']:.0f}% of problems, {100 * values['infeasible']:.0f}% infeasible"
+    )

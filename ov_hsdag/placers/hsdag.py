@@ -1,0 +1,226 @@
+"""HSDAG, the learned policy: features → encoder → parsing → placer → candidates → simulator → refinement → best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from os import PathLike, cpu_count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.errors import UserError
+from ov_hsdag.features import PolicyInput, policy_input
+from ov_hsdag.placers.checkpoint import PolicyFolder
+from ov_hsdag.placers.pipeline import topological_groups
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.problem import PlacementProblem
+
+# What is added to one device's logits to lean a greedy placement towards it or away from it.
+_LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
+
+_TEMPERATURES = (0.5, 1.0, 2.0)
+
+_CUTS = 64
+
+# Coarse groups; above, placing each for itself takes long and scatters submodels.
+_LARGE = 4000
+
+# Nodes that the simulator may walk for all proposals together (but so many proposals at least): the best by a rough
+# estimate are simulated. Thousands of scattered groups make thousands of submodels, which take seconds to tell apart.
+_SIMULATED_NODES = 200_000
+_SIMULATED = 8
+
+# Bit of `Evaluation.infeasible`.
+_OVER_MEMORY = np.uint8(4)
+
+
+@dataclass(frozen=True)
+class HSDAGPlacer:
+    """The best of what the policy proposes, refined.
+
+    Attributes:
+        policy: a policy's name or folder; the shipped one by default.
+        levels: how often parsing merges clusters, an entry for each clustering that is placed (0: every coarse group
+            for itself). None: as trained and, unless the graph is large, not at all.
+        samples: sampled placements for each clustering and temperature.
+        refined: how many of the best candidates are refined; 0 leaves the policy alone.
+        seed: of the samples and the refinement; the same problem always gets the same placement.
+    """
+
+    policy: str | PathLike[str] | None = None
+    levels: tuple[int, ...] | None = None
+    samples: int = 8
+    refined: int = 4
+    seed: int = 0
+    name: str = "hsdag"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`.
+
+        Raises:
+            UserError: a policy folder that cannot be used, or a policy for another number of devices.
+        """
+        threads = cpu_count() or 1
+        kept = max(self.refined, 1)
+        candidates = _ranked(problem, self.propose(problem), threads)[:kept]
+        if problem.evaluate(candidates[0]).infeasible[0]:
+            candidates = np.concatenate([candidates, _splits(problem)])
+            repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
+            candidates = _ranked(problem, np.stack(repaired), threads)
+        if not self.refined:
+            return candidates[0]
+        refined, scores = refine(problem, candidates, threads=threads, seed=self.seed)
+        return refined[int(scores.argmin())]
+
+    def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The policy's first choice as it is, uint8 [groups]: nothing else is tried, and it may be infeasible."""
+        reading = self._read(problem)
+        cluster = self._clusterings(reading)[0]
+        logits = reading.logits(cluster)
+        return expand(lean(logits, ()), logits, cluster[reading.x.coarse], problem.group_supported)[0]
+
+    def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
+        reading = self._read(problem)
+        generator = np.random.default_rng(self.seed)
+        found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
+        for cluster in self._clusterings(reading):
+            logits = reading.logits(cluster)
+            choices = np.concatenate([lean(logits), sample(logits, self.samples, generator)])
+            found.append(expand(choices, logits, cluster[reading.x.coarse], problem.group_supported))
+        return _distinct(np.concatenate(found))
+
+    def _read(self, problem: PlacementProblem) -> _Reading:
+        policy = PolicyFolder.load(self.policy)
+        if policy.devices not in (None, len(problem.devices)):
+            raise UserError(
+                f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
+                " choose another policy"
+            )
+        x = policy_input(problem, policy.features, threads=cpu_count() or 1)
+        return _Reading(policy, x, *policy.encode(x))
+
+    def _clusterings(self, reading: _Reading) -> list[NDArray[np.int32]]:
+        policy, x = reading.policy, reading.x
+        nodes = len(x.node_x)
+        found: list[NDArray[np.int32]] = []
+        for levels in self.levels or ((policy.levels, 0) if nodes <= _LARGE else (policy.levels,)):
+            cluster = np.arange(nodes, dtype=np.int32)
+            if levels:
+                cluster, _ = _native.parse(nodes, x.edge_index, reading.edge_score, levels, policy.min_clusters)
+            if not any(np.array_equal(cluster, other) for other in found):
+                found.append(cluster)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """What the policy's encoder makes of a problem: h [n, H], edge_score [e]."""
+
+    policy: PolicyFolder
+    x: PolicyInput
+    h: NDArray[np.float32]
+    edge_score: NDArray[np.float32]
+
+    def logits(self, cluster: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self.policy.place(self.x, self.h, self.edge_score, cluster)
+
+
+def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:
+    """The greedy choice, then greedy choices that lean to or from each device in turn.
+
+    A policy that is right about which clusters gain most from a device, but not about how many should have it (as under
+    memory limits, or where work is balanced), is right for one of the leanings.
+
+    Args:
+        logits: float32 [c, D].
+        leanings: what is added to a device's logits.
+
+    Returns:
+        uint8 [1 + D * leanings, c].
+    """
+    devices = logits.shape[1]
+    added = np.asarray(leanings, np.float32)[:, None, None] * np.eye(devices, dtype=np.float32)
+    added = np.concatenate([np.zeros((1, devices), np.float32), added.reshape(-1, devices)])
+    return (logits + added[:, None, :]).argmax(2).astype(np.uint8)
+
+
+def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Choices drawn from the softmax of logits / temperature, `count` for each temperature: uint8 [draws, c]."""
+    noise = generator.gumbel(size=(len(_TEMPERATURES), count, *logits.shape)).astype(np.float32)
+    scale = 1 / np.asarray(_TEMPERATURES, np.float32)[:, None, None, None]
+    # The maximum of logits with Gumbel noise is a draw from their softmax.
+    return (logits * scale + noise).argmax(3).reshape(-1, len(logits)).astype(np.uint8)
+
+
+def expand(
+    choices: NDArray[np.uint8],
+    logits: NDArray[np.float32],
+    cluster: NDArray[np.integer],
+    supported: NDArray[np.bool_],
+) -> NDArray[np.uint8]:
+    """Devices of clusters as devices of groups; a group that its cluster's device does not support takes the next best.
+
+    Args:
+        choices: uint8 [batch, c].
+        logits: float32 [c, D].
+        cluster: cluster of each group [groups].
+        supported: bool [groups, D].
+
+    Returns:
+        uint8 [batch, groups].
+    """
+    placements = choices[:, cluster]
+    instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
+    return np.where(supported[np.arange(len(cluster)), placements], placements, instead)
+
+
+def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """The topological order cut in two, for each two devices: feasible where few other placements are."""
+    order = topological_groups(problem)
+    place = np.empty(problem.group_count, np.int64)
+    place[order] = np.arange(problem.group_count)
+    cuts = np.unique(np.linspace(0, problem.group_count, _CUTS + 2, dtype=np.int64)[1:-1])
+    found = [
+        np.where(problem.group_supported[:, device], device, problem.group_supported.argmax(axis=1))
+        for device in range(len(problem.devices))
+    ]
+    pairs = permutations(range(len(problem.devices)), 2)
+    return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
+
+
+def _ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: int) -> NDArray[np.uint8]:
+    """Best first; then those that only lack memory, the least first, which refinement may bring within the limits."""
+    most = max(_SIMULATED, _SIMULATED_NODES // problem.graph.nodes)
+    if len(placements) > most:
+        # Single devices come first, and what is returned must not be worse than they are.
+        promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
+        placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
+    result = problem.evaluate(placements, threads)
+    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
+    excess = np.maximum(result.memory_bytes - limits, 0).sum(axis=1)
+    return placements[np.lexsort((excess, result.infeasible & ~_OVER_MEMORY, result.score(problem.objective)))]
+
+
+def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The objective if each consumer of a tensor paid for its transfer and were a submodel, µs, float64 [batch]."""
+    busy = np.zeros((len(placements), len(problem.devices)))
+    for device in range(len(problem.devices)):
+        busy[:, device] = np.where(placements == device, problem.group_us[:, device], 0.0).sum(axis=1)
+    tensors = problem.tensors
+    of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+    start, end = placements[:, tensors.source[of_consumer]], placements[:, tensors.consumers]
+    fixed = problem.transfer_us + problem.submodel_us
+    us = fixed[start, end] + problem.transfer_us_per_byte[start, end] * tensors.bytes[of_consumer]
+    transfers = np.where(start == end, 0.0, us).sum(axis=1)
+    if problem.objective == "latency":
+        return busy.sum(axis=1) + transfers
+    return busy.max(axis=1) + transfers / len(problem.devices)
+
+
+def _distinct(placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    first = {row.tobytes(): number for number, row in reversed(list(enumerate(placements)))}
+    return placements[sorted(first.values())]

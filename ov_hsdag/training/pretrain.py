@@ -1,0 +1,441 @@
+"""Pretraining of the HSDAG policy: imitation of searched placements, then REINFORCE on the simulator.
+
+Reads from top to bottom: settings, problems, checkpoint, the loop. A run is a function of its settings: batches and
+problems follow from the seed and the step, what else is random has a generator whose state is in the checkpoint. So a
+run that was killed and resumed ends with the same weights as one that was not.
+
+In the output folder: checkpoint.safetensors (weights, optimiser, generators, history; replaced as a whole), TensorBoard
+files, and in the end record.json and the policy folder policy/.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch.utils.tensorboard import SummaryWriter
+
+from ov_hsdag.errors import UserError
+from ov_hsdag.features import policy_input
+from ov_hsdag.files import atomic_file, write_json
+from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.corpus import Corpus
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.rollout import (
+    Batch,
+    Example,
+    edge_loss,
+    greedy_scores,
+    imitation_loss,
+    reinforce_loss,
+    run_policy,
+    sample,
+)
+from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
+
+CHECKPOINT = "checkpoint.safetensors"
+FORMAT = "1"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a run, all of it.
+
+    Attributes:
+        seed: of problems, initial weights, batches and samples.
+        problems: training problems that are drawn; most of those with a single device for an answer are left out.
+        first_problems: those that the first step draws from; all of them are in play when imitation ends.
+        validation: problems that only measure, drawn from the same distribution.
+        levels: of parsing; each step takes one of them, as placing tries several.
+        imitation_steps: steps that imitate searched placements.
+        reinforce_steps: steps of REINFORCE after those.
+        batch: problems in a step.
+        samples: placements of each problem in a step of REINFORCE.
+        learning_rate: of imitation; falls to a tenth along a cosine.
+        reinforce_rate: learning rate of REINFORCE, likewise.
+        warmup: steps in which the learning rate rises from 0.
+        entropy: weight of the entropy bonus.
+        imitation: weight of imitation in steps of REINFORCE.
+        edges: weight of imitation by edge scores, in both.
+        clip: ε of PPO; None: plain REINFORCE.
+        epochs: updates from the same samples (PPO).
+        gradient: largest norm of the gradient.
+        baseline: how fast a problem's moving mean reward follows.
+        config: fields of `HSDAGConfig` that differ from `HSDAGConfig.base`.
+        validate_every: steps between validations.
+        max_coarse: larger graphs are left out.
+    """
+
+    seed: int = 0
+    problems: int = 2048
+    first_problems: int = 1024
+    validation: int = 128
+    levels: tuple[int, ...] = (0, 1, 1, 2)
+    imitation_steps: int = 4000
+    reinforce_steps: int = 1500
+    batch: int = 16
+    samples: int = 16
+    learning_rate: float = 1e-3
+    reinforce_rate: float = 3e-4
+    warmup: int = 100
+    entropy: float = 0.003
+    imitation: float = 0.2
+    edges: float = 0.5
+    clip: float | None = None
+    epochs: int = 1
+    gradient: float = 1.0
+    baseline: float = 0.3
+    config: dict[str, Any] = field(default_factory=lambda: {"hidden": 64, "layers": 3, "context": 2})
+    validate_every: int = 400
+    max_coarse: int = corpora.MAX_COARSE
+
+    @property
+    def steps(self) -> int:
+        """All steps."""
+        return self.imitation_steps + self.reinforce_steps
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step."""
+        imitating = step < self.imitation_steps
+        start, length = (0, self.imitation_steps) if imitating else (self.imitation_steps, self.reinforce_steps)
+        top = self.learning_rate if imitating else self.reinforce_rate
+        share = (step - start) / max(length, 1)
+        rise = min(1.0, (step - start + 1) / max(self.warmup, 1))
+        return top * rise * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Settings:
+        """Raises UserError for settings that this version does not know."""
+        unknown = sorted(set(values) - {item.name for item in fields(cls)})
+        if unknown:
+            raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
+        return cls(**{**values, "levels": tuple(values["levels"])})
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+class Pool:
+    """Training problems of a corpus with their searched placements, each computed when it is first asked for."""
+
+    def __init__(self, corpus: Corpus, targets: Targets, first_shard: int, config: HSDAGConfig) -> None:
+        self._corpus = corpus
+        self._targets = targets
+        self._next = first_shard
+        self._features = config.features
+        self._problems: list[tuple[int, Target]] = []
+        self._count: dict[int, int] = {0: 0}
+        self._examples: dict[int, Example] = {}
+
+    def count(self, shards: int) -> int:
+        """How many problems worth learning the first `shards` shards hold."""
+        while len(self._count) <= shards:
+            first = self._next * SHARD
+            for number, target in enumerate(self._targets.shard(self._next), start=first):
+                if worth_learning(target, number):
+                    self._problems.append((number, target))
+            self._next += 1
+            self._count[len(self._count)] = len(self._problems)
+        return self._count[shards]
+
+    def __getitem__(self, index: int) -> Example:
+        if index not in self._examples:
+            number, target = self._problems[index]
+            problem = self._corpus.draw(number)
+            assert problem is not None
+            x = policy_input(problem, self._features)
+            self._examples[index] = Example.of(problem, x, target.placement, target.score, target.reference)
+        return self._examples[index]
+
+
+def shards_at(settings: Settings, step: int) -> int:
+    """Shards of problems that a step draws from: ever more until imitation ends, so that searching takes its turn."""
+    share = min(1.0, step / max(settings.imitation_steps, 1))
+    return max(1, math.ceil((settings.first_problems + share * (settings.problems - settings.first_problems)) / SHARD))
+
+
+def batch_indices(settings: Settings, pool: Pool, step: int) -> NDArray[np.int64]:
+    """The problems of a step, drawn from its number."""
+    available = pool.count(shards_at(settings, step))
+    generator = np.random.default_rng([settings.seed, 1, step])
+    return generator.permutation(available)[: settings.batch]
+
+
+def levels_at(settings: Settings, step: int) -> int:
+    """How often a step's parsing merges."""
+    return int(np.random.default_rng([settings.seed, 2, step]).choice(settings.levels))
+
+
+# --- checkpoint -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """Everything that a run carries from step to step."""
+
+    network: HSDAGNetwork
+    optimizer: torch.optim.Adam
+    generator: torch.Generator
+    baselines: NDArray[np.float64]
+    step: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def save_checkpoint(path: Path, state: State, settings: Settings, fingerprint: str) -> None:
+    """Writes the state as one file, whole or not at all."""
+    tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
+    for number, values in state.optimizer.state_dict()["state"].items():
+        tensors |= {f"adam.{number}.{name}": value for name, value in values.items()}
+    tensors["generator"] = state.generator.get_state()
+    tensors["generator.torch"] = torch.get_rng_state()
+    tensors["baselines"] = torch.from_numpy(state.baselines)
+    metadata = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "settings": asdict(settings),
+        "network": state.network.config.to_dict(),
+        "step": state.step,
+        "seconds": state.seconds,
+        "history": state.history,
+    }
+    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"run": json.dumps(metadata)})
+    with atomic_file(path, "wb") as file:
+        file.write(data)
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of its run. Raises UserError where the file is none."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = json.loads((file.metadata() or {})["run"])
+        if metadata["format"] != FORMAT:
+            raise UserError(f"checkpoint '{path}' has format {metadata['format']}, expected {FORMAT}")
+    except FileNotFoundError as error:
+        raise UserError(f"there is no run to resume: '{path}' is missing") from error
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise UserError(f"'{path}' is not a checkpoint of a run: {error}") from error
+    return dict(metadata)
+
+
+def load_checkpoint(path: Path, state: State, fingerprint: str) -> None:
+    """Puts `state` where the checkpoint is. Raises UserError where it does not belong to these settings."""
+    metadata = read_metadata(path)
+    if metadata["fingerprint"] != fingerprint:
+        raise UserError(f"'{path}' belongs to another corpus: resume with the one that the run began with")
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
+    try:
+        network = {name[8:]: tensor for name, tensor in tensors.items() if name.startswith("network.")}
+        state.network.load_state_dict(network)
+    except RuntimeError as error:
+        raise UserError(f"'{path}' has another network than this version makes: {error}") from error
+    optimizer = state.optimizer.state_dict()
+    for name, tensor in tensors.items():
+        if name.startswith("adam."):
+            _, number, key = name.split(".")
+            optimizer["state"].setdefault(int(number), {})[key] = tensor
+    state.optimizer.load_state_dict(optimizer)
+    state.generator.set_state(tensors["generator"])
+    torch.set_rng_state(tensors["generator.torch"])
+    state.baselines = tensors["baselines"].numpy().copy()
+    state.step, state.seconds, state.history = metadata["step"], metadata["seconds"], metadata["history"]
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+def validate(network: HSDAGNetwork, pool: Pool, count: int, batch: int) -> dict[str, float]:
+    """How far greedy placements are from searched ones.
+
+    Returns:
+        gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%;
+        infeasible: share; imitation: the loss.
+    """
+    ratios, losses = [], []
+    for first in range(0, count, batch):
+        examples = Batch.of([pool[index] for index in range(first, min(first + batch, count))])
+        with torch.no_grad():
+            losses.append(float(imitation_loss(run_policy(network, examples), examples)) * len(examples.examples))
+        targets = np.array([example.target_score for example in examples.examples])
+        ratios.append(greedy_scores(network, examples) / targets)
+    ratio = np.concatenate(ratios)
+    feasible = np.isfinite(ratio)
+    return {
+        "gap": float(np.exp(np.log(ratio[feasible]).mean()) - 1) if feasible.any() else math.inf,
+        "within_3": float((ratio <= 1.03).mean()),
+        "infeasible": float((~feasible).mean()),
+        "imitation": sum(losses) / len(ratio),
+    }
+
+
+def update(state: State, settings: Settings, examples: Batch, indices: NDArray[np.int64]) -> dict[str, float]:
+    """One step: gradients, clipped, applied. Returns its scalars."""
+    for group in state.optimizer.param_groups:
+        group["lr"] = settings.rate(state.step)
+    policy = run_policy(state.network, examples, levels=levels_at(settings, state.step))
+    scalars = {}
+    if state.step < settings.imitation_steps:
+        imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
+        loss = imitation + settings.edges * edges
+        scalars["losses/gradient"] = _apply(state, loss, settings.gradient)
+    else:
+        rollouts = sample(policy, examples, settings.samples, state.generator, state.baselines[indices])
+        for epoch in range(settings.epochs):
+            if epoch:
+                policy = run_policy(state.network, examples, rollouts.cluster)
+            reinforce = reinforce_loss(policy, examples, rollouts, settings.clip)
+            imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
+            imitate = imitation + settings.edges * edges
+            loss = reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
+            scalars["losses/gradient"] = _apply(state, loss, settings.gradient)
+        mean, old = rollouts.rewards.mean(axis=0), state.baselines[indices]
+        state.baselines[indices] = np.where(np.isnan(old), mean, old + settings.baseline * (mean - old))
+        scalars["charts/reward"] = float(mean.mean())
+        best = np.log([example.reference / example.target_score for example in examples.examples])
+        scalars["charts/regret"] = float((best - mean).mean())
+    scalars["losses/imitation"] = float(imitation.detach())
+    scalars["losses/edges"] = float(edges.detach())
+    scalars["losses/entropy"] = float(policy.entropy.detach())
+    scalars["charts/learning_rate"] = settings.rate(state.step)
+    scalars["charts/clusters"] = len(policy.log_probability) / len(examples.examples)
+    return scalars
+
+
+def _apply(state: State, loss: torch.Tensor, most: float) -> float:
+    state.optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(state.network.parameters(), most)
+    if torch.isfinite(norm):
+        state.optimizer.step()
+    return float(norm)
+
+
+def pretrain(
+    output: Path,
+    corpus_folder: Path,
+    settings: Settings | None = None,
+    *,
+    checkpoint_seconds: float = 120.0,
+    stop_at: int | None = None,
+    report: Callable[[int, int, dict[str, float]], None] | None = None,
+) -> dict[str, Any]:
+    """Runs or continues a pretraining.
+
+    Args:
+        output: folder of the run.
+        corpus_folder: templates (`ov_hsdag.training.corpus.make`); searched placements are kept there too.
+        settings: of a new run; None: the run in `output` is continued with its own.
+        checkpoint_seconds: time between checkpoints.
+        stop_at: leave, after a checkpoint, before this step.
+        report: told (step, steps, latest scalars) after each step.
+
+    Returns:
+        The record of the run.
+
+    Raises:
+        UserError: there is no corpus, no run to continue, or a run already where a new one was asked for.
+    """
+    path = output / CHECKPOINT
+    resumed = settings is None
+    if settings is None:
+        settings = Settings.from_dict(read_metadata(path)["settings"])
+    elif path.exists():
+        raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
+    output.mkdir(parents=True, exist_ok=True)
+
+    corpus = Corpus.load(corpus_folder, seed=settings.seed, max_coarse=settings.max_coarse)
+    targets = Targets(corpus, corpus_folder)
+    config = HSDAGConfig.base(_widths(corpus))
+    config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
+    # Validation comes first, so that more training problems do not change it.
+    first_shard = math.ceil(settings.validation / SHARD)
+    checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
+    check_count = checks.count(first_shard)
+
+    torch.manual_seed(settings.seed)
+    network = HSDAGNetwork(config)
+    state = State(
+        network=network,
+        optimizer=torch.optim.Adam(network.parameters(), eps=1e-7),
+        generator=torch.Generator().manual_seed(settings.seed),
+        baselines=np.full(SHARD * shards_at(settings, settings.steps), np.nan),
+    )
+    if resumed:
+        load_checkpoint(path, state, corpus.fingerprint)
+    last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
+    begin = saved = time.monotonic()
+    before = state.seconds
+    with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
+        while state.step < last_step:
+            indices = batch_indices(settings, pool, state.step)
+            scalars = update(state, settings, Batch.of([pool[index] for index in indices]), indices)
+            state.step += 1
+            state.seconds = before + time.monotonic() - begin
+            for name, value in scalars.items():
+                writer.add_scalar(name, value, state.step)
+            if state.step % settings.validate_every == 0 or state.step == settings.steps:
+                checked = validate(network, checks, check_count, settings.batch)
+                state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked, **scalars})
+                for name, value in checked.items():
+                    writer.add_scalar(f"validation/{name}", value, state.step)
+                scalars |= {f"validation/{name}": value for name, value in checked.items()}
+            if report:
+                report(state.step, settings.steps, scalars)
+            if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
+                save_checkpoint(path, state, settings, corpus.fingerprint)
+                saved = time.monotonic()
+    record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
+    if state.step == settings.steps:
+        finish(output, state, record)
+    return record
+
+
+def _widths(corpus: Corpus) -> Widths:
+    """Feature widths by the first problem that can be drawn."""
+    number = 0
+    while (problem := corpus.draw(number)) is None:
+        number += 1
+    return Widths.of(policy_input(problem))
+
+
+def make_record(state: State, settings: Settings, corpus: Corpus, problems: int, validation: int) -> dict[str, Any]:
+    """The record of the run: settings, curves, what the corpus was, duration."""
+    return {
+        "settings": asdict(settings),
+        "step": state.step,
+        "seconds": round(state.seconds, 1),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "corpus": {
+            "recipe": corpora.RECIPE,
+            "fingerprint": corpus.fingerprint,
+            "models": list(corpus.names),
+            "generated": corpus.generated,
+            "held_out_families": sorted(corpora.HELD_OUT_FAMILIES),
+            "held_out_profiles": sorted(corpora.HELD_OUT_PROFILES),
+            "held_out_sets": {name: list(stems) for name, stems in corpora.HELD_OUT_SETS.items()},
+            "problems": problems,
+            "validation_problems": validation,
+        },
+        "history": state.history,
+    }
+
+
+def finish(output: Path, state: State, record: dict[str, Any]) -> None:
+    """Writes the record and the policy folder."""
+    from ov_hsdag.training.export import export
+
+    write_json(output / "record.json", record)
+    export(state.network, output / "policy", record)

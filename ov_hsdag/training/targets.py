@@ -1,0 +1,99 @@
+"""Searched placements of a corpus's problems: computed once, kept in shards on disk."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.files import atomic_file
+from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.training.corpus import Corpus
+from ov_hsdag.training.search import SEARCH, simple, teacher
+
+SHARD = 16
+"""Problems in one file."""
+
+TRIVIAL_SHARE = 3
+"""One in so many problems whose answer is a single device is learned from: half of all draws are such."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is known of a training problem.
+
+    Attributes:
+        placement: the teacher's, uint8 [groups]; empty where there is no problem, or nothing feasible was found.
+        score: of that placement, µs.
+        reference: what rewards are relative to, µs: the best single device, or the teacher's where none is feasible.
+    """
+
+    placement: NDArray[np.uint8]
+    score: float
+    reference: float
+
+    @property
+    def trivial(self) -> bool:
+        """Whether one device takes all, or there is nothing to place."""
+        return len(self.placement) == 0 or bool((self.placement == self.placement[0]).all())
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets by problem number, in `folder`; a corpus of another fingerprint has files of another name."""
+
+    corpus: Corpus
+    folder: Path
+
+    def shard(self, number: int) -> list[Target]:
+        """The targets of problems number · SHARD …, from disk, or computed and written."""
+        path = self.folder / f"targets-{self.corpus.fingerprint}-{SEARCH}-{number:05d}.npz"
+        try:
+            return _read(path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            path.unlink()
+        targets = [compute(self.corpus.draw(number * SHARD + i), number * SHARD + i) for i in range(SHARD)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path, "wb") as file:
+            np.savez_compressed(
+                file,
+                placement=np.concatenate([target.placement for target in targets]),
+                groups=np.array([len(target.placement) for target in targets], np.int64),
+                score=np.array([target.score for target in targets]),
+                reference=np.array([target.reference for target in targets]),
+            )
+        return targets
+
+
+def _read(path: Path) -> list[Target]:
+    with np.load(path, allow_pickle=False) as data:
+        parts = np.split(data["placement"], data["groups"].cumsum()[:-1])
+        return [
+            Target(placement, float(score), float(reference))
+            for placement, score, reference in zip(parts, data["score"], data["reference"], strict=True)
+        ]
+
+
+def compute(problem: PlacementProblem | None, seed: int) -> Target:
+    """The target of one problem; an empty one where nothing feasible was found."""
+    nothing = Target(np.zeros(0, np.uint8), np.inf, np.inf)
+    if problem is None:
+        return nothing
+    found = teacher(problem, seed)
+    if not np.isfinite(found.score):
+        return nothing
+    singles = [placement for name, placement in simple(problem) if name in problem.devices]
+    reference = float(problem.scores(np.stack(singles)).min())
+    return Target(found.placement, found.score, reference if np.isfinite(reference) else found.score)
+
+
+def worth_learning(target: Target, index: int) -> bool:
+    """Whether a problem is trained on: all with an answer that splits, some of those with a trivial one."""
+    if len(target.placement) == 0:
+        return False
+    return not target.trivial or index % TRIVIAL_SHARE == 0

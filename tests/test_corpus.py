@@ -1,0 +1,196 @@
+"""Training problems and the searched placements that belong to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ov_hsdag.bench.zoo import ZOO, select
+from ov_hsdag.costs.profile import load_builtin
+from ov_hsdag.errors import UserError
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_OUT_SETS, Corpus
+from ov_hsdag.training.search import anneal, teacher
+from ov_hsdag.training.targets import SHARD, Targets, compute
+from tests.graphs import random_problem
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of two small models, one of them of a held-out family."""
+    path = tmp_path_factory.mktemp("corpus")
+    corpora.make(path, ["squeezenet", "dlrm"], report=lambda _: None)
+    return path
+
+
+def test_enough_is_held_out() -> None:
+    families = {model.family for model in ZOO.values()}
+    assert families >= HELD_OUT_FAMILIES
+    assert len(HELD_OUT_FAMILIES) >= 8
+    assert len(HELD_OUT_SETS) >= 6
+    assert {len(stems) for stems in HELD_OUT_SETS.values()} == {2, 3, 4}
+    assert len(families - HELD_OUT_FAMILIES) >= 60
+    for stem in HELD_OUT_PROFILES:
+        assert load_builtin(stem).name
+
+
+def test_held_out_families_and_device_sets_are_not_drawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus.load(folder)
+    assert corpus.names == ("squeezenet/squeezenet",)
+    used: Counter[tuple[str, ...]] = Counter()
+    real = corpora.load_builtin
+
+    def watched(stem: str) -> object:
+        drawn.append(stem)
+        return real(stem)
+
+    monkeypatch.setattr(corpora, "load_builtin", watched)
+    for index in range(300):
+        drawn: list[str] = []
+        _, profile, randomised = corpora._draw_devices(np.random.default_rng(index))
+        assert not set(drawn) & HELD_OUT_PROFILES
+        if not randomised:
+            used[tuple(sorted(drawn))] += 1
+        assert len(profile.devices) in (2, 3, 4)
+    assert not set(used) & {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
+    assert len(used) > 30
+
+
+def test_a_draw_depends_on_its_number_and_the_seed_alone(folder: Path) -> None:
+    first, second, other = Corpus.load(folder), Corpus.load(folder), Corpus.load(folder, seed=1)
+    for index in (17, 3, 17):
+        a, b, c = first.draw(index), second.draw(index), other.draw(index)
+        assert a is not None and b is not None
+        assert a.devices == b.devices and a.objective == b.objective
+        np.testing.assert_array_equal(a.node_us, b.node_us)
+        np.testing.assert_array_equal(a.graph.output_bytes, b.graph.output_bytes)
+        assert c is None or c.node_us.shape != a.node_us.shape or not np.array_equal(c.node_us, a.node_us)
+    assert first.fingerprint == second.fingerprint != other.fingerprint
+
+
+def test_draws_cover_what_a_policy_meets(folder: Path) -> None:
+    problems = [problem for index in range(200) if (problem := Corpus.load(folder).draw(index)) is not None]
+    assert len(problems) > 150
+    assert {problem.objective for problem in problems} == {"latency", "throughput"}
+    assert {len(problem.devices) for problem in problems} == {2, 3, 4}
+    assert any((~problem.supported).any() for problem in problems)
+    assert len({problem.graph.nodes for problem in problems}) > 10
+    for problem in problems:
+        assert np.isfinite(problem.node_us).all() and (problem.node_us >= 0).all()
+        assert problem.group_supported.any(axis=1).all()
+        assert len(set(problem.devices)) == len(problem.devices)
+    tight = 0
+    for problem in problems:
+        singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
+        tight += bool((problem.evaluate(singles).infeasible & 4).any())
+    assert tight > 10
+
+
+def test_generated_graphs_are_whole_problems() -> None:
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        problem = corpora.draw_problem(corpora.generated_template(generator, 1), generator)
+        assert (problem.graph.input_source < problem.graph.input_node).all()
+        result = problem.evaluate(problem.random(generator, 4))
+        assert (result.latency_us > 0).all()
+
+
+def test_a_folder_without_training_problems_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no training problems"):
+        Corpus.load(tmp_path)
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "bert.npz").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="is not a placement problem"):
+        Corpus.load(tmp_path)
+
+
+def test_making_a_corpus_again_keeps_what_is_there(folder: Path) -> None:
+    (path,) = (folder / "squeezenet").iterdir()
+    written = path.stat().st_mtime_ns
+    told: list[str] = []
+    corpora.make(folder, ["squeezenet"], report=told.append)
+    assert path.stat().st_mtime_ns == written and not told
+    assert PlacementProblem.load(path).graph.nodes > 50
+    assert select(["squeezenet"])[0].family == "squeezenet"
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("devices", [2, 3])
+def test_search_finds_the_optimum_of_small_problems(objective: str, devices: int) -> None:
+    by_teacher, by_annealing = [], []
+    for seed in range(10):
+        problem = random_problem(seed, nodes=8, devices=devices, objective=objective, submodel_us=2.0, missing=0.1)
+        every = np.array(list(product(range(devices), repeat=problem.group_count)), np.uint8)
+        best = problem.scores(every).min()
+        found = teacher(problem, seed)
+        assert problem.scores(found.placement)[0] == found.score >= best
+        by_teacher.append(found.score / best)
+        by_annealing.append(anneal(problem, found.placement[None], evaluations=4000, heat=0.1, seed=seed).score / best)
+    # Groups of such problems are a fifth of the whole work each, which leaves local search little room.
+    assert max(by_teacher) <= (1.0 if objective == "latency" else 1.4)
+    assert np.median(by_teacher) == 1.0
+    assert sum(ratio == 1.0 for ratio in by_annealing) >= 9
+
+
+def test_the_teacher_is_no_worse_than_the_placers() -> None:
+    for seed, objective in product(range(5), ("latency", "throughput")):
+        problem = random_problem(seed, nodes=40, devices=3, objective=objective, submodel_us=1.0)
+        others = np.stack([MinCut().place(problem), Pipeline().place(problem), problem.single(0)])
+        assert teacher(problem, seed).score <= problem.scores(others).min()
+
+
+def test_the_teacher_respects_memory_limits() -> None:
+    ratios = []
+    for seed in range(12):
+        problem = random_problem(seed, nodes=12, devices=2, objective="latency")
+        need = problem.evaluate(np.stack([problem.single(0), problem.single(1)])).memory_bytes.max(axis=1)
+        problem = replace(problem, memory_bytes=(need * 0.9).astype(np.int64))
+        every = np.array(list(product(range(2), repeat=problem.group_count)), np.uint8)
+        best = problem.scores(every).min()
+        found = teacher(problem, seed)
+        assert problem.scores(found.placement)[0] == found.score >= best
+        if np.isfinite(best):
+            ratios.append(found.score / best)
+    assert len(ratios) >= 10
+    assert np.median(ratios) <= 1.05
+    assert np.isfinite(ratios).sum() >= len(ratios) - 2
+
+
+def test_annealing_repeats_with_its_seed_and_never_loses_its_start() -> None:
+    problem = random_problem(3, nodes=40, devices=3, objective="throughput")
+    start = Pipeline().place(problem)[None]
+    first, second = (anneal(problem, start, evaluations=2000, seed=7) for _ in range(2))
+    np.testing.assert_array_equal(first.placement, second.placement)
+    assert first.score <= problem.scores(start)[0]
+
+
+def test_targets_are_kept_and_read_back(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ov_hsdag.training.targets.SHARD", 4)
+    corpus = Corpus.load(folder, seed=5)
+    computed = Targets(corpus, tmp_path).shard(1)
+    monkeypatch.setattr("ov_hsdag.training.targets.compute", None)
+    read = Targets(corpus, tmp_path).shard(1)
+    for number, (a, b) in enumerate(zip(computed, read, strict=True), start=4):
+        np.testing.assert_array_equal(a.placement, b.placement)
+        assert (a.score, a.reference) == (b.score, b.reference)
+        if len(a.placement):
+            problem = corpus.draw(number)
+            assert problem is not None
+            assert problem.scores(a.placement)[0] == a.score <= a.reference
+    assert SHARD > 4
+
+
+def test_a_problem_without_a_feasible_placement_has_no_target() -> None:
+    problem = random_problem(0, nodes=10)
+    problem = replace(problem, memory_bytes=np.zeros(2, np.int64))
+    target = compute(problem, 0)
+    assert len(target.placement) == 0 and target.trivial
+    assert compute(None, 0).score == np.inf

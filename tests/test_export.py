@@ -1,0 +1,121 @@
+"""The exported policy is the trained network: same numbers, same weights, no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+import torch
+
+from ov_hsdag.placers.checkpoint import ENCODER, PLACER, PolicyFolder
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.export import export, load, to_openvino
+from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
+from tests.policy_inputs import WIDTHS, random_clusters, random_input
+
+SMALL = dataclasses.replace(HSDAGConfig.base(Widths(**WIDTHS)), hidden=16, layers=2, context=2)
+CONFIGS = {conv: dataclasses.replace(SMALL, conv=conv) for conv in ("gated", "gcn", "sage", "gat")}
+CONFIGS["one clustering's own"] = dataclasses.replace(SMALL, context=0, device_aware=False)
+CONFIGS["paper"] = dataclasses.replace(HSDAGConfig.paper(SMALL.widths), hidden=32)
+
+
+@pytest.fixture(autouse=True)
+def _torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    torch.manual_seed(0)
+
+
+def assert_same(
+    network: HSDAGNetwork, policy: PolicyFolder, nodes: int, devices: int, edges: int | None = None
+) -> None:
+    generator = np.random.default_rng(nodes)
+    x, cluster = random_input(generator, nodes, devices, edges), random_clusters(generator, nodes)
+    with torch.no_grad():
+        batch = GraphBatch.of([x])
+        h, edge_score = network.encode(batch)
+        logits = network.logits(h, edge_score, batch, torch.from_numpy(cluster).long(), int(cluster.max()) + 1)
+    ours = policy.encode(x)
+    np.testing.assert_allclose(ours[0], h.numpy(), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(ours[1], edge_score.numpy(), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(policy.place(x, *ours, cluster), logits.numpy(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_openvino_and_torch_agree_at_any_size(name: str, tmp_path: Path) -> None:
+    network = HSDAGNetwork(CONFIGS[name]).eval()
+    export(network, tmp_path)
+    policy = PolicyFolder.load(tmp_path)
+    for nodes, devices in ((2, 2), (50, 2), (51, 3), (700, 4), (50, 2)):
+        assert_same(network, policy, nodes, devices if network.config.devices is None else 2)
+    assert_same(network, policy, 1, 2, edges=0)
+    assert_same(network, policy, 9, 2, edges=0)
+
+
+def test_the_network_that_ships_agrees_at_20_000_nodes_and_fits_its_limit(tmp_path: Path) -> None:
+    wide = Widths(node=160, edge=16, pair=24, device=24)  # more features than there are
+    export(HSDAGNetwork(HSDAGConfig.base(wide)), tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5e6
+
+    network = HSDAGNetwork(HSDAGConfig.base(SMALL.widths)).eval()
+    export(network, tmp_path)
+    assert_same(network, PolicyFolder.load(tmp_path), 20_000, 2)
+
+
+@pytest.mark.parametrize("name", ["gated", "paper"])
+def test_a_loaded_network_has_the_exact_weights(name: str, tmp_path: Path) -> None:
+    network = HSDAGNetwork(CONFIGS[name])
+    export(network, tmp_path, {"seconds": 3})
+    loaded = load(tmp_path)
+    assert loaded.config == network.config
+    assert loaded.state_dict().keys() == network.state_dict().keys()
+    assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in network.state_dict().items())
+    assert PolicyFolder.load(tmp_path).run == {"seconds": 3}
+
+
+def test_exporting_leaves_the_network_as_it_was(tmp_path: Path) -> None:
+    network = HSDAGNetwork(CONFIGS["paper"]).train()
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    export(network, tmp_path / "new" / "folder")
+    assert network.training and all(module.training for module in network.modules())
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+def test_exporting_again_replaces_the_policy(tmp_path: Path) -> None:
+    first, second = HSDAGNetwork(SMALL).eval(), HSDAGNetwork(SMALL).eval()
+    export(first, tmp_path)
+    assert_same(first, PolicyFolder.load(tmp_path), 30, 2)
+    export(second, tmp_path)
+    assert_same(second, PolicyFolder.load(tmp_path), 30, 2)
+
+
+def test_inputs_and_outputs_have_names() -> None:
+    model = to_openvino(HSDAGNetwork(SMALL))
+    names = {port.any_name for port in model.inputs}
+    assert names == {*ENCODER.inputs, *(f"placer.{name}" for name in PLACER.inputs)}
+    assert {port.any_name for port in model.outputs} == {*ENCODER.outputs, *PLACER.outputs}
+    assert all(port.partial_shape[0].is_dynamic or port.any_name.endswith("edge_index") for port in model.inputs)
+    assert isinstance(model, ov.Model)
+
+
+def test_a_policy_runs_without_torch(tmp_path: Path) -> None:
+    export(HSDAGNetwork(SMALL), tmp_path)
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
+import numpy as np
+import ov_hsdag.placers.hsdag
+from ov_hsdag.placers.checkpoint import PolicyFolder
+from tests.policy_inputs import random_input
+x = random_input(np.random.default_rng(0), 40, 3)
+policy = PolicyFolder.load({str(tmp_path)!r})
+print(policy.place(x, *policy.encode(x), np.arange(40)).shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent
+    )
+    assert (done.returncode, done.stdout) == (0, "(40, 3)\n"), done.stderr

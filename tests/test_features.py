@@ -1,0 +1,219 @@
+"""Features: structure against networkx, the rest against plain loops and against what must not change them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from benchmarks.features_speed import reference_structure
+from ov_hsdag import _native, features
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.features import FeatureSet, PolicyInput, policy_input
+from ov_hsdag.graph import NodeKind
+from ov_hsdag.place import build_problem
+from ov_hsdag.problem import PlacementProblem
+from tests.graphs import random_problem
+
+PARTS = ("node_x", "edge_x", "pair_x", "device_x")
+
+
+def random_edges(generator: np.random.Generator, nodes: int, edges: int, reach: int) -> NDArray[np.int64]:
+    """Edges of a random acyclic graph whose nodes are numbered in any order."""
+    source = generator.integers(0, max(nodes - 1, 1), edges)
+    target = np.minimum(source + generator.integers(1, reach + 1, edges), nodes - 1)
+    pairs = np.unique(np.stack([source, target]), axis=1)
+    pairs = pairs[:, pairs[0] < pairs[1]]
+    return np.asarray(generator.permutation(nodes)[pairs], np.int64).reshape(2, -1)
+
+
+def assert_same_structure(found: dict[str, Any], expected: dict[str, NDArray[Any]]) -> None:
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, rtol=1e-9, atol=1e-9, err_msg=key)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.floats(0, 3), st.integers(1, 12))
+def test_structure_agrees_with_networkx(seed: int, nodes: int, density: float, reach: int) -> None:
+    edges = random_edges(np.random.default_rng(seed), nodes, int(density * nodes), reach)
+    assert_same_structure(_native.structure_features(nodes, edges), reference_structure(nodes, edges))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-small", "lstm-stateful"])
+def test_structure_of_real_graphs(name: str) -> None:
+    problem = build_problem(ZOO[name].build(), DeviceSet.parse("HETERO:GPU,CPU"))
+    graph = problem.graph
+    by_node = np.unique(np.stack([graph.input_source, graph.input_node]), axis=1).astype(np.int64)
+    by_coarse = policy_input(problem)
+    for nodes, edges in ((graph.nodes, by_node), (len(by_coarse.node_x), by_coarse.edge_index)):
+        assert_same_structure(_native.structure_features(nodes, edges, threads=2), reference_structure(nodes, edges))
+
+
+def test_structure_with_a_cycle() -> None:
+    # 0 → 1 → 2 → 1 (groups of nodes can wait for each other), and 3 apart.
+    found = _native.structure_features(4, np.array([[0, 1, 2], [1, 2, 1]]))
+    assert found["position"].tolist() == [0, 2, 3, 1]
+    assert found["depth"].tolist() == [0, 1, 2, 0]
+    assert found["height"].tolist() == [2, 1, 0, 0]
+    assert np.isfinite(found["closeness"]).all()
+
+
+def test_large_graphs_are_sampled_within_the_stated_error() -> None:
+    generator = np.random.default_rng(5)
+    nodes = 3000
+    edges = random_edges(generator, nodes, 5000, 60)
+    exact = _native.structure_features(nodes, edges)
+    assert exact["share_error"] == 0
+    sampled = _native.structure_features(nodes, edges, exact_nodes=0, samples=512)
+    assert 0 < sampled["share_error"] < 0.2
+    for key in ("in_degree", "out_degree", "position", "depth", "height"):
+        np.testing.assert_array_equal(sampled[key], exact[key])
+    assert not np.array_equal(sampled["closeness"], exact["closeness"])
+    assert np.abs(sampled["fractal_dimension"] - exact["fractal_dimension"]).max() < 0.1
+    error = np.abs(sampled["closeness"] - exact["closeness"]) / np.maximum(exact["closeness"], 1e-12)
+    assert np.median(error) < 0.05
+    assert error.max() < 0.5
+    # Repeated, and on more threads: the same; another seed: other nodes are drawn.
+    again = _native.structure_features(nodes, edges, exact_nodes=0, samples=512, threads=3)
+    other = _native.structure_features(nodes, edges, exact_nodes=0, samples=512, seed=1)
+    for key in ("fractal_dimension", "closeness"):
+        np.testing.assert_array_equal(again[key], sampled[key])
+        assert not np.array_equal(other[key], sampled[key])
+
+
+@pytest.mark.parametrize("edges", [[[0], [3]], [[-1], [0]], [[1], [1]]])
+def test_structure_refuses(edges: list[list[int]]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        _native.structure_features(3, np.array(edges, np.int64))
+
+
+def scaled(problem: PlacementProblem, factor: float) -> PlacementProblem:
+    return dataclasses.replace(
+        problem,
+        node_us=problem.node_us * factor,
+        transfer_us=problem.transfer_us * factor,
+        transfer_us_per_byte=problem.transfer_us_per_byte * factor,
+        submodel_us=problem.submodel_us * factor,
+    )
+
+
+def assert_close(found: PolicyInput, expected: PolicyInput) -> None:
+    for part in PARTS:
+        np.testing.assert_allclose(getattr(found, part), getattr(expected, part), atol=1e-5, err_msg=part)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(3, 40),
+    st.integers(2, 4),
+    st.sampled_from(["latency", "throughput"]),
+    st.floats(0, 0.6),
+)
+def test_features_of_random_problems(seed: int, nodes: int, devices: int, objective: str, missing: float) -> None:
+    problem = random_problem(
+        seed, nodes=nodes, devices=devices, objective=objective, submodel_us=5.0, missing=missing, grouped=True
+    )
+    x = policy_input(problem)
+    size, edges = int(problem.coarse.max()) + 1, x.edge_index.shape[1]
+    assert [getattr(x, part).dtype for part in PARTS] == [np.float32] * 4
+    assert x.node_x.shape[0] == x.pair_x.shape[0] == size
+    assert x.edge_x.shape[0] == edges
+    assert x.pair_x.shape[1] == x.device_x.shape[0] == devices
+    for part in PARTS:
+        assert np.isfinite(getattr(x, part)).all(), part
+        assert np.abs(getattr(x, part)).max(initial=0) <= 5, part
+    np.testing.assert_array_equal(x.coarse, problem.coarse)
+
+    # Edges: one for each pair of coarse groups between which a tensor passes.
+    graph = problem.graph
+    node = problem.coarse[problem.groups]
+    moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (graph.kinds[graph.input_node] != NodeKind.RESULT)
+    pairs = {
+        (int(node[source]), int(node[target]))
+        for source, target in zip(graph.input_source[moves], graph.input_node[moves], strict=True)
+        if node[source] != node[target]
+    }
+    assert sorted(pairs) == sorted(map(tuple, x.edge_index.T.tolist()))
+    supported = np.ones((size, devices), bool)
+    np.logical_and.at(supported, problem.coarse, problem.group_supported)
+    np.testing.assert_array_equal(x.pair_x[:, :, 0], supported)
+    # A clock that runs differently changes nothing.
+    assert_close(policy_input(scaled(problem, 37.0)), x)
+
+
+def test_devices_can_be_listed_in_any_order() -> None:
+    problem = random_problem(3, nodes=30, devices=3, submodel_us=4.0)
+    turn = [2, 0, 1]
+    turned = dataclasses.replace(
+        problem,
+        node_us=problem.node_us[:, turn],
+        supported=problem.supported[:, turn],
+        transfer_us=problem.transfer_us[np.ix_(turn, turn)],
+        transfer_us_per_byte=problem.transfer_us_per_byte[np.ix_(turn, turn)],
+    )
+    x, y = policy_input(problem), policy_input(turned)
+    np.testing.assert_allclose(y.pair_x, x.pair_x[:, turn], atol=1e-6)
+    np.testing.assert_allclose(y.node_x, x.node_x, atol=1e-6)
+    np.testing.assert_allclose(y.edge_x, x.edge_x, atol=1e-6)
+    first = 1  # only who comes first has changed
+    np.testing.assert_allclose(np.delete(y.device_x, first, 1), np.delete(x.device_x[turn], first, 1), atol=1e-6)
+    assert y.device_x[:, first].tolist() == [1, 0, 0]
+
+
+def test_costs_and_limits_are_seen() -> None:
+    problem = random_problem(4, nodes=30)
+    x = policy_input(problem)
+    faster = policy_input(dataclasses.replace(problem, node_us=problem.node_us * [0.1, 1.0]))
+    assert (faster.pair_x[:, 0, 1] <= x.pair_x[:, 0, 1]).all()
+    assert (faster.pair_x[:, 0, 1] < x.pair_x[:, 0, 1]).any()
+    need = int(problem.evaluate(problem.single(0)).memory_bytes.sum())
+    limited = policy_input(dataclasses.replace(problem, memory_bytes=np.array([need // 2, -1])))
+    assert limited.device_x[0, -2:] == pytest.approx([1.0, 0.25], abs=0.01)
+    assert limited.device_x[1, -2:].tolist() == [0.0, 1.0]
+    throughput = policy_input(dataclasses.replace(problem, objective="throughput"))
+    assert throughput.device_x[:, 0].tolist() == [1, 1]
+    assert x.device_x[:, 0].tolist() == [0, 0]
+
+
+def test_feature_sets() -> None:
+    problem = random_problem(5, nodes=40)
+    everything = policy_input(problem)
+    widths = {
+        name: everything.node_x.shape[1] - policy_input(problem, FeatureSet(**{name: False})).node_x.shape[1]
+        for name in ("output_shape", "node_id", "structure", "ours")
+    }
+    assert widths["node_id"] == 1
+    assert all(width > 0 for width in widths.values())
+    paper = policy_input(problem, FeatureSet(ours=False))
+    costlier = dataclasses.replace(problem, node_us=problem.node_us[:, ::-1] * 3, submodel_us=np.full(2, 9.0))
+    assert_close(policy_input(costlier, FeatureSet(ours=False)), paper)
+    assert paper.edge_x.shape == everything.edge_x.shape
+    assert not paper.edge_x.any()
+    assert paper.pair_x[:, :, 0].all()
+    assert not paper.pair_x[:, :, 1:].any()
+
+
+def test_operation_types_and_shapes_of_a_real_model() -> None:
+    problem = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"))
+    x = policy_input(problem)
+    graph, node = problem.graph, problem.coarse[problem.groups]
+    convolution, other = 2, features._TYPE_COLUMNS - 1
+    share = np.zeros(len(x.node_x))
+    for group in range(len(share)):
+        members = [n for n in np.flatnonzero(node == group) if graph.kinds[n] != NodeKind.CONSTANT]
+        share[group] = np.mean([graph.types[n] == "Convolution" for n in members])
+        last = max(n for n in members if graph.output_ptr[n] < graph.output_ptr[n + 1])
+        shape = graph.output_shapes[graph.output_ptr[last]]
+        padded = np.array([0] * (5 - len(shape)) + list(shape))
+        np.testing.assert_allclose(x.node_x[group, other + 1 : other + 6], np.log2(1 + padded) / 16, rtol=1e-5)
+    np.testing.assert_allclose(x.node_x[:, convolution], share, rtol=1e-6)
+    assert share.max() > 0.2
+    np.testing.assert_allclose(x.node_x[:, : other + 1].sum(axis=1), 1.0, rtol=1e-5)
+    assert not x.node_x[:, other].any()  # no operation without a family

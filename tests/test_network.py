@@ -1,0 +1,214 @@
+"""The policy network: what it must not depend on, what it must depend on, and where its gradients go."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ov_hsdag.errors import UserError
+from ov_hsdag.features import PolicyInput
+from ov_hsdag.training.config import ABLATIONS, HSDAGConfig, Widths
+from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, join_clusters
+from tests.policy_inputs import WIDTHS, random_clusters, random_input
+
+BASE = HSDAGConfig.base(Widths(**WIDTHS))
+PAPER = HSDAGConfig.paper(Widths(**WIDTHS))
+SMALL = dataclasses.replace(BASE, hidden=16, layers=2, context=1)
+CONFIGS = {"base": BASE, "paper": PAPER}
+CONFIGS |= {conv: dataclasses.replace(BASE, conv=conv) for conv in ("gcn", "sage", "gat")}
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    torch.manual_seed(0)
+
+
+def network(config: HSDAGConfig) -> HSDAGNetwork:
+    return HSDAGNetwork(config).eval()
+
+
+def logits(net: HSDAGNetwork, inputs: list[PolicyInput], clusters: list[np.ndarray]) -> Tensor:
+    batch = GraphBatch.of(inputs)
+    cluster, count = join_clusters(clusters)
+    h, edge_score = net.encode(batch)
+    return net.logits(h, edge_score, batch, torch.from_numpy(cluster), count)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_batch_is_its_graphs_one_by_one(name: str) -> None:
+    generator = np.random.default_rng(0)
+    devices = (2, 2, 2) if name == "paper" else (2, 4, 3)
+    inputs = [random_input(generator, nodes, d) for nodes, d in zip((40, 9, 130), devices, strict=True)]
+    clusters = [random_clusters(generator, len(item.node_x)) for item in inputs]
+    net = network(CONFIGS[name])
+    whole, first = logits(net, inputs, clusters), 0
+    for item, cluster, count in zip(inputs, clusters, devices, strict=True):
+        alone = logits(net, [item], [cluster])
+        torch.testing.assert_close(whole[first : first + len(alone), :count], alone, atol=2e-5, rtol=0)
+        first += len(alone)
+    assert first == len(whole)
+
+
+def test_devices_that_a_graph_lacks_are_never_drawn_and_leave_gradients_finite() -> None:
+    generator = np.random.default_rng(1)
+    inputs = [random_input(generator, 20, 2), random_input(generator, 20, 4)]
+    net = network(SMALL)
+    values = logits(net, inputs, [np.arange(20), np.arange(20)])
+    distribution = torch.distributions.Categorical(logits=values)
+    assert distribution.probs[:20, 2:].max() == 0
+    distribution.entropy().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
+
+
+def test_the_order_of_devices_does_not_matter() -> None:
+    generator = np.random.default_rng(2)
+    item, cluster, order = random_input(generator, 30, 4), random_clusters(generator, 30), [2, 0, 3, 1]
+    swapped = dataclasses.replace(item, pair_x=item.pair_x[:, order], device_x=item.device_x[order])
+    net = network(BASE)
+    torch.testing.assert_close(logits(net, [swapped], [cluster]), logits(net, [item], [cluster])[:, order])
+
+
+@pytest.mark.parametrize("name", ["base", "paper"])
+def test_the_order_of_nodes_and_clusters_does_not_matter(name: str) -> None:
+    generator = np.random.default_rng(3)
+    item, cluster = random_input(generator, 30, 2), random_clusters(generator, 30)
+    order = generator.permutation(30)
+    renumbered = np.argsort(order)
+    moved = dataclasses.replace(
+        item, node_x=item.node_x[order], pair_x=item.pair_x[order], edge_index=renumbered[item.edge_index]
+    )
+    names = generator.permutation(cluster.max() + 1)
+    net = network(CONFIGS[name])
+    expected = logits(net, [item], [cluster])
+    torch.testing.assert_close(logits(net, [moved], [names[cluster[order]]])[names], expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sees"), [("base", True), ("gcn", True), ("sage", True), ("gat", True), ("paper", False)]
+)
+def test_the_direction_of_edges_is_known_except_to_the_papers_network(name: str, sees: bool) -> None:
+    item = random_input(np.random.default_rng(4), 30, 2)
+    back = dataclasses.replace(item, edge_index=item.edge_index[::-1].copy())
+    net = network(CONFIGS[name])
+    h, turned = (net.encode(GraphBatch.of([graph]))[0] for graph in (item, back))
+    assert bool((h - turned).abs().max() > 1e-3) == sees
+
+
+def test_edge_scores_know_what_devices_cost() -> None:
+    generator = np.random.default_rng(5)
+    item = random_input(generator, 30, 2)
+    other = dataclasses.replace(item, pair_x=item.pair_x + generator.standard_normal(item.pair_x.shape, np.float32))
+    net = network(BASE)
+    scores = [net.encode(GraphBatch.of([graph]))[1] for graph in (item, other)]
+    assert (scores[0] - scores[1]).abs().max() > 1e-3
+    assert all(0 < score < 1 for score in scores[0].tolist())
+
+
+def test_a_cluster_is_scaled_by_the_mean_score_of_the_edges_inside_it() -> None:
+    net = network(BASE)
+    h = torch.randn(5, BASE.hidden)
+    cluster = torch.tensor([0, 0, 0, 1, 2])
+    edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])  # two inside cluster 0, none inside 1 and 2
+    one = net.pool(h, edge_index, torch.ones(4), cluster, 3)
+    scores = torch.tensor([0.2, 0.6, 0.5, 0.5], requires_grad=True)
+    scaled = net.pool(h, edge_index, scores, cluster, 3)
+    torch.testing.assert_close(scaled, one * torch.tensor([[0.4], [1.0], [1.0]]))
+    scaled.square().sum().backward()
+    assert scores.grad is not None
+    assert (scores.grad != 0).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("name", ["base", "gcn", "sage", "gat"])
+def test_a_policy_gradient_reaches_every_weight(name: str) -> None:
+    generator = np.random.default_rng(6)
+    inputs = [random_input(generator, 40, 2), random_input(generator, 40, 3)]
+    clusters = [random_clusters(generator, 40) for _ in inputs]
+    net = network(CONFIGS[name])
+    distribution = torch.distributions.Categorical(logits=logits(net, inputs, clusters))
+    distribution.log_prob(distribution.sample()).sum().backward()
+    idle = [key for key, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    # Adding the same to all logits of a cluster changes no probability.
+    assert idle == [] or idle == ["placer.head.out.bias"]
+    assert net.edge_scorer.out.weight.grad is not None
+
+
+def test_a_papers_step_adds_the_clusters_embedding_to_its_nodes_features() -> None:
+    generator = np.random.default_rng(7)
+    item, cluster = random_input(generator, 30, 2), torch.from_numpy(random_clusters(generator, 30).astype(np.int64))
+    batch, net = GraphBatch.of([item]), network(PAPER)
+    h, edge_score = net.encode(batch)
+    carried = net.carry(net.pool(h, batch.edge_index, edge_score, cluster, int(cluster.max()) + 1), cluster)
+    assert carried.shape == batch.node_x.shape
+    assert all((carried[cluster == c] == carried[cluster == c][0]).all() for c in cluster.unique())
+    moved = dataclasses.replace(batch, node_x=batch.node_x + carried)
+    torch.testing.assert_close(net.encode(batch, carried), net.encode(moved))
+    with pytest.raises(ValueError, match="carry=True"):
+        network(BASE).carry(h, cluster)
+
+
+def test_the_papers_network_takes_only_its_number_of_devices() -> None:
+    item = random_input(np.random.default_rng(8), 10, 3)
+    with pytest.raises(ValueError, match=r"expected graphs on 2 devices \(got 3\)"):
+        logits(network(PAPER), [item], [np.arange(10)])
+
+
+def _learn(config: HSDAGConfig, item: PolicyInput, wanted: np.ndarray, steps: int = 80) -> float:
+    """Share of nodes, each its own cluster, that are placed as wanted after some imitation."""
+    net, target = HSDAGNetwork(config).train(), torch.from_numpy(wanted)
+    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
+    clusters = [np.arange(len(wanted))]
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(logits(net, [item], clusters), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return float((logits(net.eval(), [item], clusters).argmax(1) == target).float().mean())
+
+
+def test_it_learns_to_place_by_costs() -> None:
+    item = random_input(np.random.default_rng(9), 60, 3)
+    assert _learn(SMALL, item, item.pair_x[:, :, 0].argmin(1)) > 0.95
+
+
+def test_context_tells_a_cluster_what_its_neighbours_prefer() -> None:
+    """On a chain, node i has to follow the preference of node i + 1: nothing about i itself tells it."""
+    generator = np.random.default_rng(10)
+    item = random_input(generator, 64, 2)
+    prefers = generator.integers(0, 2, 64)
+    pair_x = np.zeros_like(item.pair_x)
+    pair_x[np.arange(64), prefers, 0] = 1
+    item = dataclasses.replace(
+        item,
+        edge_index=np.stack([np.arange(63), np.arange(1, 64)]),
+        edge_x=np.ones((63, WIDTHS["edge"]), np.float32),
+        node_x=np.ones_like(item.node_x),
+        pair_x=pair_x,
+    )
+    alone = dataclasses.replace(SMALL, layers=0, context=0)
+    assert _learn(alone, item, np.roll(prefers, -1)) < 0.75
+    assert _learn(dataclasses.replace(alone, context=1), item, np.roll(prefers, -1)) > 0.95
+
+
+def test_settings_survive_json() -> None:
+    for config in CONFIGS.values():
+        assert HSDAGConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    with pytest.raises(UserError, match="depth"):
+        HSDAGConfig.from_dict({**BASE.to_dict(), "depth": 3})
+    with pytest.raises(UserError, match="widths"):
+        HSDAGConfig.from_dict({})
+
+
+def test_the_papers_settings_are_the_published_ones() -> None:
+    assert (PAPER.hidden, PAPER.layers, PAPER.conv, PAPER.reward, PAPER.discount) == (128, 2, "gcn", "inverse", 0.95)
+    assert PAPER.carry and PAPER.devices == 2 and PAPER.dropout == 0.2 and PAPER.steps == 20
+    assert not PAPER.features.ours
+    for ablation in ABLATIONS:
+        features = HSDAGConfig.paper(PAPER.widths, without=(ablation,)).features
+        assert [name for name in ABLATIONS if not getattr(features, name)] == [ablation]
+    with pytest.raises(ValueError, match="colour"):
+        HSDAGConfig.paper(PAPER.widths, without=("colour",))

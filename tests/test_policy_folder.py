@@ -1,0 +1,199 @@
+"""Policy folders that cannot be used are refused with one line, and pickles are never executed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ov_hsdag.errors import UserError
+from ov_hsdag.placers import checkpoint
+from ov_hsdag.placers.checkpoint import FORMAT_VERSION, PolicyFolder
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.export import export, load
+from ov_hsdag.training.network import HSDAGNetwork
+from tests.policy_inputs import WIDTHS, random_input
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    config = dataclasses.replace(HSDAGConfig.base(Widths(**WIDTHS)), hidden=16, layers=1, context=1)
+    export(HSDAGNetwork(config), folder)
+    return folder
+
+
+@pytest.fixture
+def policy(exported: Path, tmp_path: Path) -> Path:
+    """A good policy to damage."""
+    return Path(shutil.copytree(exported, tmp_path / "policy"))
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+def edit(folder: Path, **values: object) -> None:
+    record = json.loads((folder / "policy.json").read_text())
+    (folder / "policy.json").write_text(json.dumps({**record, **values}))
+
+
+def cut(folder: Path, name: str, size: int) -> None:
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def flip(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (folder / name).write_bytes(content)
+
+
+def vouch(folder: Path, name: str, content: bytes) -> None:
+    """Replaces a file and its fingerprint: a folder that is wrong although nothing was damaged on the way."""
+    (folder / name).write_bytes(content)
+    files = json.loads((folder / "policy.json").read_text())["files"]
+    files[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    edit(folder, files=files)
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no policy.json": (lambda f: (f / "policy.json").unlink(), r"policy\.json is missing; give a folder"),
+    "no weights": (lambda f: (f / "policy.bin").unlink(), r"incomplete: policy\.bin is missing; export or copy"),
+    "no model": (lambda f: (f / "policy.xml").unlink(), r"incomplete: policy\.xml is missing"),
+    "no safetensors": (lambda f: (f / "policy.safetensors").unlink(), r"policy\.safetensors is missing"),
+    "newer format": (
+        lambda f: edit(f, format=FORMAT_VERSION + 1),
+        rf"has format version 2, expected {FORMAT_VERSION};",
+    ),
+    "older features": (lambda f: edit(f, features=0), r"has features version 0, expected \d+; train it anew"),
+    "cut weights": (lambda f: cut(f, "policy.bin", 1000), r"damaged: policy\.bin has 1000 bytes, expected \d+;"),
+    "empty weights": (lambda f: cut(f, "policy.bin", 0), r"damaged: policy\.bin has 0 bytes"),
+    "cut model": (lambda f: cut(f, "policy.xml", 5000), r"damaged: policy\.xml has 5000 bytes"),
+    "cut policy.json": (lambda f: cut(f, "policy.json", 100), r"not readable JSON; export"),
+    "empty policy.json": (lambda f: cut(f, "policy.json", 0), r"not readable JSON; export"),
+    "flipped bits": (lambda f: flip(f, "policy.bin"), r"damaged: policy\.bin is not the file that was exported"),
+    "a list": (lambda f: (f / "policy.json").write_text("[1]"), r"describes no policy: 'format' is missing"),
+    "no files": (lambda f: edit(f, files={}), r"does not say what policy\.xml should hold"),
+    "files of the wrong kind": (lambda f: edit(f, files={"policy.xml": 3}), r"does not say what policy\.xml"),
+    "format of the wrong kind": (lambda f: edit(f, format="1"), r"'format' is missing or malformed"),
+    "no settings": (lambda f: edit(f, config=None), r"'config' is missing or malformed"),
+    "empty settings": (lambda f: edit(f, config={}), r"the setting 'levels' is missing"),
+    "unknown features": (
+        lambda f: edit(f, config={"levels": 1, "min_clusters": 2, "devices": None, "without": ["colour"]}),
+        r"switches off features 'colour'",
+    ),
+    "a model that is none": (lambda f: vouch(f, "policy.xml", b"<net"), r"OpenVINO cannot read policy"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused_in_one_line(name: str, policy: Path) -> None:
+    damage, message = BAD[name]
+    damage(policy)
+    with pytest.raises(UserError, match=message) as raised:
+        PolicyFolder.load(policy)
+    text = str(raised.value)
+    assert "\n" not in text and str(policy) in text
+    with pytest.raises(UserError):  # a failure is not remembered as a policy either
+        PolicyFolder.load(policy)
+
+
+def test_another_networks_settings_are_refused_for_training(policy: Path) -> None:
+    config = json.loads((policy / "policy.json").read_text())["config"]
+    edit(policy, config={**config, "hidden": 32})
+    with pytest.raises(UserError, match="has not the weights of its network"):
+        load(policy)
+
+
+@pytest.mark.parametrize("target", ["policy.json", "policy.bin", "policy.xml", "policy.safetensors"])
+@pytest.mark.parametrize("vouched", [False, True])
+def test_a_pickle_in_the_place_of_a_file_is_never_executed(
+    target: str, vouched: bool, policy: Path, tmp_path: Path
+) -> None:
+    content = pickle.dumps(Bomb(tmp_path / "executed"))
+    if vouched and target != "policy.json":
+        vouch(policy, target, content)
+    else:
+        (policy / target).write_bytes(content)
+    for reader in (PolicyFolder.load, load):
+        try:
+            reader(policy)
+        except UserError as error:
+            assert "\n" not in str(error)
+        else:
+            # Placing reads no safetensors, and OpenVINO takes any bytes for weights if the file is long enough.
+            assert vouched and reader == PolicyFolder.load and target == "policy.safetensors"
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_torch_checkpoint_is_refused_by_name(zipped: bool, policy: Path, tmp_path: Path) -> None:
+    file = tmp_path / "network.pt"
+    bomb = pickle.dumps(Bomb(tmp_path / "executed"))
+    if zipped:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("network/data.pkl", bomb)
+    else:
+        file.write_bytes(bomb)
+    with pytest.raises(UserError, match=r"network\.pt' is a file \(it looks like a pickle\); give a folder"):
+        PolicyFolder.load(file)
+    (policy / "policy.json").unlink()
+    torch.save({}, policy / "network.pt")
+    with pytest.raises(UserError, match=r"policy\.json is missing \(network\.pt is a pickle, which is never read\)"):
+        PolicyFolder.load(policy)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_policy_that_is_not_there_is_answered_with_the_shipped_ones(
+    monkeypatch: pytest.MonkeyPatch, exported: Path, tmp_path: Path
+) -> None:
+    shipped = tmp_path / "policies"
+    shutil.copytree(exported, shipped / "base")
+    shutil.copytree(exported, shipped / "large")
+    monkeypatch.setattr(checkpoint, "SHIPPED", shipped)
+    assert PolicyFolder.load().path == PolicyFolder.load("base").path == shipped / "base"
+    assert PolicyFolder.load("large").path == shipped / "large"
+    for wanted in ("medium", "no/such/folder", tmp_path / "x", "../policies/base"):
+        with pytest.raises(UserError, match=r"there is no policy '.*'; give a folder .*\(base, large\)"):
+            PolicyFolder.load(wanted)
+
+
+def test_a_policy_is_compiled_once_and_again_when_it_changes(policy: Path) -> None:
+    first = PolicyFolder.load(policy)
+    assert PolicyFolder.load(str(policy)) is first
+    export(HSDAGNetwork(load(policy).config), policy)
+    second = PolicyFolder.load(policy)
+    assert second is not first
+    x = random_input(np.random.default_rng(0), 20, 2)
+    assert not np.allclose(first.encode(x)[0], second.encode(x)[0])
+
+
+def test_threads_share_a_policy(policy: Path) -> None:
+    loaded = PolicyFolder.load(policy)
+    inputs = [random_input(np.random.default_rng(seed), 20 + seed, 2) for seed in range(8)]
+
+    def logits(item: object) -> np.ndarray:
+        return loaded.place(item, *loaded.encode(item), np.arange(len(item.node_x)))
+
+    expected = [logits(item) for item in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for one, other in zip(pool.map(logits, inputs), expected, strict=True):
+                np.testing.assert_array_equal(one, other)

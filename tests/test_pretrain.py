@@ -1,0 +1,336 @@
+"""Pretraining: runs learn, repeat with their seed, and go on exactly where they were killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ov_hsdag.errors import UserError
+from ov_hsdag.features import policy_input
+from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training import targets
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.pretrain import CHECKPOINT, Settings, batch_indices, levels_at, pretrain
+from ov_hsdag.training.rollout import (
+    WORST_REWARD,
+    Batch,
+    Example,
+    canonical,
+    greedy_scores,
+    imitation_loss,
+    impact,
+    reinforce_loss,
+    rewards,
+    run_policy,
+    sample,
+)
+from ov_hsdag.training.search import teacher
+from tests.graphs import random_problem
+
+TINY = Settings(
+    problems=32,
+    first_problems=16,
+    validation=16,
+    imitation_steps=6,
+    reinforce_steps=6,
+    batch=4,
+    samples=4,
+    warmup=2,
+    validate_every=6,
+    config={"hidden": 16, "layers": 1, "context": 1, "min_clusters": 4},
+)
+
+PROJECT = str(Path(__file__).parents[1])
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of small models with its searched placements."""
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("corpus")
+    corpora.make(path, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
+    kept = targets.Targets(corpora.Corpus.load(path), path)
+    for number in range(3):
+        kept.shard(number)
+    return path
+
+
+def example(seed: int, **options: object) -> Example:
+    """A small random problem with the teacher's answer."""
+    problem = random_problem(seed, **{"nodes": 20, **options})  # type: ignore[arg-type]
+    found = teacher(problem, seed, budget=200)
+    return Example.of(problem, policy_input(problem), found.placement, found.score, found.score * 1.2)
+
+
+def network(examples: list[Example], seed: int = 0) -> HSDAGNetwork:
+    torch.manual_seed(seed)
+    config = replace(HSDAGConfig.base(Widths.of(examples[0].x)), hidden=16, layers=1, context=1, min_clusters=4)
+    return HSDAGNetwork(config)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / CHECKPOINT)
+
+
+def same(a: Path, b: Path) -> bool:
+    first, second = weights(a), weights(b)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name].nan_to_num(nan=-7.0), second[name].nan_to_num(nan=-7.0)) for name in first
+    )
+
+
+# --- rollouts ---
+
+
+def test_rollouts_respect_support_and_are_scored_by_the_simulator() -> None:
+    examples = [example(seed, devices=devices, missing=0.3) for seed, devices in ((1, 2), (2, 3), (3, 4))]
+    batch = Batch.of(examples)
+    policy = run_policy(network(examples), batch)
+    rollouts = sample(policy, batch, 6, torch.Generator().manual_seed(0))
+    assert rollouts.rewards.shape == (6, 3)
+    again = sample(policy, batch, 6, torch.Generator().manual_seed(0))
+    np.testing.assert_array_equal(rollouts.rewards, again.rewards)
+    # Support (2) never makes a sample infeasible: every reward is that of some supported placement.
+    assert np.isfinite(greedy_scores(network(examples), batch)).any()
+    assert (policy.log_probability.exp().sum(-1) - 1).abs().max() < 1e-5
+
+
+def test_rewards_are_logarithmic_and_bounded_below() -> None:
+    reward = rewards(np.array([[50.0, 100.0, np.inf, 1e9]]), np.full(4, 100.0))
+    np.testing.assert_allclose(reward, [[np.log(2), 0, WORST_REWARD, WORST_REWARD]])
+
+
+def test_equal_devices_are_told_apart_by_their_place_in_the_graph() -> None:
+    problem = random_problem(5, nodes=16)
+    symmetric = replace(
+        problem,
+        node_us=problem.node_us[:, [0, 0]],
+        transfer_us=np.array([[0.0, 3.0], [3.0, 0.0]]),
+        transfer_us_per_byte=np.array([[0.0, 1.0], [1.0, 0.0]]),
+    )
+    late_first = np.array([1] * 8 + [0] * 8, np.uint8)
+    np.testing.assert_array_equal(canonical(symmetric, late_first), 1 - late_first)
+    np.testing.assert_array_equal(canonical(symmetric, 1 - late_first), 1 - late_first)
+    np.testing.assert_array_equal(canonical(problem, late_first), late_first)
+
+
+def test_impact_is_the_share_of_what_a_group_decides() -> None:
+    problem = random_problem(2, nodes=30)
+    weight = impact(problem)
+    assert weight.shape == (problem.group_count,) and abs(weight.sum() - 1) < 1e-9 and (weight > 0).all()
+    heavy = int(problem.group_us.mean(axis=1).argmax())
+    more = problem.node_us.copy()
+    more[problem.groups == heavy] *= 100
+    assert impact(replace(problem, node_us=more))[heavy] > weight[heavy]
+
+
+def test_imitation_learns_a_searched_placement() -> None:
+    examples = [example(seed) for seed in range(4)]
+    batch, net = Batch.of(examples), network(examples)
+    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+    before = imitation_loss(run_policy(net, batch), batch).item()
+    for _ in range(60):
+        loss = imitation_loss(run_policy(net, batch), batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.5 * before
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_reinforce_raises_the_reward(clip: float | None) -> None:
+    examples = [example(seed) for seed in range(4)]
+    batch, net = Batch.of(examples), network(examples)
+    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+    generator = torch.Generator().manual_seed(0)
+    means = []
+    for _ in range(60):
+        policy = run_policy(net, batch)
+        rollouts = sample(policy, batch, 16, generator)
+        means.append(rollouts.rewards.mean())
+        for epoch in range(3 if clip else 1):
+            if epoch:
+                policy = run_policy(net, batch, rollouts.cluster)
+            loss = reinforce_loss(policy, batch, rollouts, clip)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert np.mean(means[-10:]) > np.mean(means[:10]) + 0.1
+
+
+def test_reinforce_reaches_the_edge_scores() -> None:
+    examples = [example(seed, nodes=30) for seed in range(3)]
+    batch, net = Batch.of(examples), network(examples)
+    policy = run_policy(net, batch)
+    reinforce_loss(policy, batch, sample(policy, batch, 8, torch.Generator())).backward()
+    gradients = [parameter.grad for parameter in net.edge_scorer.parameters()]
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients)
+
+
+# --- runs ---
+
+
+class Counted:
+    """As many problems as there are shards."""
+
+    def count(self, shards: int) -> int:
+        return 10 * shards
+
+
+def test_steps_draw_from_ever_more_problems() -> None:
+    settings = replace(TINY, problems=160, first_problems=16, imitation_steps=90, batch=8)
+    pool: Any = Counted()
+    steps = [batch_indices(settings, pool, step) for step in range(120)]
+    assert all(len(set(indices.tolist())) == 8 for indices in steps)
+    assert max(indices.max() for indices in steps[:9]) < 20 < max(indices.max() for indices in steps[60:])
+    assert max(indices.max() for indices in steps[90:]) >= 90
+    np.testing.assert_array_equal(steps[3], batch_indices(settings, pool, 3))
+    assert {levels_at(settings, step) for step in range(30)} == {0, 1, 2}
+
+
+def test_a_run_repeats_with_its_seed(corpus: Path, tmp_path: Path) -> None:
+    record = pretrain(tmp_path / "a", corpus, TINY)
+    pretrain(tmp_path / "b", corpus, TINY)
+    pretrain(tmp_path / "c", corpus, replace(TINY, seed=1))
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert not same(tmp_path / "a", tmp_path / "c")
+    written = json.loads((tmp_path / "a" / "record.json").read_text())
+    assert written == json.loads(json.dumps(record)) and written["step"] == 12
+    assert [entry["step"] for entry in written["history"]] == [6, 12]
+    assert "squeezenet/squeezenet" in written["corpus"]["models"] and written["corpus"]["held_out_families"]
+    assert (tmp_path / "a" / "policy" / "policy.json").exists()
+    assert list((tmp_path / "a").glob("events.*"))
+
+
+def test_a_stopped_run_goes_on_exactly(corpus: Path, tmp_path: Path) -> None:
+    pretrain(tmp_path / "whole", corpus, TINY)
+    pretrain(tmp_path / "parts", corpus, TINY, stop_at=4)
+    torch.manual_seed(99)
+    torch.rand(7)
+    pretrain(tmp_path / "parts", corpus, stop_at=9)
+    torch.rand(3)
+    record = pretrain(tmp_path / "parts", corpus)
+    assert same(tmp_path / "whole", tmp_path / "parts")
+    assert [entry["step"] for entry in record["history"]] == [6, 12]
+
+
+RUN = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from tests.test_pretrain import TINY
+from dataclasses import replace
+from ov_hsdag.training.pretrain import CHECKPOINT, pretrain
+output, corpus = Path(sys.argv[1]), Path(sys.argv[2])
+settings = replace(TINY, imitation_steps=60, reinforce_steps=60, validate_every=40)
+def report(step, steps, scalars):
+    print(step, flush=True)
+pretrain(output, corpus, None if (output / CHECKPOINT).exists() else settings, checkpoint_seconds=0, report=report)
+"""
+
+
+def start(output: Path, corpus: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, str(output), str(corpus)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OV_HSDAG_DISABLE": "1", "PYTHONPATH": os.pathsep.join([PROJECT, *sys.path])}
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_as_if_it_was_not(corpus: Path, tmp_path: Path) -> None:
+    whole = start(tmp_path / "whole", corpus)
+    _, errors = whole.communicate()
+    assert whole.returncode == 0, errors
+    generator = random.Random(0)
+    last, kills = 0, 0
+    while kills < 10:
+        process = start(tmp_path / "killed", corpus)
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        if not first:
+            break
+        # Nothing but the step that was under way is lost: a checkpoint follows each step here.
+        assert int(first) in (last, last + 1) or last == 0
+        last = int(first)
+        until = time.monotonic() + generator.uniform(0, 0.6)
+        while time.monotonic() < until and (line := process.stdout.readline()):
+            last = int(line)
+        os.kill(process.pid, signal.SIGKILL)
+        rest, _ = process.communicate()
+        last = max([last, *(int(line) for line in rest.split("\\n")[:-1])])
+        kills += 1
+    final = start(tmp_path / "killed", corpus)
+    _, errors = final.communicate()
+    assert final.returncode == 0, errors
+    assert kills == 10
+    assert same(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run to resume"):
+        pretrain(tmp_path / "none", corpus)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / CHECKPOINT).write_bytes(b"\\x80\\x04pickle")
+    with pytest.raises(UserError, match="not a checkpoint"):
+        pretrain(tmp_path / "bad", corpus)
+    with pytest.raises(UserError, match="already"):
+        pretrain(tmp_path / "bad", corpus, TINY)
+    pretrain(tmp_path / "run", corpus, TINY, stop_at=1)
+    whole = (tmp_path / "run" / CHECKPOINT).read_bytes()
+    (tmp_path / "run" / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="not a checkpoint"):
+        pretrain(tmp_path / "run", corpus)
+
+
+def test_a_run_goes_on_with_its_own_corpus_only(corpus: Path, tmp_path: Path) -> None:
+    pretrain(tmp_path / "run", corpus, TINY, stop_at=1)
+    other = tmp_path / "corpus"
+    corpora.make(other, ["ncf"], report=lambda _: None)
+    with pytest.raises(UserError, match="another corpus"):
+        pretrain(tmp_path / "run", other)
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag pretrain ARGUMENTS` in a new process."""
+    line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "pretrain", *map(str, arguments)]
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    sizes = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1, "--ppo-clip", 0.2)
+    done = command("--output", run, "--corpus", corpus, *sizes, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["step"] == 2
+    assert (record["settings"]["clip"], record["settings"]["epochs"]) == (0.2, 3)
+    assert (run / "policy" / "policy.json").exists()
+
+    again = command("--output", run, "--corpus", corpus, "--resume", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["step"] == 2
+    for arguments, message in (
+        (("--output", run, "--corpus", corpus), "there is a run in"),
+        (("--output", run, "--corpus", corpus, "--resume", "--seed", 1), "leave out --seed"),
+        (("--output", tmp_path / "none", "--corpus", corpus, "--resume"), "there is no run to resume"),
+    ):
+        refused = command(*arguments)
+        assert refused.returncode == 2
+        assert message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr

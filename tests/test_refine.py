@@ -1,0 +1,206 @@
+"""Refinement: never worse, exact scores, limits kept, repeatable; and as good as what is known to be the best."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.place import build_problem
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.problem import OBJECTIVES, PlacementProblem
+from tests.graphs import random_problem
+
+FEW = 20_000
+
+
+def singles(problem: PlacementProblem) -> NDArray[np.uint8]:
+    return np.stack([problem.single(device) for device in range(len(problem.devices))])
+
+
+def with_random_speeds(problem: PlacementProblem, seed: int, transfer: float, submodel: float) -> PlacementProblem:
+    """Devices of equal total speed, each good at other types of operations: the placements worth having are mixed."""
+    generator = np.random.default_rng(seed)
+    speed = {
+        name: np.exp(generator.uniform(-1.2, 1.2, len(problem.devices))) for name in sorted(set(problem.graph.types))
+    }
+    total = problem.node_us.sum(axis=0)
+    return dataclasses.replace(
+        problem,
+        node_us=problem.node_us / total * total.min() * np.array([speed[name] for name in problem.graph.types]),
+        transfer_us=problem.transfer_us * transfer,
+        transfer_us_per_byte=problem.transfer_us_per_byte * transfer,
+        submodel_us=problem.submodel_us * submodel,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(3, 40),
+    st.integers(2, 4),
+    st.sampled_from(OBJECTIVES),
+    st.sampled_from([0, 1]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_holds_for_every_refinement(
+    seed: int, nodes: int, devices: int, objective: str, rule: int, missing: bool, limited: bool
+) -> None:
+    problem = random_problem(
+        seed,
+        nodes=nodes,
+        devices=devices,
+        objective=objective,
+        submodel_us=6.0,
+        missing=0.3 * missing,
+        grouped=True,
+    )
+    limit = problem.evaluate(problem.single(0)).memory_bytes.sum() * 2 // 3
+    problem = dataclasses.replace(problem, rule=rule, memory_bytes=np.full(devices, limit if limited else -1))
+    generator = np.random.default_rng(seed)
+    batch = generator.integers(0, devices, (5, problem.group_count)).astype(np.uint8)
+    batch[4] = batch[0]
+    for moves in (0, FEW):
+        placements, scores = refine(problem, batch, max_moves=moves, seed=seed)
+        before = problem.scores(batch)
+        assert placements.shape == batch.shape
+        assert placements.dtype == np.uint8
+        np.testing.assert_allclose(scores, problem.scores(placements), rtol=1e-12)
+        assert (scores <= before).all()
+        # An infeasible placement without a feasible one nearby comes back as it was.
+        np.testing.assert_array_equal(placements[np.isinf(scores)], batch[np.isinf(scores)])
+        np.testing.assert_array_equal(placements[4], placements[0])
+        again = refine(problem, batch, max_moves=moves, seed=seed, threads=3)
+        np.testing.assert_array_equal(again[0], placements)
+        np.testing.assert_array_equal(again[1], scores)
+
+
+def best_by_enumeration(problem: PlacementProblem) -> float:
+    devices = range(len(problem.devices))
+    every = np.array(list(itertools.product(devices, repeat=problem.group_count)), np.uint8)
+    return float(problem.scores(every).min())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(("devices", "nodes"), [(2, 11), (3, 7)])
+@pytest.mark.parametrize("limited", [False, True])
+def test_finds_the_optimum_of_small_problems(objective: str, devices: int, nodes: int, limited: bool) -> None:
+    gaps = []
+    for seed in range(100 if limited else 40):
+        problem = random_problem(
+            seed, nodes=nodes, devices=devices, objective=objective, submodel_us=8.0, missing=0.1, grouped=True
+        )
+        if limited:
+            need = problem.evaluate(problem.single(0)).memory_bytes.sum()
+            problem = dataclasses.replace(problem, memory_bytes=np.full(devices, need * 3 // 4))
+        optimum = best_by_enumeration(problem)
+        if np.isfinite(optimum) and optimum > 0:
+            gaps.append(refine(problem, singles(problem))[1].min() / optimum - 1)
+    assert len(gaps) > 20
+    # Under limits few of these placements are feasible at all, and none of the starts.
+    assert np.isfinite(gaps).mean() >= (0.9 if limited else 1.0)
+    found = np.array(gaps)[np.isfinite(gaps)]
+    assert np.mean(found) < (0.01 if limited else 0.002)
+    assert np.median(found) < 1e-9
+    assert found.max() < (0.2 if limited else 0.05)
+
+
+def test_starts_anywhere() -> None:
+    problem = random_problem(11, nodes=11, submodel_us=8.0)
+    optimum = best_by_enumeration(problem)
+    batch = np.random.default_rng(0).integers(0, 2, (20, problem.group_count)).astype(np.uint8)
+    alone = [refine(problem, placement, max_moves=FEW)[1][0] for placement in batch]
+    assert np.mean(np.array(alone) / optimum) < 1.01
+
+
+@pytest.mark.parametrize("name", ["resnet50", "inception-v1", "bert-small", "mobilenet-v2-small"])
+def test_close_to_the_minimum_cut(name: str) -> None:
+    original = build_problem(ZOO[name].build(), DeviceSet.parse("HETERO:GPU,CPU"))
+    gaps, gains = [], []
+    for seed, transfer in itertools.product(range(4), (1.0, 0.1)):
+        problem = with_random_speeds(original, seed, transfer, 0.0)
+        optimum = problem.scores(MinCut().place(problem))[0]
+        starts = [*singles(problem), *problem.random(np.random.default_rng(seed), 1)]
+        for start in starts:
+            score = refine(problem, start)[1][0]
+            gaps.append(score / optimum - 1)
+        gains.append(problem.scores(singles(problem)).min() / optimum)
+    assert min(gaps) > -1e-6  # without submodel costs nothing is better than the cut
+    assert np.mean(gaps) < 0.002
+    assert max(gaps) < 0.02
+    assert max(gains) > 1.02  # and there was something to find
+
+
+@pytest.mark.parametrize("name", ["resnet50", "inception-v1", "bert-small", "mobilenet-v2-small"])
+@pytest.mark.parametrize("device", ["HETERO:CPU_A,CPU_B", "HETERO:GPU,CPU"])
+def test_balances_as_well_as_the_pipeline(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_core = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{one_core};CPU_B:{one_core}")
+    original = build_problem(ZOO[name].build(), DeviceSet.parse(device), objective="throughput")
+    ratios = []
+    for seed in range(4):
+        problem = with_random_speeds(original, seed, 1.0, 1.0) if seed else original
+        pipeline = problem.scores(Pipeline().place(problem))[0]
+        ratios.append(refine(problem, singles(problem))[1].min() / pipeline)
+    assert np.exp(np.mean(np.log(ratios))) < 1.005
+    assert max(ratios) < 1.05
+
+
+def test_memory_limits_are_met_from_a_start_that_breaks_them() -> None:
+    original = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"))
+    need = original.evaluate(original.single(0)).memory_bytes.sum()
+    for objective in OBJECTIVES:
+        problem = dataclasses.replace(original, objective=objective, memory_bytes=np.full(2, need * 7 // 10))
+        assert np.isinf(problem.scores(singles(problem))).all()
+        placements, scores = refine(problem, singles(problem))
+        assert np.isfinite(scores).all()
+        assert (problem.evaluate(placements).memory_bytes <= need * 7 // 10).all()
+
+
+def test_states_stay_whole() -> None:
+    problem = build_problem(ZOO["lstm-stateful"].build(), DeviceSet.parse("HETERO:GPU,CPU"), objective="throughput")
+    batch = np.random.default_rng(0).integers(0, 2, (8, problem.group_count)).astype(np.uint8)
+    placements, scores = refine(problem, np.concatenate([batch, singles(problem)]))
+    assert (problem.evaluate(placements[np.isfinite(scores)]).infeasible == 0).all()
+    assert np.isfinite(scores).any()
+
+
+def test_more_moves_and_other_seeds() -> None:
+    original = build_problem(ZOO["densenet121"].build(), DeviceSet.parse("HETERO:GPU,NPU,CPU"), objective="throughput")
+    problem = with_random_speeds(original, 1, 0.1, 1.0)
+    batch = problem.random(np.random.default_rng(1), 4)
+    few, many = (refine(problem, batch, max_moves=moves)[1].min() for moves in (5_000, 400_000))
+    assert many < few
+    found = {refine(problem, batch, max_moves=100_000, seed=seed)[0].tobytes() for seed in range(4)}
+    assert len(found) > 1
+
+
+def test_time_budget() -> None:
+    problem = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"), objective="throughput")
+    start = time.perf_counter()
+    refine(problem, singles(problem), max_moves=0, budget_ms=100)
+    assert 0.09 < time.perf_counter() - start < 2
+
+
+def test_batches_of_any_size() -> None:
+    problem = random_problem(1, nodes=8)
+    assert refine(problem, np.zeros((0, problem.group_count), np.uint8))[0].shape == (0, problem.group_count)
+    one = refine(problem, problem.single(1))
+    assert one[0].shape == (1, problem.group_count)
+    with pytest.raises(ValueError, match="expected device numbers below 2"):
+        refine(problem, problem.single(2))
+    with pytest.raises(ValueError, match=r"expected 'placements' of shape \[batch, "):
+        refine(problem, np.zeros((1, problem.group_count + 1), np.uint8))
+    with pytest.raises(ValueError, match="budget"):
+        refine(problem, problem.single(0), max_moves=-1)
