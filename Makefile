@@ -17,7 +17,7 @@ CPP_TESTS := $(wildcard cpp_ext/tests/*.cpp)
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
 CPP_TESTED := $(filter-out cpp_ext/bindings.cpp cpp_ext/bindings_policy.cpp,$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth $(CPP_CORE) \
-           $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json')
+           $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/policies/*')
 PYTHON_FILES := setup.py $(wildcard ov_hsdag tests samples benchmarks)
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
