@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "bindings.hpp"
 #include "coarsen.hpp"
 #include "graph.hpp"
 #include "groups.hpp"
@@ -23,30 +24,6 @@ namespace {
 
 using namespace ov_hsdag;
 
-template <typename T>
-using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-std::vector<T> to_vector(const Array<T>& array) {
-    return {array.data(), array.data() + array.size()};
-}
-
-template <typename T>
-py::array_t<T> to_array(const std::vector<T>& values) {
-    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
-}
-
-void expect_shape(const py::array& array, std::initializer_list<py::ssize_t> shape, const char* name) {
-    bool same = array.ndim() == static_cast<py::ssize_t>(shape.size());
-    std::string expected;
-    py::ssize_t axis = 0;
-    for (const py::ssize_t size : shape) {
-        same = same && array.shape(axis++) == size;
-        expected += (expected.empty() ? "[" : ", ") + std::to_string(size);
-    }
-    if (!same) throw std::invalid_argument(std::string("expected '") + name + "' of shape " + expected + "]");
-}
-
 std::shared_ptr<Graph> make_graph(const Array<std::uint8_t>& kind, const Array<std::int32_t>& input_ptr,
                                   const Array<std::int32_t>& input_output, const Array<std::int32_t>& output_ptr,
                                   const Array<std::int64_t>& output_bytes, const Array<std::int64_t>& weight_bytes) {
@@ -55,11 +32,6 @@ std::shared_ptr<Graph> make_graph(const Array<std::uint8_t>& kind, const Array<s
                    [](std::uint8_t value) { return static_cast<NodeKind>(value); });
     return std::make_shared<Graph>(std::move(kinds), to_vector(input_ptr), to_vector(input_output),
                                    to_vector(output_ptr), to_vector(output_bytes), to_vector(weight_bytes));
-}
-
-SplitRule split_rule(int rule) {
-    if (rule < 0 || rule > 1) throw std::invalid_argument("expected a split rule of 0 or 1");
-    return static_cast<SplitRule>(rule);
 }
 
 py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, int rule) {
@@ -86,32 +58,9 @@ public:
                    const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
                    const Array<std::int32_t>& group, const Array<std::int32_t>& bonds, int rule)
         : graph_(std::move(graph)), rule_(split_rule(rule)) {
-        const py::ssize_t devices = submodel_us.size();
-        if (devices < 1 || devices > 64) throw std::invalid_argument("expected 1 to 64 devices");
-        expect_shape(node_us, {graph_->nodes(), devices}, "node_us");
-        expect_shape(supported, {graph_->nodes(), devices}, "supported");
-        expect_shape(transfer_us, {devices, devices}, "transfer_us");
-        expect_shape(transfer_us_per_byte, {devices, devices}, "transfer_us_per_byte");
-        expect_shape(memory_limit, {devices}, "memory_limit");
-        expect_shape(group, {graph_->nodes()}, "group");
-        costs_.devices = static_cast<std::int32_t>(devices);
-        costs_.node_us = to_vector(node_us);
-        costs_.supported = to_vector(supported);
-        costs_.transfer_us = to_vector(transfer_us);
-        costs_.transfer_us_per_byte = to_vector(transfer_us_per_byte);
-        costs_.submodel_us = to_vector(submodel_us);
-        costs_.memory_limit = to_vector(memory_limit);
-        costs_.group = to_vector(group);
-        if (bonds.ndim() != 2 || bonds.shape(1) != 2)
-            throw std::invalid_argument("expected 'bonds' of shape [pairs, 2]");
-        costs_.bonds = to_vector(bonds);
-        for (const std::int32_t node : costs_.bonds) {
-            if (node < 0 || node >= graph_->nodes()) throw std::invalid_argument("expected bonds between nodes");
-        }
-        for (const std::int32_t g : costs_.group) {
-            if (g < 0) throw std::invalid_argument("expected group numbers from 0");
-            groups_ = std::max(groups_, g + 1);
-        }
+        costs_ = costs_of(*graph_, node_us, supported, transfer_us, transfer_us_per_byte, submodel_us, memory_limit,
+                          group, bonds);
+        for (const std::int32_t g : costs_.group) groups_ = std::max(groups_, g + 1);
     }
 
     [[nodiscard]] py::dict evaluate(const Array<std::uint8_t>& placements, int threads) const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings.hpp"
 #include "features.hpp"
 #include "graph.hpp"
 #include "parse.hpp"
@@ -20,19 +21,6 @@ namespace py = pybind11;
 namespace {
 
 using namespace ov_hsdag;
-
-template <typename T>
-using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-std::vector<T> to_vector(const Array<T>& array) {
-    return {array.data(), array.data() + array.size()};
-}
-
-template <typename T>
-py::array_t<T> to_array(const std::vector<T>& values) {
-    return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
-}
 
 struct Edges {
     std::vector<std::int32_t> source, target;
@@ -101,35 +89,13 @@ public:
                  const Array<std::int32_t>& group, const Array<std::int32_t>& bonds, int rule,
                  const Array<std::int32_t>& coarse)
         : graph_(std::move(graph)) {
-        const py::ssize_t devices = submodel_us.size();
-        const py::ssize_t nodes = graph_->nodes();
-        if (devices < 1 || devices > 64) throw std::invalid_argument("expected 1 to 64 devices");
-        const bool fits = node_us.size() == nodes * devices && supported.size() == nodes * devices &&
-                          transfer_us.size() == devices * devices && transfer_us_per_byte.size() == devices * devices &&
-                          memory_limit.size() == devices && group.size() == nodes;
-        if (!fits) throw std::invalid_argument("expected arrays that fit the graph's nodes and the devices");
-        if (rule < 0 || rule > 1) throw std::invalid_argument("expected a split rule of 0 or 1");
-        Costs costs;
-        costs.devices = static_cast<std::int32_t>(devices);
-        costs.node_us = to_vector(node_us);
-        costs.supported = to_vector(supported);
-        costs.transfer_us = to_vector(transfer_us);
-        costs.transfer_us_per_byte = to_vector(transfer_us_per_byte);
-        costs.submodel_us = to_vector(submodel_us);
-        costs.memory_limit = to_vector(memory_limit);
-        costs.group = to_vector(group);
-        costs.bonds = to_vector(bonds);
-        if (bonds.ndim() != 2 || bonds.shape(1) != 2 ||
-            std::any_of(costs.bonds.begin(), costs.bonds.end(), [&](auto node) { return node < 0 || node >= nodes; })) {
-            throw std::invalid_argument("expected 'bonds' of shape [pairs, 2] between nodes");
-        }
+        Costs costs = costs_of(*graph_, node_us, supported, transfer_us, transfer_us_per_byte, submodel_us,
+                               memory_limit, group, bonds);
         const std::vector<std::int32_t> coarse_of = to_vector(coarse);
-        const auto negative = [](std::int32_t number) { return number < 0; };
-        if (std::any_of(costs.group.begin(), costs.group.end(), negative) ||
-            std::any_of(coarse_of.begin(), coarse_of.end(), negative)) {
-            throw std::invalid_argument("expected group numbers from 0");
+        if (std::any_of(coarse_of.begin(), coarse_of.end(), [](std::int32_t number) { return number < 0; })) {
+            throw std::invalid_argument("expected coarse group numbers from 0");
         }
-        refiner_ = std::make_unique<Refiner>(*graph_, std::move(costs), static_cast<SplitRule>(rule), coarse_of);
+        refiner_ = std::make_unique<Refiner>(*graph_, std::move(costs), split_rule(rule), coarse_of);
     }
 
     [[nodiscard]] py::tuple refine(const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,

@@ -34,7 +34,7 @@ class Pipeline:
         candidates = [problem.single(device) for device in range(len(problem.devices))]
         for count in range(2, len(problem.devices) + 1):
             for devices in permutations(range(len(problem.devices)), count):
-                candidates += _stages(problem, order, devices)
+                candidates += stages(problem, order, devices)
         return best_of(problem, candidates)
 
 
@@ -68,7 +68,7 @@ def _cut_bytes(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[NDA
     return size.cumsum(), count.cumsum()
 
 
-def _stages(problem: PlacementProblem, order: NDArray[np.int64], devices: tuple[int, ...]) -> list[NDArray[np.uint8]]:
+def stages(problem: PlacementProblem, order: NDArray[np.int64], devices: tuple[int, ...]) -> list[NDArray[np.uint8]]:
     """Good placements of contiguous stages on `devices` in turn."""
     cuts = _places(problem, order)
     size, count = _cut_bytes(problem, order)

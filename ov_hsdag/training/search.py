@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline, _stages, topological_groups
+from ov_hsdag.placers.pipeline import Pipeline, stages, topological_groups
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.problem import PlacementProblem
@@ -159,7 +159,7 @@ def in_order(problem: PlacementProblem, found: NDArray[np.uint8], tolerance: flo
     starts = []
     for count in range(2, len(problem.devices) + 1):
         for devices in combinations(range(len(problem.devices)), count):
-            starts += _stages(problem, order, devices)[:6]
+            starts += stages(problem, order, devices)[:6]
     if not starts:
         return found
     placements = np.stack(starts)
