@@ -105,20 +105,21 @@ def _tied(graph: ComputationGraph, follows: NDArray[np.bool_]) -> list[tuple[int
     return pairs
 
 
+def _states(graph: ComputationGraph) -> list[tuple[int, int]]:
+    """The ReadValue and the Assign of each variable that has both."""
+    readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
+    assigns = np.flatnonzero(graph.kinds == NodeKind.SINK).tolist()
+    return [(readers[graph.variables[n]], n) for n in assigns if graph.variables[n] in readers]
+
+
 def _state_paths(graph: ComputationGraph) -> list[tuple[int, int]]:
     """Pairs that tie every node between a ReadValue and the Assign of its variable to them.
 
     The plugin that holds the state needs both in one submodel, so no tensor between them may be cut.
     """
-    readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
     pairs: list[tuple[int, int]] = []
-    if not readers:
-        return pairs
     sources, pointer = graph.input_source.tolist(), graph.input_ptr.tolist()
-    for assign in np.flatnonzero(graph.kinds == NodeKind.SINK).tolist():
-        read = readers.get(graph.variables[assign])
-        if read is None:
-            continue
+    for read, assign in _states(graph):
         ahead = [False] * graph.nodes
         ahead[assign] = True
         for node in range(assign, read, -1):
@@ -143,13 +144,7 @@ def bonds(graph: ComputationGraph) -> NDArray[np.int32]:
     torn = followers(graph)[graph.input_source] | ~graph.output_movable[graph.input_output]
     torn &= graph.kinds[graph.input_source] != NodeKind.CONSTANT
     pairs = np.stack([graph.input_source[torn], graph.input_node[torn]], axis=1)
-    readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
-    states = [
-        (readers[graph.variables[assign]], assign)
-        for assign in np.flatnonzero(graph.kinds == NodeKind.SINK).tolist()
-        if graph.variables[assign] in readers
-    ]
-    return np.concatenate([pairs, np.array(states, np.int32).reshape(-1, 2)]).astype(np.int32)
+    return np.concatenate([pairs, np.array(_states(graph), np.int32).reshape(-1, 2)]).astype(np.int32)
 
 
 def repair(
@@ -218,14 +213,15 @@ def colocation(graph: ComputationGraph) -> NDArray[np.int32]:
     """
     follows = followers(graph)
     pairs = _tied(graph, follows)
-    a = [first for first, _ in pairs]
-    b = [second for _, second in pairs]
     edges = follows[graph.input_source]
-    return _native.merge_groups(
-        graph.nodes,
-        np.concatenate([np.array(a, np.int32), graph.input_source[edges]]),
-        np.concatenate([np.array(b, np.int32), graph.input_node[edges]]),
-    )
+    pairs += zip(graph.input_source[edges].tolist(), graph.input_node[edges].tolist(), strict=True)
+    return _merged(graph, pairs)
+
+
+def _merged(graph: ComputationGraph, pairs: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+    """Dense groups in which the nodes of every pair are together, int32 [nodes]."""
+    a, b = np.array(pairs, np.int32).reshape(-1, 2).T
+    return _native.merge_groups(graph.nodes, a, b)
 
 
 def coarsen(
@@ -303,11 +299,7 @@ def normalise(model: ov.Model) -> None:
     unique_names(model)
     graph = ComputationGraph.from_model(model)
     follows = followers(graph)
-    pairs = _tied(graph, follows)
-    homes = _native.merge_groups(
-        graph.nodes, np.array([a for a, _ in pairs], np.int32), np.array([b for _, b in pairs], np.int32)
-    )
-    _copy_followers(model, graph, follows, homes)
+    _copy_followers(model, graph, follows, _merged(graph, _tied(graph, follows)))
 
 
 def unique_names(model: ov.Model) -> None:
@@ -440,10 +432,7 @@ def complete(model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str
     number = {device: index for index, device in enumerate(devices)}
     known = np.array([number.get(affinity.get(name, ""), -1) for name in graph.names], np.int64)
 
-    pairs = _tied(graph, follows)
-    groups = _native.merge_groups(
-        graph.nodes, np.array([a for a, _ in pairs], np.int32), np.array([b for _, b in pairs], np.int32)
-    )
+    groups = _merged(graph, _tied(graph, follows))
     votes = np.zeros((int(groups.max()) + 1, len(devices)), np.int64)
     # Operations decide; a Parameter or Result that was placed decides only where no operation does.
     weight = np.where(graph.kinds == NodeKind.OP, graph.nodes, 1) * ~follows

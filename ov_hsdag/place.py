@@ -179,7 +179,7 @@ class _Candidate:
 
 def _run(placer: Placer, problem: PlacementProblem) -> _Candidate:
     placement = placer.place(problem)
-    if problem.evaluate(placement).infeasible[0] & ~np.uint8(4):
+    if problem.evaluate(placement).broken[0]:
         placement = problem.repair(placement)
     return _Candidate(placer.name, placement)
 

@@ -22,6 +22,9 @@ OBJECTIVES = ("latency", "throughput")
 
 FORMAT_VERSION = 1
 
+# The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
+OVER_MEMORY = np.uint8(4)
+
 
 def check_objective(objective: str) -> None:
     """Raises UserError where it is none."""
@@ -54,6 +57,11 @@ class Evaluation:
     cut_tensors: NDArray[np.int32]
     submodels: NDArray[np.int32]
     infeasible: NDArray[np.uint8]
+
+    @property
+    def broken(self) -> NDArray[np.bool_]:
+        """Placements that no device's memory would make feasible, bool [batch]."""
+        return (self.infeasible & ~OVER_MEMORY) != 0
 
     def score(self, objective: str) -> NDArray[np.float64]:
         """What is minimised, in µs: latency, or the period for throughput; inf where infeasible. float64 [batch]."""
@@ -129,9 +137,10 @@ class PlacementProblem:
         """The tensors that can be cut: those with consumers in other groups."""
         return Tensors.of(self.graph, self.groups)
 
-    @cached_property
-    def _simulator(self) -> _native.Simulator:
-        return _native.Simulator(
+    @property
+    def native_arguments(self) -> tuple[Any, ...]:
+        """The problem as the native core's classes take it."""
+        return (
             self.graph.native,
             self.node_us,
             self.supported,
@@ -143,6 +152,10 @@ class PlacementProblem:
             self.bonds,
             self.rule,
         )
+
+    @cached_property
+    def _simulator(self) -> _native.Simulator:
+        return _native.Simulator(*self.native_arguments)
 
     def evaluate(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> Evaluation:
         """Simulates placements exactly as HETERO would split them.
@@ -160,7 +173,7 @@ class PlacementProblem:
 
     def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """HETERO's submodels for one placement [groups]: `submodel` [nodes], `submodel_device`, `sortable`, …"""
-        return dict(_native.split(self.graph.native, np.asarray(placement, np.uint8)[self.groups], self.rule))
+        return _native.split(self.graph.native, np.asarray(placement, np.uint8)[self.groups], self.rule)
 
     def affinity(self, placement: NDArray[np.integer[Any]]) -> dict[str, str]:
         """Friendly name → device name for one placement [groups]."""

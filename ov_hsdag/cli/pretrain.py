@@ -73,8 +73,6 @@ def pretrain(
     from ov_hsdag.training.corpus import make
 
     torch.set_num_threads(threads)
-    if ppo_clip is not None:
-        given["epochs"] = 3
     settings = None if resume else Settings(**given)
     folder = corpus or output / "corpus"
     with console.result(as_json) as show:

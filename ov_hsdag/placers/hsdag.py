@@ -33,9 +33,6 @@ _LARGE = 4000
 _SIMULATED_NODES = 200_000
 _SIMULATED = 8
 
-# Bit of `Evaluation.infeasible`.
-_OVER_MEMORY = np.uint8(4)
-
 
 @dataclass(frozen=True)
 class HSDAGPlacer:
@@ -202,7 +199,7 @@ def _ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: i
     result = problem.evaluate(placements, threads)
     limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
     excess = np.maximum(result.memory_bytes - limits, 0).sum(axis=1)
-    return placements[np.lexsort((excess, result.infeasible & ~_OVER_MEMORY, result.score(problem.objective)))]
+    return placements[np.lexsort((excess, result.broken, result.score(problem.objective)))]
 
 
 def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -43,20 +43,5 @@ def refine(
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:
         max_moves = max(_MOVES, _MOVES_PER_GROUP * problem.group_count)
-    return _refiner(problem).refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed)
-
-
-def _refiner(problem: PlacementProblem) -> _native.Refiner:
-    return _native.Refiner(
-        problem.graph.native,
-        problem.node_us,
-        problem.supported,
-        problem.transfer_us,
-        problem.transfer_us_per_byte,
-        problem.submodel_us,
-        problem.memory_bytes,
-        problem.groups,
-        problem.bonds,
-        problem.rule,
-        problem.coarse,
-    )
+    refiner = _native.Refiner(*problem.native_arguments, coarse=problem.coarse)
+    return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed)

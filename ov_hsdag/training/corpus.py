@@ -106,24 +106,30 @@ def placeable(problem: PlacementProblem) -> bool:
     return bool(problem.group_supported.any(axis=1).all())
 
 
+def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> PlacementProblem:
+    """A graph and its legality groups on devices that run everything and cost nothing."""
+    count = len(devices)
+    return PlacementProblem(
+        graph=graph,
+        devices=devices,
+        objective="latency",
+        node_us=np.zeros((graph.nodes, count)),
+        supported=np.ones((graph.nodes, count), bool),
+        groups=legality.colocation(graph),
+        transfer_us=np.zeros((count, count)),
+        transfer_us_per_byte=np.zeros((count, count)),
+        submodel_us=np.zeros(count),
+        memory_bytes=np.full(count, -1, np.int64),
+        rule=rule,
+    )
+
+
 def extract(model: Any, rule: int) -> PlacementProblem:
     """The template of an `ov.Model`, which is normalised in place: its graph and groups on two reference devices."""
     legality.normalise(model)
     graph = ComputationGraph.from_model(model)
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
-    empty = PlacementProblem(
-        graph=graph,
-        devices=names,
-        objective="latency",
-        node_us=np.zeros((graph.nodes, 2)),
-        supported=np.ones((graph.nodes, 2), bool),
-        groups=legality.colocation(graph),
-        transfer_us=np.zeros((2, 2)),
-        transfer_us_per_byte=np.zeros((2, 2)),
-        submodel_us=np.zeros(2),
-        memory_bytes=np.full(2, -1, np.int64),
-        rule=rule,
-    )
+    empty = _unpriced(graph, names, rule)
     return assemble(empty, names, profile, "latency")
 
 
@@ -370,16 +376,4 @@ def generated_template(generator: np.random.Generator, rule: int) -> PlacementPr
         weight_bytes=empty,
         variables=("",) * total,
     )
-    return PlacementProblem(
-        graph=graph,
-        devices=("A", "B"),
-        objective="latency",
-        node_us=np.zeros((total, 2)),
-        supported=np.ones((total, 2), bool),
-        groups=legality.colocation(graph),
-        transfer_us=np.zeros((2, 2)),
-        transfer_us_per_byte=np.zeros((2, 2)),
-        submodel_us=np.zeros(2),
-        memory_bytes=np.full(2, -1, np.int64),
-        rule=rule,
-    )
+    return _unpriced(graph, ("A", "B"), rule)

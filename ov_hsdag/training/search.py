@@ -23,9 +23,6 @@ from ov_hsdag.problem import PlacementProblem
 SEARCH = 3
 """Version of `teacher`: another one may find other placements."""
 
-MEMORY = 4
-"""Bit of `Evaluation.infeasible`."""
-
 
 # Moves of the native refinement, in the teacher: a few milliseconds.
 _MOVES = 20_000
@@ -115,8 +112,7 @@ def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 1500) -> Fou
     if problem.objective == "throughput" or limited:
         candidates.append(("pipeline", Pipeline().place(problem)))
     placements = np.stack([placement for _, placement in candidates])
-    broken = problem.evaluate(placements).infeasible & ~np.uint8(MEMORY)
-    for row in np.flatnonzero(broken):
+    for row in np.flatnonzero(problem.evaluate(placements).broken):
         placements[row] = problem.repair(placements[row])
     scores = problem.scores(placements)
     first = int(scores.argmin())
@@ -241,7 +237,7 @@ def _energies(
     value = result.latency_us if problem.objective == "latency" else result.period_us
     limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
     over = np.maximum(result.memory_bytes / limits - 1, 0).sum(axis=1)
-    energy = np.where((result.infeasible & ~np.uint8(MEMORY)) == 0, value * (1 + 3 * over + 0.05 * (over > 0)), np.inf)
+    energy = np.where(result.broken, np.inf, value * (1 + 3 * over + 0.05 * (over > 0)))
     return energy, result.score(problem.objective)
 
 
