@@ -43,5 +43,6 @@ def refine(
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:
         max_moves = max(_MOVES, _MOVES_PER_GROUP * problem.group_count)
-    refiner = _native.Refiner(*problem.native_arguments, coarse=problem.coarse)
+    arguments = (*problem.native_arguments, problem.coarse)
+    refiner = _native.Refiner(*arguments)
     return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed)
