@@ -155,16 +155,19 @@ PYBIND11_MODULE(_native, module) {
 
     module.def(
         "colocate_chains",
-        [](const Graph& graph, const Array<std::int32_t>& group, const Array<std::int64_t>& label) {
+        [](const Graph& graph, const Array<std::int32_t>& group, const Array<std::int64_t>& label,
+           const Array<double>& weight, double most) {
             const auto groups = to_vector(group);
             const auto labels = to_vector(label);
+            const auto weights = to_vector(weight);
             const py::gil_scoped_release release;
-            auto merged = colocate_chains(graph, groups, labels);
+            auto merged = colocate_chains(graph, groups, labels, weights, most);
             const py::gil_scoped_acquire acquire;
             return to_array(merged);
         },
-        py::arg("graph"), py::arg("group"), py::arg("label"),
-        "Chains of groups merged by HSDAG's co-location rule; dense group numbers [nodes].");
+        py::arg("graph"), py::arg("group"), py::arg("label"), py::arg("weight"), py::arg("most"),
+        "Chains of groups merged by HSDAG's co-location rule, while they weigh at most `most`; dense group numbers "
+        "[nodes].");
 
     py::class_<BatchSimulator>(module, "Simulator", "Evaluates batches of placements of one graph under given costs.")
         .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,

@@ -6,10 +6,12 @@
 
 namespace ov_hsdag {
 std::vector<std::int32_t> colocate_chains(const Graph& graph, std::span<const std::int32_t> group,
-                                          std::span<const std::int64_t> label) {
+                                          std::span<const std::int64_t> label, std::span<const double> weight,
+                                          double most) {
     constexpr std::int32_t kNone = -1;
     constexpr std::int32_t kSeveral = -2;
     const auto count = static_cast<std::int32_t>(label.size());
+    if (weight.size() != label.size()) throw std::invalid_argument("expected one weight per group");
     if (group.size() != static_cast<std::size_t>(graph.nodes()))
         throw std::invalid_argument("expected one group per node");
     for (const std::int32_t g : group) {
@@ -28,10 +30,26 @@ std::vector<std::int32_t> colocate_chains(const Graph& graph, std::span<const st
         note(successor[from], to);
         note(predecessor[to], from);
     }
+    const auto chained = [&](std::int32_t g) {  // the group that may join g's chain behind it
+        const std::int32_t next = successor[g];
+        return next >= 0 && predecessor[next] == g && label[g] == label[next] ? next : kNone;
+    };
+    std::vector<std::uint8_t> inside(static_cast<std::size_t>(count), 0);  // not the first of its chain
+    for (std::int32_t g = 0; g < count; ++g) {
+        if (const std::int32_t next = chained(g); next >= 0) inside[next] = 1;
+    }
     Groups groups(count);
     for (std::int32_t g = 0; g < count; ++g) {
-        const std::int32_t next = successor[g];
-        if (next >= 0 && predecessor[next] == g && label[g] == label[next]) groups.merge(g, next);
+        if (inside[g]) continue;
+        double merged = weight[g];
+        for (std::int32_t at = g, next = chained(g); next >= 0; at = next, next = chained(next)) {
+            merged += weight[next];
+            if (merged <= most) {
+                groups.merge(at, next);
+            } else {
+                merged = weight[next];
+            }
+        }
     }
     // Numbered by groups first; the caller's numbers follow the nodes, and so do these.
     std::vector<std::int32_t> renumber(static_cast<std::size_t>(count), kNone);

@@ -18,7 +18,7 @@ from ov_hsdag.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem import PlacementProblem
 
 # Changes with the meaning or the number of features; a policy fits one version.
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 
 # Operation types by what they do; each line is one feature. Types in none of them count as the last one.
 _TYPE_FAMILIES: tuple[tuple[str, ...], ...] = (
@@ -145,7 +145,8 @@ def policy_input(problem: PlacementProblem, names: FeatureSet | None = None, thr
         columns.append(_structure(structure, view.size))
     if names.ours:
         columns.append(_work(problem, view, structure))
-    edge_x, pair_x, device_x = _edges(view, position), _pairs(view), _devices(problem, view)
+    shares = _Shares.of(problem, view, structure["position"])
+    edge_x, pair_x, device_x = _edges(view, position), _pairs(view, shares), _devices(problem, view, shares)
     if not names.ours:
         edge_x, pair_x, device_x = (
             np.zeros_like(edge_x),
@@ -350,6 +351,70 @@ def _progress(view: _View, position: NDArray[np.int32]) -> tuple[Floats, tuple[F
     return done, (_log(_share(cut, view.best.sum())), _log(_share(cut, crossing.mean())))
 
 
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """Where groups are in the work and in the weights, and which part of both would be whose.
+
+    If each device, in the order of the list, took a stretch of the topological order in proportion to its speed (for
+    weights: to its room), a group would be `before` its first and `after` … its last end: what balances work over
+    devices, or fills their memory, begins there.
+
+    Attributes:
+        work: middle of each group in the work done in topological order, 0 … 1 [size].
+        weights: likewise in the weights.
+        work_start, weights_start: where each device's stretch begins, and in the end 1 [D + 1].
+        speed: share of each device in the speed of all [D].
+        room: what a device's memory holds of all weights, at most 1 [D].
+    """
+
+    work: Floats
+    weights: Floats
+    work_start: Floats
+    weights_start: Floats
+    speed: Floats
+    room: Floats
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, view: _View, position: NDArray[np.int32]) -> _Shares:
+        order = np.argsort(position)
+        alone = _alone(view)
+        # A group's part of the work: the mean of what it is of each device's.
+        supported = np.isfinite(view.us)
+        part = np.where(supported, _share(np.where(supported, view.us, 0.0), alone), 0.0).sum(axis=1)
+        part /= np.maximum(supported.sum(axis=1), 1)
+        weights = _sum(view, problem.graph.weight_bytes)
+        speed = _share(1.0, alone)
+        speed = _share(speed, speed.sum())
+        room = _room(problem)
+        return cls(
+            work=_middle(part, order),
+            weights=_middle(weights, order),
+            work_start=np.concatenate([[0.0], np.cumsum(speed)]),
+            weights_start=np.concatenate([[0.0], np.cumsum(_share(room, room.sum()))]),
+            speed=speed,
+            room=room,
+        )
+
+
+def _alone(view: _View) -> Floats:
+    """Time of the model on each device, µs [D]; where it has to leave work to others, they are as fast as they can."""
+    return np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
+
+
+def _room(problem: PlacementProblem) -> Floats:
+    """Share of what a model needs on one device that each device's memory has room for, at most 1 [D]."""
+    need = problem.evaluate(problem.single(0)).memory_bytes[0].sum()
+    limited = problem.memory_bytes >= 0
+    return np.where(limited, np.minimum(_share(problem.memory_bytes, need), 1.0), 1.0)
+
+
+def _middle(part: Floats, order: NDArray[np.integer[Any]]) -> Floats:
+    """Place of the middle of each part in their sum in some order, 0 … 1."""
+    place = np.empty(len(part))
+    place[order] = _share(np.cumsum(part[order]) - part[order] / 2, part.sum())
+    return place
+
+
 def _edges(view: _View, position: Floats) -> Floats:
     """Features of edges, [edges, 6]."""
     edges = view.edge_index.shape[1]
@@ -374,11 +439,16 @@ def _edges(view: _View, position: Floats) -> Floats:
 
 # Columns of `pair_x` and `device_x` that hold without costs, too.
 _SUPPORT_COLUMN = 0
-_PLAIN_COLUMNS = 4
+_PLAIN_COLUMNS = 5
 
 
-def _pairs(view: _View) -> Floats:
-    """Features of groups on devices, [size, D, 8]; unsupported pairs have the worst values."""
+def _squash(distance: Floats) -> Floats:
+    """Distances of -1 … 1 with most of the range for the small ones."""
+    return np.tanh(10 * distance)
+
+
+def _pairs(view: _View, shares: _Shares) -> Floats:
+    """Features of groups on devices, [size, D, 14]; unsupported pairs have the worst values."""
     supported = np.isfinite(view.us)
     us = np.where(supported, view.us, np.inf)
     total = view.best.sum()
@@ -389,6 +459,9 @@ def _pairs(view: _View) -> Floats:
     moving = view.into + view.out_of
     with np.errstate(invalid="ignore"):
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
+    work, weights = shares.work[:, None], shares.weights[:, None]
+    begun, left = work - shares.work_start[:-1], shares.work_start[1:] - work
+    room_begun, room_left = weights - shares.weights_start[:-1], shares.weights_start[1:] - weights
     # Infinite over infinite above: support decides.
     gain = np.where(np.isfinite(elsewhere), gain, 1.0)
     gain = np.where(supported, gain, -1.0)
@@ -402,28 +475,31 @@ def _pairs(view: _View) -> Floats:
             _log(_share(view.out_of, view.best[:, None])),
             _log(_share(moving * view.size, total)),
             gain,
+            begun,
+            left,
+            _squash(begun),
+            _squash(left),
+            _squash(room_begun),
+            _squash(room_left),
         ],
         axis=2,
     )
 
 
-def _devices(problem: PlacementProblem, view: _View) -> Floats:
-    """Features of devices, [D, 13]."""
+def _devices(problem: PlacementProblem, view: _View, shares: _Shares) -> Floats:
+    """Features of devices, [D, 18]."""
     devices = len(problem.devices)
-    supported = np.isfinite(view.us)
-    # Where a device has to leave work to others, they do it as fast as they can.
-    alone = np.where(supported, view.us, view.best[:, None]).sum(axis=0)
+    alone = _alone(view)
     total = view.best.sum()
-    need = problem.evaluate(problem.single(0)).memory_bytes[0].sum()
     limited = problem.memory_bytes >= 0
-    room = np.where(limited, _share(problem.memory_bytes, need), np.inf)
     ones = np.ones(devices)
     return np.stack(
         [
             (problem.objective == "throughput") * ones,
             np.arange(devices) == 0,
+            np.arange(devices) / 4,
             ones / devices,
-            supported.mean(axis=0),
+            np.isfinite(view.us).mean(axis=0),
             _share(alone, alone.sum()),
             _log(_share(alone, alone.min())),
             _log(_share(total, alone)),
@@ -432,7 +508,11 @@ def _devices(problem: PlacementProblem, view: _View) -> Floats:
             _log(_share(problem.submodel_us, total)),
             _log(_share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
             limited,
-            np.minimum(room, 2.0) / 2,
+            shares.room,
+            np.minimum(shares.room.sum(), 3.0) / 3 * ones,
+            shares.speed,
+            shares.work_start[:-1],
+            shares.weights_start[:-1],
         ],
         axis=1,
     )

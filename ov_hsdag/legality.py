@@ -225,7 +225,11 @@ def _merged(graph: ComputationGraph, pairs: Sequence[tuple[int, int]]) -> NDArra
 
 
 def coarsen(
-    graph: ComputationGraph, groups: NDArray[np.int32], supported: NDArray[np.bool_] | None = None
+    graph: ComputationGraph,
+    groups: NDArray[np.int32],
+    supported: NDArray[np.bool_] | None = None,
+    weight: NDArray[np.float64] | None = None,
+    most: float = np.inf,
 ) -> NDArray[np.int32]:
     """HSDAG's co-location of chains on top of legality groups.
 
@@ -233,6 +237,8 @@ def coarsen(
         graph: the graph.
         groups: dense legality groups, int32 [nodes].
         supported: devices that each node can run on, bool [nodes, devices]; chains join only groups that agree in it.
+        weight: of each legality group, float64 [groups]; nothing weighs anything by default.
+        most: what a chain may weigh; longer ones become several coarse groups.
 
     Returns:
         Dense coarse groups, int32 [nodes].
@@ -241,7 +247,9 @@ def coarsen(
     if supported is not None:
         allowed = group_support(groups, supported)
         labels = allowed @ (np.int64(1) << np.arange(allowed.shape[1], dtype=np.int64))
-    return _native.colocate_chains(graph.native, groups, labels)
+    return _native.colocate_chains(
+        graph.native, groups, labels, np.zeros(len(labels)) if weight is None else weight, most
+    )
 
 
 def group_support(groups: NDArray[np.int32], supported: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -22,6 +22,9 @@ OBJECTIVES = ("latency", "throughput")
 
 FORMAT_VERSION = 1
 
+# What a merged chain may have of a model's work, or of its weights.
+CHAIN_SHARE = 1 / 40
+
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
 
@@ -126,8 +129,16 @@ class PlacementProblem:
 
     @cached_property
     def coarse(self) -> NDArray[np.int32]:
-        """HSDAG's coarse group of each legality group (chains merged), int32 [groups]."""
-        by_node = legality.coarsen(self.graph, self.groups, self.supported)
+        """HSDAG's coarse group of each legality group, int32 [groups].
+
+        Chains merge while they have at most `CHAIN_SHARE` of the work and of the weights: what does not branch is else
+        one group, which no placement can balance or fit into memory.
+        """
+        work = np.where(np.isfinite(self.group_us), self.group_us, np.nan)
+        work = np.nan_to_num(np.fmin.reduce(work, axis=1))
+        weights = np.bincount(self.groups, self.graph.weight_bytes, self.group_count)
+        weight = np.maximum(work / max(work.sum(), 1e-30), weights / max(weights.sum(), 1.0))
+        by_node = legality.coarsen(self.graph, self.groups, self.supported, weight, CHAIN_SHARE)
         result = np.empty(self.group_count, np.int32)
         result[self.groups] = by_node
         return result

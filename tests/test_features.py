@@ -159,12 +159,38 @@ def test_devices_can_be_listed_in_any_order() -> None:
         transfer_us_per_byte=problem.transfer_us_per_byte[np.ix_(turn, turn)],
     )
     x, y = policy_input(problem), policy_input(turned)
-    np.testing.assert_allclose(y.pair_x, x.pair_x[:, turn], atol=1e-6)
     np.testing.assert_allclose(y.node_x, x.node_x, atol=1e-6)
     np.testing.assert_allclose(y.edge_x, x.edge_x, atol=1e-6)
-    first = 1  # only who comes first has changed
-    np.testing.assert_allclose(np.delete(y.device_x, first, 1), np.delete(x.device_x[turn], first, 1), atol=1e-6)
-    assert y.device_x[:, first].tolist() == [1, 0, 0]
+    # Only what says whose turn is when changes with the order.
+    turns = slice(8, None)
+    np.testing.assert_allclose(y.pair_x[:, :, : turns.start], x.pair_x[:, turn, : turns.start], atol=1e-6)
+    places = (1, 2, -2, -1)
+    np.testing.assert_allclose(np.delete(y.device_x, places, 1), np.delete(x.device_x[turn], places, 1), atol=1e-6)
+    assert y.device_x[:, 1].tolist() == [1, 0, 0]
+    assert y.device_x[:, 2].tolist() == [0, 0.25, 0.5]
+
+
+def test_stretches_of_the_work_follow_speeds_and_rooms() -> None:
+    # A chain of equal operations; the second device is three times faster and holds a quarter of the weights.
+    problem = random_problem(6, nodes=42)
+    operations = problem.graph.kinds == NodeKind.OP
+    graph = dataclasses.replace(
+        problem.graph,
+        input_ptr=np.arange(-1, 42).clip(0).astype(np.int32),
+        input_output=problem.graph.output_ptr[:41],
+        weight_bytes=1000 * operations.astype(np.int64),
+    )
+    problem = dataclasses.replace(problem, graph=graph, node_us=operations[:, None] * np.array([3.0, 1.0]))
+    need = int(problem.evaluate(problem.single(0)).memory_bytes.sum())
+    x = policy_input(dataclasses.replace(problem, memory_bytes=np.array([-1, need // 4])))
+    np.testing.assert_allclose(x.device_x[:, -2], [0.0, 0.25], atol=1e-6)
+    np.testing.assert_allclose(x.device_x[:, -1], [0.0, 0.8], atol=1e-3)
+    np.testing.assert_allclose(x.device_x[:, -3], [0.25, 0.75], atol=1e-6)
+    begun, left = x.pair_x[:, :, 8], x.pair_x[:, :, 9]
+    inside = (begun > 0) & (left > 0)
+    assert (inside.sum(axis=1) == 1).all()
+    assert inside[:, 0].mean() == pytest.approx(0.25, abs=0.05)
+    np.testing.assert_allclose(begun + left, np.broadcast_to([0.25, 0.75], begun.shape), atol=1e-6)
 
 
 def test_costs_and_limits_are_seen() -> None:
@@ -175,8 +201,8 @@ def test_costs_and_limits_are_seen() -> None:
     assert (faster.pair_x[:, 0, 1] < x.pair_x[:, 0, 1]).any()
     need = int(problem.evaluate(problem.single(0)).memory_bytes.sum())
     limited = policy_input(dataclasses.replace(problem, memory_bytes=np.array([need // 2, -1])))
-    assert limited.device_x[0, -2:] == pytest.approx([1.0, 0.25], abs=0.01)
-    assert limited.device_x[1, -2:].tolist() == [0.0, 1.0]
+    assert limited.device_x[0, 12:15] == pytest.approx([1.0, 0.5, 0.5], abs=0.01)
+    assert limited.device_x[1, 12:15] == pytest.approx([0.0, 1.0, 0.5], abs=0.01)
     throughput = policy_input(dataclasses.replace(problem, objective="throughput"))
     assert throughput.device_x[:, 0].tolist() == [1, 1]
     assert x.device_x[:, 0].tolist() == [0, 0]

@@ -24,7 +24,7 @@ from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import targets
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.pretrain import CHECKPOINT, Settings, batch_indices, levels_at, pretrain
+from ov_hsdag.training.pretrain import Settings, batch_indices, levels_at, pretrain
 from ov_hsdag.training.rollout import (
     WORST_REWARD,
     Batch,
@@ -38,6 +38,7 @@ from ov_hsdag.training.rollout import (
     run_policy,
     sample,
 )
+from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
 from tests.graphs import random_problem
 
@@ -235,7 +236,8 @@ import torch
 torch.set_num_threads(1)
 from tests.test_pretrain import TINY
 from dataclasses import replace
-from ov_hsdag.training.pretrain import CHECKPOINT, pretrain
+from ov_hsdag.training.pretrain import pretrain
+from ov_hsdag.training.run import CHECKPOINT
 output, corpus = Path(sys.argv[1]), Path(sys.argv[2])
 settings = replace(TINY, imitation_steps=60, reinforce_steps=60, validate_every=40)
 def report(step, steps, scalars):

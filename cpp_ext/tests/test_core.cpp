@@ -149,9 +149,14 @@ void test_chains_become_groups() {
     const Graph graph = builder.graph();
     const std::vector<std::int32_t> group{0, 1, 2, 3, 4, 5};
     const std::vector<std::int64_t> same(6, 1);
-    CHECK((colocate_chains(graph, group, same) == std::vector<std::int32_t>{0, 0, 1, 2, 3, 3}));
+    const std::vector<double> light(6, 0.0);
+    CHECK((colocate_chains(graph, group, same, light, 1.0) == std::vector<std::int32_t>{0, 0, 1, 2, 3, 3}));
     const std::vector<std::int64_t> apart{1, 2, 1, 1, 1, 1};
-    CHECK((colocate_chains(graph, group, apart) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 4}));
+    CHECK((colocate_chains(graph, group, apart, light, 1.0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 4}));
+    // What is too heavy for its chain begins the next one.
+    const std::vector<double> heavy{0.3, 0.8, 0.1, 0.1, 0.4, 0.6};
+    CHECK((colocate_chains(graph, group, same, heavy, 1.0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 4}));
+    CHECK((colocate_chains(graph, group, same, heavy, 0.9) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5}));
     const std::vector<std::int32_t> first{5, 1}, second{4, 3};
     CHECK((merge_groups(6, first, second) == std::vector<std::int32_t>{0, 1, 2, 1, 3, 3}));
 }

@@ -61,7 +61,7 @@ class HSDAGConfig:
 
     widths: Widths
     without: tuple[str, ...] = ()
-    hidden: int = 80
+    hidden: int = 64
     layers: int = 4
     conv: Literal["gcn", "sage", "gat", "gated"] = "gated"
     directed: bool = True

@@ -10,7 +10,6 @@ files, and in the end record.json and the policy folder policy/.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -21,13 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch.utils.tensorboard import SummaryWriter
 
 from ov_hsdag.errors import UserError
 from ov_hsdag.features import policy_input
-from ov_hsdag.files import atomic_file, write_json
+from ov_hsdag.files import write_json
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
@@ -42,9 +39,9 @@ from ov_hsdag.training.rollout import (
     run_policy,
     sample,
 )
+from ov_hsdag.training.run import CHECKPOINT, descend, read_metadata, restore, write_checkpoint
 from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
 
-CHECKPOINT = "checkpoint.safetensors"
 FORMAT = "1"
 
 
@@ -78,13 +75,13 @@ class Settings:
     """
 
     seed: int = 0
-    problems: int = 2048
-    first_problems: int = 1024
-    validation: int = 128
+    problems: int = 8192
+    first_problems: int = 2048
+    validation: int = 256
     levels: tuple[int, ...] = (0, 1, 1, 2)
-    imitation_steps: int = 4000
-    reinforce_steps: int = 1500
-    batch: int = 16
+    imitation_steps: int = 14000
+    reinforce_steps: int = 5000
+    batch: int = 24
     samples: int = 16
     learning_rate: float = 1e-3
     reinforce_rate: float = 3e-4
@@ -96,8 +93,8 @@ class Settings:
     epochs: int = 1
     gradient: float = 1.0
     baseline: float = 0.3
-    config: dict[str, Any] = field(default_factory=lambda: {"hidden": 64, "layers": 3, "context": 2})
-    validate_every: int = 400
+    config: dict[str, Any] = field(default_factory=dict)
+    validate_every: int = 500
     max_coarse: int = corpora.MAX_COARSE
 
     @property
@@ -195,12 +192,7 @@ class State:
 
 def save_checkpoint(path: Path, state: State, settings: Settings, fingerprint: str) -> None:
     """Writes the state as one file, whole or not at all."""
-    tensors = {f"network.{name}": tensor for name, tensor in state.network.state_dict().items()}
-    for number, values in state.optimizer.state_dict()["state"].items():
-        tensors |= {f"adam.{number}.{name}": value for name, value in values.items()}
-    tensors["generator"] = state.generator.get_state()
-    tensors["generator.torch"] = torch.get_rng_state()
-    tensors["baselines"] = torch.from_numpy(state.baselines)
+    tensors = {"generator": state.generator.get_state(), "baselines": torch.from_numpy(state.baselines)}
     metadata = {
         "format": FORMAT,
         "fingerprint": fingerprint,
@@ -210,45 +202,16 @@ def save_checkpoint(path: Path, state: State, settings: Settings, fingerprint: s
         "seconds": state.seconds,
         "history": state.history,
     }
-    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"run": json.dumps(metadata)})
-    with atomic_file(path, "wb") as file:
-        file.write(data)
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """What a checkpoint says of its run. Raises UserError where the file is none."""
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = json.loads((file.metadata() or {})["run"])
-        if metadata["format"] != FORMAT:
-            raise UserError(f"checkpoint '{path}' has format {metadata['format']}, expected {FORMAT}")
-    except FileNotFoundError as error:
-        raise UserError(f"there is no run to resume: '{path}' is missing") from error
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"'{path}' is not a checkpoint of a run: {error}") from error
-    return dict(metadata)
+    write_checkpoint(path, state.network, state.optimizer, tensors, metadata)
 
 
 def load_checkpoint(path: Path, state: State, fingerprint: str) -> None:
     """Puts `state` where the checkpoint is. Raises UserError where it does not belong to these settings."""
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, FORMAT)
     if metadata["fingerprint"] != fingerprint:
         raise UserError(f"'{path}' belongs to another corpus: resume with the one that the run began with")
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
-    try:
-        network = {name[8:]: tensor for name, tensor in tensors.items() if name.startswith("network.")}
-        state.network.load_state_dict(network)
-    except RuntimeError as error:
-        raise UserError(f"'{path}' has another network than this version makes: {error}") from error
-    optimizer = state.optimizer.state_dict()
-    for name, tensor in tensors.items():
-        if name.startswith("adam."):
-            _, number, key = name.split(".")
-            optimizer["state"].setdefault(int(number), {})[key] = tensor
-    state.optimizer.load_state_dict(optimizer)
+    tensors = restore(path, state.network, state.optimizer)
     state.generator.set_state(tensors["generator"])
-    torch.set_rng_state(tensors["generator.torch"])
     state.baselines = tensors["baselines"].numpy().copy()
     state.step, state.seconds, state.history = metadata["step"], metadata["seconds"], metadata["history"]
 
@@ -289,7 +252,7 @@ def update(state: State, settings: Settings, examples: Batch, indices: NDArray[n
     if state.step < settings.imitation_steps:
         imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
         loss = imitation + settings.edges * edges
-        scalars["losses/gradient"] = _apply(state, loss, settings.gradient)
+        scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
     else:
         rollouts = sample(policy, examples, settings.samples, state.generator, state.baselines[indices])
         for epoch in range(settings.epochs):
@@ -299,7 +262,7 @@ def update(state: State, settings: Settings, examples: Batch, indices: NDArray[n
             imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
             imitate = imitation + settings.edges * edges
             loss = reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
-            scalars["losses/gradient"] = _apply(state, loss, settings.gradient)
+            scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
         mean, old = rollouts.rewards.mean(axis=0), state.baselines[indices]
         state.baselines[indices] = np.where(np.isnan(old), mean, old + settings.baseline * (mean - old))
         scalars["charts/reward"] = float(mean.mean())
@@ -311,15 +274,6 @@ def update(state: State, settings: Settings, examples: Batch, indices: NDArray[n
     scalars["charts/learning_rate"] = settings.rate(state.step)
     scalars["charts/clusters"] = len(policy.log_probability) / len(examples.examples)
     return scalars
-
-
-def _apply(state: State, loss: torch.Tensor, most: float) -> float:
-    state.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    norm = torch.nn.utils.clip_grad_norm_(state.network.parameters(), most)
-    if torch.isfinite(norm):
-        state.optimizer.step()
-    return float(norm)
 
 
 def pretrain(
@@ -350,7 +304,7 @@ def pretrain(
     path = output / CHECKPOINT
     resumed = settings is None
     if settings is None:
-        settings = Settings.from_dict(read_metadata(path)["settings"])
+        settings = Settings.from_dict(read_metadata(path, FORMAT)["settings"])
     elif path.exists():
         raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
     output.mkdir(parents=True, exist_ok=True)

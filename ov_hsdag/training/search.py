@@ -20,7 +20,7 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.problem import PlacementProblem
 
-SEARCH = 3
+SEARCH = 4
 """Version of `teacher`: another one may find other placements."""
 
 
@@ -96,7 +96,7 @@ def priced(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]
     return found
 
 
-def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 1500) -> Found:
+def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 4000) -> Found:
     """The best of the quick methods, refined. Score inf where nothing feasible was found.
 
     Args:

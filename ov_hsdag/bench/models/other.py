@@ -73,6 +73,7 @@ MODELS: tuple[ZooModel, ...] = (
                 "encoder_layers": 6,
                 "decoder_layers": 1,
                 "encoder_attention_heads": 8,
+                "decoder_attention_heads": 8,
                 "encoder_ffn_dim": 2048,
             },
             part="encoder",
