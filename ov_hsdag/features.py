@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.stretches import best_stretches
 
 # Changes with the meaning or the number of features; a policy fits one version.
 FEATURE_VERSION = 2
@@ -145,8 +146,8 @@ def policy_input(problem: PlacementProblem, names: FeatureSet | None = None, thr
         columns.append(_structure(structure, view.size))
     if names.ours:
         columns.append(_work(problem, view, structure))
-    shares = _Shares.of(problem, view, structure["position"])
-    edge_x, pair_x, device_x = _edges(view, position), _pairs(view, shares), _devices(problem, view, shares)
+    turns = _Turns.of(problem, view, structure["position"])
+    edge_x, pair_x, device_x = _edges(view, position, turns), _pairs(view, turns), _devices(problem, view, turns)
     if not names.ours:
         edge_x, pair_x, device_x = (
             np.zeros_like(edge_x),
@@ -352,48 +353,74 @@ def _progress(view: _View, position: NDArray[np.int32]) -> tuple[Floats, tuple[F
 
 
 @dataclass(frozen=True, eq=False)
-class _Shares:
-    """Where groups are in the work and in the weights, and which part of both would be whose.
-
-    If each device, in the order of the list, took a stretch of the topological order in proportion to its speed (for
-    weights: to its room), a group would be `before` its first and `after` … its last end: what balances work over
-    devices, or fills their memory, begins there.
+class _Turns:
+    """Who would have what if devices took turns along the topological order (`ov_hsdag.stretches`).
 
     Attributes:
-        work: middle of each group in the work done in topological order, 0 … 1 [size].
-        weights: likewise in the weights.
-        work_start, weights_start: where each device's stretch begins, and in the end 1 [D + 1].
-        speed: share of each device in the speed of all [D].
-        room: what a device's memory holds of all weights, at most 1 [D].
+        place: middle of each group in the work done in topological order, 0 … 1 [size].
+        begin, end: each device's stretch, likewise [D]; equal where it has none.
+        inside: groups of each device's stretch, bool [size, D].
+        turn: place of each device in the sequence [D].
+        value: estimate of the objective, µs.
+        room: what a device's memory holds of what the model needs, at most 1 [D].
     """
 
-    work: Floats
-    weights: Floats
-    work_start: Floats
-    weights_start: Floats
-    speed: Floats
+    place: Floats
+    begin: Floats
+    end: Floats
+    inside: NDArray[np.bool_]
+    turn: NDArray[np.int64]
+    value: float
     room: Floats
 
     @classmethod
-    def of(cls, problem: PlacementProblem, view: _View, position: NDArray[np.int32]) -> _Shares:
+    def of(cls, problem: PlacementProblem, view: _View, position: NDArray[np.int32]) -> _Turns:
         order = np.argsort(position)
-        alone = _alone(view)
-        # A group's part of the work: the mean of what it is of each device's.
         supported = np.isfinite(view.us)
-        part = np.where(supported, _share(np.where(supported, view.us, 0.0), alone), 0.0).sum(axis=1)
-        part /= np.maximum(supported.sum(axis=1), 1)
-        weights = _sum(view, problem.graph.weight_bytes)
-        speed = _share(1.0, alone)
-        speed = _share(speed, speed.sum())
-        room = _room(problem)
-        return cls(
-            work=_middle(part, order),
-            weights=_middle(weights, order),
-            work_start=np.concatenate([[0.0], np.cumsum(speed)]),
-            weights_start=np.concatenate([[0.0], np.cumsum(_share(room, room.sum()))]),
-            speed=speed,
-            room=room,
+        # What a device lacks it leaves to the fastest, which costs transfers in and out.
+        us = np.where(supported, view.us, view.best[:, None] + view.into + view.out_of)
+        part = _share(us, us.sum(axis=0)).mean(axis=1)[order]
+        done = np.concatenate([[0.0], _share(part.cumsum(), part.sum())])
+
+        first, last = position[view.producer].astype(np.int64), np.zeros(len(view.producer), np.int64)
+        np.maximum.at(last, view.received, position[view.receiver])
+        forward = last > first
+        crossing = tuple(
+            _crossing(amount[forward], first[forward], last[forward], view.size)
+            for amount in (np.ones(len(first)), view.tensor_bytes)
         )
+
+        need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
+        weights = _sum(view, problem.graph.weight_bytes) / need
+        room = np.where(problem.memory_bytes >= 0, problem.memory_bytes / need, np.inf)
+        # The rest of the need is tensors that are alive at once, which each device needs some of.
+        found = best_stretches(
+            us[order],
+            (crossing[0], crossing[1]),
+            (problem.transfer_us, problem.transfer_us_per_byte),
+            problem.submodel_us,
+            weights[order],
+            room - (1 - weights.sum()),
+            problem.objective == "throughput",
+        )
+        place = np.empty(view.size)
+        place[order] = (done[1:] + done[:-1]) / 2
+        inside = (position[:, None] >= found.begin) & (position[:, None] < found.end)
+        return cls(
+            place=place,
+            begin=done[found.begin],
+            end=done[found.end],
+            inside=inside,
+            turn=found.turn,
+            value=found.value,
+            room=np.minimum(room, 1.0),
+        )
+
+
+def _crossing(amount: Floats, first: NDArray[np.int64], last: NDArray[np.int64], size: int) -> Floats:
+    """Sums of what crosses each place of an order from `first` to `last`, [size + 1]."""
+    change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
+    return np.maximum(np.cumsum(change)[: size + 1], 0.0)
 
 
 def _alone(view: _View) -> Floats:
@@ -401,22 +428,8 @@ def _alone(view: _View) -> Floats:
     return np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
 
 
-def _room(problem: PlacementProblem) -> Floats:
-    """Share of what a model needs on one device that each device's memory has room for, at most 1 [D]."""
-    need = problem.evaluate(problem.single(0)).memory_bytes[0].sum()
-    limited = problem.memory_bytes >= 0
-    return np.where(limited, np.minimum(_share(problem.memory_bytes, need), 1.0), 1.0)
-
-
-def _middle(part: Floats, order: NDArray[np.integer[Any]]) -> Floats:
-    """Place of the middle of each part in their sum in some order, 0 … 1."""
-    place = np.empty(len(part))
-    place[order] = _share(np.cumsum(part[order]) - part[order] / 2, part.sum())
-    return place
-
-
-def _edges(view: _View, position: Floats) -> Floats:
-    """Features of edges, [edges, 6]."""
+def _edges(view: _View, position: Floats, turns: _Turns) -> Floats:
+    """Features of edges, [edges, 7]."""
     edges = view.edge_index.shape[1]
     moved = np.bincount(view.edge_of, view.tensor_bytes[view.received], edges)
     us = np.bincount(view.edge_of, view.mean_transfer[view.received], edges)
@@ -432,6 +445,7 @@ def _edges(view: _View, position: Floats) -> Floats:
             _share(us, view.best.sum()).clip(0, 1),
             np.log2(shared + 1e-30).clip(0) / 4,
             position[target] - position[source],
+            (turns.inside[source] == turns.inside[target]).all(axis=1),
         ],
         axis=1,
     )
@@ -447,8 +461,8 @@ def _squash(distance: Floats) -> Floats:
     return np.tanh(10 * distance)
 
 
-def _pairs(view: _View, shares: _Shares) -> Floats:
-    """Features of groups on devices, [size, D, 14]; unsupported pairs have the worst values."""
+def _pairs(view: _View, turns: _Turns) -> Floats:
+    """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
     supported = np.isfinite(view.us)
     us = np.where(supported, view.us, np.inf)
     total = view.best.sum()
@@ -459,9 +473,7 @@ def _pairs(view: _View, shares: _Shares) -> Floats:
     moving = view.into + view.out_of
     with np.errstate(invalid="ignore"):
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
-    work, weights = shares.work[:, None], shares.weights[:, None]
-    begun, left = work - shares.work_start[:-1], shares.work_start[1:] - work
-    room_begun, room_left = weights - shares.weights_start[:-1], shares.weights_start[1:] - weights
+    begun, left = turns.place[:, None] - turns.begin, turns.end - turns.place[:, None]
     # Infinite over infinite above: support decides.
     gain = np.where(np.isfinite(elsewhere), gain, 1.0)
     gain = np.where(supported, gain, -1.0)
@@ -479,15 +491,14 @@ def _pairs(view: _View, shares: _Shares) -> Floats:
             left,
             _squash(begun),
             _squash(left),
-            _squash(room_begun),
-            _squash(room_left),
+            turns.inside.astype(np.float64),
         ],
         axis=2,
     )
 
 
-def _devices(problem: PlacementProblem, view: _View, shares: _Shares) -> Floats:
-    """Features of devices, [D, 18]."""
+def _devices(problem: PlacementProblem, view: _View, turns: _Turns) -> Floats:
+    """Features of devices, [D, 20]."""
     devices = len(problem.devices)
     alone = _alone(view)
     total = view.best.sum()
@@ -508,11 +519,13 @@ def _devices(problem: PlacementProblem, view: _View, shares: _Shares) -> Floats:
             _log(_share(problem.submodel_us, total)),
             _log(_share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
             limited,
-            shares.room,
-            np.minimum(shares.room.sum(), 3.0) / 3 * ones,
-            shares.speed,
-            shares.work_start[:-1],
-            shares.weights_start[:-1],
+            turns.room,
+            np.minimum(turns.room.sum(), 3.0) / 3 * ones,
+            _share(_share(1.0, alone), _share(1.0, alone).sum()),
+            turns.begin,
+            turns.end,
+            turns.turn / 4,
+            _log(_share(turns.value, alone)),
         ],
         axis=1,
     )

@@ -125,6 +125,25 @@ def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Pat
     assert (placer.propose(problem) == placement).all(axis=1).any()
 
 
+def test_the_first_choice_gives_up_just_so_much_that_memory_suffices() -> None:
+    problem = random_problem(8, nodes=60)
+    free = problem.evaluate(problem.single(0)).memory_bytes[0, 0]
+    limited = dataclasses.replace(problem, memory_bytes=np.array([free * 7 // 10, -1]))
+    logits = np.stack([np.random.default_rng(0).uniform(0, 3, problem.group_count), np.zeros(problem.group_count)], 1)
+
+    def place(prices: np.ndarray) -> np.ndarray:
+        return (logits - prices).argmax(1).astype(np.uint8)
+
+    prices = hsdag._prices(limited, place)
+    assert prices[0] > 0 and prices[1] == 0
+    held = limited.evaluate(place(prices)).memory_bytes[0, 0]
+    assert free // 2 < held <= free * 7 // 10
+    assert limited.evaluate(place(prices - np.array([0.1, 0]))).memory_bytes[0, 0] > free * 7 // 10
+    assert not hsdag._prices(problem, place).any()
+    nowhere = dataclasses.replace(problem, memory_bytes=np.array([1, 1]))
+    assert not hsdag._prices(nowhere, place).any()
+
+
 def test_refinement_only_improves_what_the_policy_found(untrained: Path) -> None:
     gains = []
     for seed in range(6):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from os import PathLike, cpu_count
@@ -17,6 +17,10 @@ from ov_hsdag.placers.checkpoint import PolicyFolder
 from ov_hsdag.placers.pipeline import topological_groups
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem import PlacementProblem
+
+# Prices of memory start at this many nats, and are doubled, later halved, so often.
+_FIRST_PRICE = 0.25
+_PRICE_STEPS = 7
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
 _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
@@ -73,11 +77,20 @@ class HSDAGPlacer:
         return refined[int(scores.argmin())]
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The policy's first choice as it is, uint8 [groups]: nothing else is tried, and it may be infeasible."""
+        """The policy's first choice, uint8 [groups]: nothing else is tried, and it may be infeasible.
+
+        A device that would exceed its memory limit is made less likely, as a whole, until it does not: what a cluster
+        needs of a device's memory depends on the other clusters there, which its logits cannot know.
+        """
         reading = self._read(problem)
         cluster = self._clusterings(reading)[0]
         logits = reading.logits(cluster)
-        return expand(lean(logits, ()), logits, cluster[reading.x.coarse], problem.group_supported)[0]
+        supported, of_group = problem.group_supported, cluster[reading.x.coarse]
+
+        def at(prices: NDArray[np.float32]) -> NDArray[np.uint8]:
+            return expand(lean(logits - prices, ()), logits - prices, of_group, supported)[0]
+
+        return at(_prices(problem, at))
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
@@ -151,6 +164,31 @@ def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generat
     scale = 1 / np.asarray(_TEMPERATURES, np.float32)[:, None, None, None]
     # The maximum of logits with Gumbel noise is a draw from their softmax.
     return (logits * scale + noise).argmax(3).reshape(-1, len(logits)).astype(np.uint8)
+
+
+def _prices(
+    problem: PlacementProblem, place: Callable[[NDArray[np.float32]], NDArray[np.uint8]]
+) -> NDArray[np.float32]:
+    """Small prices of devices, [D], with which `place` keeps to the memory limits; 0 where it does, or cannot."""
+    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
+
+    def over(prices: NDArray[np.float32]) -> NDArray[np.bool_]:
+        return np.asarray(problem.evaluate(place(prices)).memory_bytes[0] > limits)
+
+    free = np.zeros(len(limits), np.float32)
+    low, high, step = free, free, _FIRST_PRICE
+    for _ in range(_PRICE_STEPS):
+        full = over(high)
+        if not full.any():
+            break
+        low, high, step = high, high + np.float32(step) * full, 2 * step
+    else:
+        return free
+    # What is driven out beyond need costs time.
+    for _ in range(_PRICE_STEPS if high.any() else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if over(middle).any() else (low, middle)
+    return high
 
 
 def expand(

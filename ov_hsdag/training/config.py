@@ -71,7 +71,7 @@ class HSDAGConfig:
     carry: bool = False
     dropout: float = 0.0
     levels: int = 1
-    min_clusters: int = 16
+    min_clusters: int = 32
     reward: Literal["log", "inverse"] = "log"
     discount: float = 1.0
     steps: int = 1

@@ -75,13 +75,13 @@ class Settings:
     """
 
     seed: int = 0
-    problems: int = 8192
+    problems: int = 6144
     first_problems: int = 2048
     validation: int = 256
     levels: tuple[int, ...] = (0, 1, 1, 2)
-    imitation_steps: int = 14000
-    reinforce_steps: int = 5000
-    batch: int = 24
+    imitation_steps: int = 7500
+    reinforce_steps: int = 2000
+    batch: int = 16
     samples: int = 16
     learning_rate: float = 1e-3
     reinforce_rate: float = 3e-4
