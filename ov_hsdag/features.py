@@ -7,6 +7,7 @@ Times in logarithms are clipped; nothing is ever infinite.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem import PlacementProblem
-from ov_hsdag.stretches import best_stretches
+from ov_hsdag.stretches import Stretches, all_stretches, best_stretches
 
 # Changes with the meaning or the number of features; a policy fits one version.
 FEATURE_VERSION = 2
@@ -376,45 +377,99 @@ class _Turns:
     @classmethod
     def of(cls, problem: PlacementProblem, view: _View, position: NDArray[np.int32]) -> _Turns:
         order = np.argsort(position)
-        supported = np.isfinite(view.us)
-        # What a device lacks it leaves to the fastest, which costs transfers in and out.
-        us = np.where(supported, view.us, view.best[:, None] + view.into + view.out_of)
+        us = _everywhere(view)
         part = _share(us, us.sum(axis=0)).mean(axis=1)[order]
         done = np.concatenate([[0.0], _share(part.cumsum(), part.sum())])
-
-        first, last = position[view.producer].astype(np.int64), np.zeros(len(view.producer), np.int64)
-        np.maximum.at(last, view.received, position[view.receiver])
-        forward = last > first
-        crossing = tuple(
-            _crossing(amount[forward], first[forward], last[forward], view.size)
-            for amount in (np.ones(len(first)), view.tensor_bytes)
-        )
-
-        need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
-        weights = _sum(view, problem.graph.weight_bytes) / need
-        room = np.where(problem.memory_bytes >= 0, problem.memory_bytes / need, np.inf)
-        # The rest of the need is tensors that are alive at once, which each device needs some of.
-        found = best_stretches(
-            us[order],
-            (crossing[0], crossing[1]),
-            (problem.transfer_us, problem.transfer_us_per_byte),
-            problem.submodel_us,
-            weights[order],
-            room - (1 - weights.sum()),
-            problem.objective == "throughput",
-        )
+        room = _room(problem)
+        found = best_stretches(len(problem.devices), _stretches(problem, view, position, room))
         place = np.empty(view.size)
         place[order] = (done[1:] + done[:-1]) / 2
-        inside = (position[:, None] >= found.begin) & (position[:, None] < found.end)
         return cls(
             place=place,
             begin=done[found.begin],
             end=done[found.end],
-            inside=inside,
+            inside=_inside(position, found),
             turn=found.turn,
             value=found.value,
             room=np.minimum(room, 1.0),
         )
+
+
+def contiguous(problem: PlacementProblem, shares: Sequence[float], sequences: int) -> NDArray[np.uint8]:
+    """Placements in which devices take turns along the topological order, uint8 [shares * at most `sequences`, groups].
+
+    Args:
+        problem: any problem in which each group has a device that supports it.
+        shares: of the memory that devices have; how much is needed is an estimate.
+        sequences: of the devices, the best ones for each share.
+    """
+    view = _View.of(problem)
+    position = _native.structure_features(view.size, view.edge_index)["position"]
+    found = [
+        _inside(position, stretches).argmax(axis=1)[problem.coarse]
+        for share in shares
+        for stretches in _stretches(problem, view, position, share * _room(problem))[:sequences]
+    ]
+    placements = np.stack(found).astype(np.uint8)
+    instead = problem.group_us.argmin(axis=1).astype(np.uint8)
+    return np.where(problem.group_supported[np.arange(problem.group_count), placements], placements, instead)
+
+
+def _stretches(problem: PlacementProblem, view: _View, position: NDArray[np.int32], room: Floats) -> list[Stretches]:
+    """Stretches of the topological order for each sequence of the devices. room: see `_room`."""
+    order = np.argsort(position)
+    first, last = position[view.producer].astype(np.int64), np.zeros(len(view.producer), np.int64)
+    np.maximum.at(last, view.received, position[view.receiver])
+    forward = last > first
+    count, size = (
+        _crossing(amount[forward], first[forward], last[forward], view.size)
+        for amount in (np.ones(len(first)), view.tensor_bytes)
+    )
+    weights = _sum(view, problem.graph.weight_bytes) / _need(problem)
+    # Roughly: what crosses the places around a group, or an operation's inputs and outputs inside it. All of the model
+    # needs what its weights do not.
+    alive = np.maximum(_largest(problem.graph, view)[order], np.maximum(size[:-1], size[1:]))
+    alive *= (1 - weights.sum()) / max(alive.max(), 1e-30)
+    return all_stretches(
+        _everywhere(view)[order],
+        (count, size),
+        (problem.transfer_us, problem.transfer_us_per_byte),
+        problem.submodel_us,
+        weights[order],
+        alive,
+        room,
+        problem.objective == "throughput",
+    )
+
+
+def _inside(position: NDArray[np.int32], stretches: Stretches) -> NDArray[np.bool_]:
+    """Groups of each device's stretch, bool [size, D]."""
+    return (position[:, None] >= stretches.begin) & (position[:, None] < stretches.end)
+
+
+def _everywhere(view: _View) -> Floats:
+    """Times with guesses for what a device lacks: the fastest does it, for transfers in and out, µs [size, D]."""
+    return np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
+
+
+def _need(problem: PlacementProblem) -> float:
+    """Bytes that the model needs on one device."""
+    return max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
+
+
+def _room(problem: PlacementProblem) -> Floats:
+    """What of that each device has memory for, inf where there is no limit [D]."""
+    return np.where(problem.memory_bytes >= 0, problem.memory_bytes / _need(problem), np.inf)
+
+
+def _largest(graph: ComputationGraph, view: _View) -> Floats:
+    """Bytes of the largest operation's inputs and outputs, constants aside, of each group [size]."""
+    moved = np.where(graph.kinds[graph.output_node] == NodeKind.CONSTANT, 0, graph.output_bytes).astype(np.float64)
+    of_node = np.bincount(graph.output_node, moved, graph.nodes)
+    of_node += np.bincount(graph.input_node, moved[graph.input_output], graph.nodes)
+    largest = np.zeros(view.size)
+    np.maximum.at(largest, view.node, of_node)
+    return largest
 
 
 def _crossing(amount: Floats, first: NDArray[np.int64], last: NDArray[np.int64], size: int) -> Floats:

@@ -40,16 +40,23 @@ class Stretches:
     value: float
 
 
-def best_stretches(
+def best_stretches(devices: int, found: list[Stretches]) -> Stretches:
+    """The best of all, or the one in the order of the list where that is about as good."""
+    (listed,) = (item for item in found if item.turn.tolist() == list(range(devices)))
+    return listed if listed.value <= found[0].value * _IN_LIST_ORDER else found[0]
+
+
+def all_stretches(
     us: Floats,
     crossing: tuple[Floats, Floats],
     transfer: tuple[Floats, Floats],
     submodel_us: Floats,
     weights: Floats,
+    alive: Floats,
     room: Floats,
     throughput: bool,
-) -> Stretches:
-    """The best stretches over all sequences of the devices.
+) -> list[Stretches]:
+    """The best stretches for each sequence of the devices, best first.
 
     Args:
         us: time of each item on each device, finite, µs [n, D], items in topological order.
@@ -57,7 +64,8 @@ def best_stretches(
         transfer: µs of a transfer and µs per byte from device to device, [D, D] each.
         submodel_us: µs of each submodel [D].
         weights: of each item, as shares of what the model needs of memory [n].
-        room: what of that each device has for weights, inf without a limit [D].
+        alive: tensors that are alive at once while each item runs, likewise [n]. A stretch needs the most of its items.
+        room: what of that each device has, inf without a limit [D].
         throughput: the busiest device counts; otherwise the sum.
     """
     devices = us.shape[1]
@@ -66,6 +74,7 @@ def best_stretches(
     held = np.concatenate([[0.0], weights.cumsum()])[places]
     others = max(devices - 1, 1)
     off = ~np.eye(devices, dtype=bool)
+    need = held[None, :] - held[:, None] + _most(np.maximum.reduceat(alive, places[:-1]))
     load = np.empty((devices, len(places), len(places)))
     before = np.tri(len(places), dtype=bool)
     for device in range(devices):
@@ -75,23 +84,18 @@ def best_stretches(
         cost = work[None, :, device] - work[:, None, device] + enter[:, None] + submodel_us[device]
         if throughput:
             cost = cost + leave[None, :]
-        excess = np.maximum(held[None, :] - held[:, None] - room[device], 0.0)
+        excess = np.maximum(need - room[device], 0.0)
         cost = cost + _EXCESS * work[-1].min() * excess
         load[device] = np.where(before, np.inf, cost)
 
     combine = np.maximum if throughput else np.add
     start = np.full(len(places), np.inf)
     start[0] = 0.0
-    best: tuple[float, tuple[int, ...], list[NDArray[np.int64]]] = (np.inf, (), [])
-    listed = best
+    found: list[Stretches] = []
 
     def extend(cost: Floats, sequence: tuple[int, ...], steps: list[NDArray[np.int64]]) -> None:
-        nonlocal best, listed
         if len(sequence) == devices:
-            if cost[-1] < best[0]:
-                best = (float(cost[-1]), sequence, steps)
-            if sequence == tuple(range(devices)):
-                listed = (float(cost[-1]), sequence, steps)
+            found.append(_traced(float(cost[-1]), sequence, steps, places))
             return
         for device in range(devices):
             if device in sequence:
@@ -105,15 +109,30 @@ def best_stretches(
             extend(np.where(skipped, cost, after), (*sequence, device), [*steps, step])
 
     extend(start, (), [])
-    value, sequence, steps = listed if listed[0] <= best[0] * _IN_LIST_ORDER else best
-    begin, end, turn = (np.empty(devices, np.int64) for _ in range(3))
+    return sorted(found, key=lambda item: item.value)
+
+
+def _traced(
+    value: float, sequence: tuple[int, ...], steps: list[NDArray[np.int64]], places: NDArray[np.int64]
+) -> Stretches:
+    """The stretches from the last place back to the first. steps: where each device's stretch that ends there began."""
+    begin, end, turn = (np.empty(len(sequence), np.int64) for _ in range(3))
     at = len(places) - 1
-    for number in reversed(range(devices)):
+    for number in reversed(range(len(sequence))):
         device = sequence[number]
         first = int(steps[number][at])
         begin[device], end[device], turn[device] = places[first], places[at], number
         at = first
     return Stretches(begin, end, turn, value)
+
+
+def _most(values: Floats) -> Floats:
+    """Maxima of values[i:j], [n + 1, n + 1]; 0 where there are none."""
+    count = len(values)
+    most = np.zeros((count + 1, count + 1))
+    for first in range(count):
+        most[first, first + 1 :] = np.maximum.accumulate(values[first:])
+    return most
 
 
 def _places(work: Floats, crossing_bytes: Floats) -> NDArray[np.int64]:

@@ -276,7 +276,7 @@ def test_killed_at_random_moments_it_ends_as_if_it_was_not(corpus: Path, tmp_pat
             last = int(line)
         os.kill(process.pid, signal.SIGKILL)
         rest, _ = process.communicate()
-        last = max([last, *(int(line) for line in rest.split("\\n")[:-1])])
+        last = max([last, *(int(line) for line in rest.split("\n")[:-1])])
         kills += 1
     final = start(tmp_path / "killed", corpus)
     _, errors = final.communicate()
@@ -289,7 +289,7 @@ def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None
     with pytest.raises(UserError, match="no run to resume"):
         pretrain(tmp_path / "none", corpus)
     (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / CHECKPOINT).write_bytes(b"\\x80\\x04pickle")
+    (tmp_path / "bad" / CHECKPOINT).write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="not a checkpoint"):
         pretrain(tmp_path / "bad", corpus)
     with pytest.raises(UserError, match="already"):

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag.stretches import best_stretches
+from ov_hsdag.stretches import all_stretches, best_stretches
 
 
 def brute_force(
     us: np.ndarray, crossing: tuple[np.ndarray, np.ndarray], transfer: tuple[np.ndarray, np.ndarray],
-    submodel_us: np.ndarray, weights: np.ndarray, room: np.ndarray, throughput: bool,
+    submodel_us: np.ndarray, weights: np.ndarray, alive: np.ndarray, room: np.ndarray, throughput: bool,
 ) -> dict[tuple[int, ...], float]:  # fmt: skip
     """The least value of each sequence of the devices."""
     items, devices = us.shape
@@ -35,7 +35,7 @@ def brute_force(
                         load += (
                             crossing[0][place] * transfer[0][a, b] + crossing[1][place] * transfer[1][a, b]
                         ) / others
-                excess = max(weights[begin:end].sum() - room[device], 0.0)
+                excess = max(weights[begin:end].sum() + alive[begin:end].max() - room[device], 0.0)
                 loads.append(load + 10 * us.sum(axis=0).min() * excess)
             value = max(loads) if throughput else sum(loads)
             best[sequence] = min(best.get(sequence, np.inf), value)
@@ -58,10 +58,14 @@ def test_no_stretches_are_better(seed: int, items: int, devices: int, throughput
         amount[[0, -1]] = 0
     transfer = (generator.uniform(0, 4, (devices, devices)), generator.uniform(0, 1, (devices, devices)))
     submodel_us = generator.uniform(0, 3, devices)
-    weights = generator.dirichlet(np.ones(items))
+    weights = 0.7 * generator.dirichlet(np.ones(items))
+    alive = generator.uniform(0, 0.3, items)
     room = generator.uniform(0.3, 1.0, devices) if limited else np.full(devices, np.inf)
-    arguments = (us, crossing, transfer, submodel_us, weights, room, throughput)
-    found, expected = best_stretches(*arguments), brute_force(*arguments)
+    arguments = (us, crossing, transfer, submodel_us, weights, alive, room, throughput)
+    every, expected = all_stretches(*arguments), brute_force(*arguments)
+    for item in every:
+        assert item.value == pytest.approx(expected[tuple(np.argsort(item.turn).tolist())])
+    found = best_stretches(devices, every)
     listed, least = expected[tuple(range(devices))], min(expected.values())
     assert found.value == pytest.approx(listed if listed <= 1.05 * least else least)
     # The stretches tile the order in their sequence, and the value is theirs.
@@ -76,12 +80,13 @@ def test_long_orders_end_stretches_where_little_crosses() -> None:
     crossing = np.full(items + 1, 1e6)
     crossing[::7] = 1.0
     crossing[[0, -1]] = 0
-    found = best_stretches(
+    found, *_ = all_stretches(
         np.ones((items, 2)),
         (np.ones(items + 1), crossing),
         (np.zeros((2, 2)), np.ones((2, 2))),
         np.zeros(2),
         np.full(items, 1 / items),
+        np.zeros(items),
         np.full(2, np.inf),
         True,
     )

@@ -9,6 +9,7 @@ import typer
 
 from ov_hsdag.cli import console
 from ov_hsdag.cli.devices import devices
+from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.place import place
 from ov_hsdag.cli.pretrain import pretrain
 from ov_hsdag.cli.strip import strip
@@ -21,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (place, verify, devices, pretrain, strip):
+for _command in (place, verify, devices, finetune, pretrain, strip):
     app.command()(_command)
 
 # Its own class is private to typer, which carries its own copy of click in newer releases.

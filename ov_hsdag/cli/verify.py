@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.costs.measure import random_inputs
 from ov_hsdag.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -69,32 +70,6 @@ def verify(
         show(result, _text(result))
     if not result["equal"]:
         raise typer.Exit(1)
-
-
-def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[Any]]:
-    """One array for each input of the model, drawn from the seed.
-
-    Floats are normal; integers 0 or 1, which are valid as token ids, masks and indices alike; bytes cover their range
-    (they are images). Dynamic dimensions get the size that costs count with. Raises RunError for inputs of other types.
-    """
-    from ov_hsdag.graph import ComputationGraph
-
-    graph = ComputationGraph.from_model(model)
-    random = np.random.default_rng(seed)
-    arrays: list[NDArray[Any]] = []
-    for parameter in model.get_parameters():
-        shape = graph.output_shapes[graph.output_ptr[graph.index(parameter.get_friendly_name())]]
-        try:
-            dtype = np.dtype(parameter.get_element_type().to_dtype())
-        except (RuntimeError, TypeError, KeyError) as error:
-            raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
-        if np.issubdtype(dtype, np.floating):
-            arrays.append(random.standard_normal(shape).astype(dtype))
-        elif dtype == np.uint8:
-            arrays.append(random.integers(0, 256, shape, dtype=dtype))
-        else:
-            arrays.append(random.integers(0, 2, shape).astype(dtype))
-    return arrays
 
 
 def relative_difference(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> float:

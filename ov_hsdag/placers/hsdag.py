@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.errors import UserError
-from ov_hsdag.features import PolicyInput, policy_input
+from ov_hsdag.features import PolicyInput, contiguous, policy_input
 from ov_hsdag.placers.checkpoint import PolicyFolder
 from ov_hsdag.placers.pipeline import topological_groups
 from ov_hsdag.placers.refine import refine
@@ -28,6 +28,10 @@ _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
 _CUTS = 64
+
+# Shares of the memory that contiguous stretches may fill, by estimates of what they need; and sequences of devices.
+_ROOMS = (1.0, 0.85, 0.7, 0.5)
+_SEQUENCES = 8
 
 # Coarse groups; above, placing each for itself takes long and scatters submodels.
 _LARGE = 4000
@@ -68,7 +72,7 @@ class HSDAGPlacer:
         kept = max(self.refined, 1)
         candidates = _ranked(problem, self.propose(problem), threads)[:kept]
         if problem.evaluate(candidates[0]).infeasible[0]:
-            candidates = np.concatenate([candidates, _splits(problem)])
+            candidates = np.concatenate([candidates, _splits(problem), contiguous(problem, _ROOMS, _SEQUENCES)])
             repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
             candidates = _ranked(problem, np.stack(repaired), threads)
         if not self.refined:
@@ -186,7 +190,7 @@ def _prices(
         return free
     # What is driven out beyond need costs time.
     for _ in range(_PRICE_STEPS if high.any() else 0):
-        middle = (low + high) / 2
+        middle = (low + high) / np.float32(2)
         low, high = (middle, high) if over(middle).any() else (low, middle)
     return high
 

@@ -75,12 +75,12 @@ class Settings:
     """
 
     seed: int = 0
-    problems: int = 6144
+    problems: int = 5120
     first_problems: int = 2048
     validation: int = 256
     levels: tuple[int, ...] = (0, 1, 1, 2)
-    imitation_steps: int = 7500
-    reinforce_steps: int = 2000
+    imitation_steps: int = 6500
+    reinforce_steps: int = 1500
     batch: int = 16
     samples: int = 16
     learning_rate: float = 1e-3

@@ -1,0 +1,231 @@
+"""What measured placements say about the simulator's costs: factors on them, by regularised least squares.
+
+A placement's measured ratio to the reference is predicted from the simulator's own terms, each with a factor: times of
+operations (by device, by kind of operation on each device, and by part of the model: what is wrong there moves the
+balance between two equal devices), transfers, submodels, and what running several devices at once costs all of them.
+Logarithms of factors have normal priors around 0, so a few measurements correct what they speak of and leave the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ov_hsdag.problem import PlacementProblem
+
+Floats = NDArray[np.float64]
+
+# Parts of the topological order, of equal work, and kinds of operations: those with most work, and the rest.
+_PARTS = 8
+_KINDS = 6
+
+# Prior standard deviations of logarithms of factors.
+_DEVICE, _PART, _KIND, _TRANSFER, _SUBMODEL, _TOGETHER = 0.5, 0.25, 0.25, 1.0, 1.0, 0.15
+
+# Relative errors of a prediction: of measuring, and of the model for each submodel beyond one per device.
+_NOISE, _NOISE_PER_SUBMODEL, _MOST_NOISE = 0.03, 0.01, 0.3
+
+# The busiest device decides; when others are nearly as busy, they are felt: a norm instead of the maximum.
+_NORM = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The simulator's terms of some placements, µs.
+
+    Attributes:
+        work: of operations, float64 [placements, devices, kinds, parts].
+        transfer: float64 [placements, devices].
+        submodel: float64 [placements, devices].
+        submodels: int32 [placements].
+    """
+
+    work: Floats
+    transfer: Floats
+    submodel: Floats
+    submodels: NDArray[np.int32]
+
+    @classmethod
+    def join(cls, terms: Sequence[Terms]) -> Terms:
+        """All of them, in order."""
+        return cls(
+            np.concatenate([item.work for item in terms]),
+            np.concatenate([item.transfer for item in terms]),
+            np.concatenate([item.submodel for item in terms]),
+            np.concatenate([item.submodels for item in terms]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Factors after measuring.
+
+    Attributes:
+        mean: logarithms of factors, float64 [factors].
+        root: a matrix whose product with normal noise, added to `mean`, draws plausible factors.
+        error: standard deviation of measured against predicted log ratios.
+    """
+
+    mean: Floats
+    root: Floats
+    error: float
+
+    def draw(self, generator: np.random.Generator) -> Floats:
+        """Logarithms of factors that the measurements allow, float64 [factors]."""
+        return self.mean + self.root @ generator.standard_normal(len(self.mean))
+
+
+class Corrector:
+    """Fits factors of one problem's costs."""
+
+    def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
+        """
+        Args:
+            problem: with the costs to correct.
+            reference: the placement that others are measured against, uint8 [groups].
+        """
+        self.problem = problem
+        self._reference = self.terms(reference)
+
+    @cached_property
+    def _kind(self) -> NDArray[np.int64]:
+        """Kind of each node [nodes]."""
+        types, index = np.unique(np.asarray(self.problem.graph.types), return_inverse=True)
+        most = np.argsort(-np.bincount(index, self._mean_us), kind="stable")[: _KINDS - 1]
+        number = np.full(len(types), _KINDS - 1, np.int64)
+        number[most] = np.arange(len(most))
+        return number[index]
+
+    @cached_property
+    def _part(self) -> NDArray[np.int64]:
+        """Part of each node [nodes]."""
+        done = self._mean_us.cumsum() - self._mean_us / 2
+        return np.minimum(done / max(done[-1], 1e-30) * _PARTS, _PARTS - 1).astype(np.int64)
+
+    @cached_property
+    def _mean_us(self) -> Floats:
+        return np.where(np.isfinite(self.problem.node_us), self.problem.node_us, 0.0).mean(axis=1)
+
+    def _kind_names(self) -> dict[str, int]:
+        """Number of each kind that there is, by the type of its operations."""
+        types = np.asarray(self.problem.graph.types)
+        names = {str(types[self._kind == kind][0]): kind for kind in np.unique(self._kind) if kind < _KINDS - 1}
+        return {**names, "others": _KINDS - 1}
+
+    @property
+    def _devices(self) -> int:
+        return len(self.problem.devices)
+
+    @cached_property
+    def _spread(self) -> Floats:
+        """Prior standard deviation of each factor."""
+        devices = self._devices
+        sizes = ((_DEVICE, devices), (_KIND, devices * _KINDS), (_PART, _PARTS))
+        blocks = [np.full(count, value) for value, count in sizes]
+        return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
+
+    def terms(self, placements: NDArray[np.uint8]) -> Terms:
+        """The terms of placements, uint8 [placements, groups] or [groups]."""
+        problem, devices = self.problem, self._devices
+        batch = np.atleast_2d(placements)
+        result = problem.evaluate(batch)
+        shape = (devices, _KINDS, _PARTS)
+        work = np.zeros((len(batch), *shape))
+        submodel = np.zeros((len(batch), devices))
+        for row, placement in enumerate(batch):
+            device = placement[problem.groups].astype(np.int64)
+            cell = np.ravel_multi_index((device, self._kind, self._part), shape)
+            us = np.take_along_axis(problem.node_us, device[:, None], axis=1)[:, 0]
+            work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
+            count = np.bincount(problem.split(placement)["submodel_device"], minlength=devices)
+            submodel[row] = count * problem.submodel_us
+        transfer = np.maximum(result.busy_us - work.sum(axis=(2, 3)) - submodel, 0.0)
+        return Terms(work, transfer, submodel, result.submodels)
+
+    def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
+        """Predicted log(reference / placement), float64 [placements]."""
+        return self._log_us(factors, self._reference) - self._log_us(factors, terms)
+
+    def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
+        """The factors that explain measured ratios best, and what else they allow.
+
+        Args:
+            terms: of the placements.
+            ratios: how many times better than the reference each is, float64 [placements].
+            uncertain: standard deviation of each measurement's logarithm, beyond what every one has, [placements].
+        """
+        own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
+        noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
+        measured = np.log(ratios)
+        spread = self._spread
+
+        def residuals(scaled: Floats) -> Floats:
+            return np.concatenate([(self.log_ratio(scaled * spread, terms) - measured) / noise, scaled])
+
+        # What the simulator leaves out makes some measurements outliers: they must not bend everything.
+        found = least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
+        values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
+        root = spread[:, None] * vectors / np.sqrt(np.maximum(values, 1e-9))
+        error = float((self.log_ratio(found.x * spread, terms) - measured).std()) if len(ratios) else 0.0
+        return Fit(found.x * spread, root, error)
+
+    def prior(self) -> Fit:
+        """The factors before anything is measured."""
+        return Fit(np.zeros(len(self._spread)), np.diag(self._spread), 0.0)
+
+    def apply(self, factors: Floats) -> PlacementProblem:
+        """The problem with corrected costs."""
+        problem = self.problem
+        device, kind, part, (transfer, submodel, _) = self._unpack(factors)
+        return replace(
+            problem,
+            node_us=problem.node_us * np.exp(device + kind[:, self._kind].T + part[self._part][:, None]),
+            transfer_us=problem.transfer_us * np.exp(transfer),
+            transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
+            submodel_us=problem.submodel_us * np.exp(submodel),
+        )
+
+    def describe(self, factors: Floats) -> dict[str, Any]:
+        """The factors for a record: JSON-able, factors themselves rather than their logarithms."""
+        device, kind, part, (transfer, submodel, together) = self._unpack(factors)
+
+        def rounded(values: Floats) -> list[float]:
+            return [round(float(value), 4) for value in np.exp(values)]
+
+        names = self.problem.devices
+        return {
+            "devices": dict(zip(names, rounded(device), strict=True)),
+            "operations": {
+                name: {type_name: rounded(row)[number] for type_name, number in self._kind_names().items()}
+                for name, row in zip(names, kind, strict=True)
+            },
+            "parts": rounded(part),
+            "transfers": float(np.exp(transfer).round(4)),
+            "submodels": float(np.exp(submodel).round(4)),
+            "together": float(np.exp(together).round(4)),
+        }
+
+    def _unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        devices = self._devices
+        device, kind, part, rest = np.split(factors, np.cumsum([devices, devices * _KINDS, _PARTS]))
+        return device, kind.reshape(devices, _KINDS), part, rest
+
+    def _log_us(self, factors: Floats, terms: Terms) -> Floats:
+        device, kind, part, (transfer, submodel, together) = self._unpack(factors)
+        weight = np.exp(device[:, None, None] + kind[:, :, None] + part)
+        work = np.einsum("pdkb,dkb->pd", terms.work, weight)
+        own = work + terms.submodel * np.exp(submodel)
+        if self.problem.objective == "latency":
+            # Both ends are busy with a transfer, but its time passes once.
+            return np.log(np.maximum((own + terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
+        busy = np.maximum(own + terms.transfer * np.exp(transfer), 1e-9)
+        most = busy.max(axis=1)
+        # The factor for several devices at once is 0 in placements on one.
+        at_once = together * ((work > 0.02 * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
+        return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)

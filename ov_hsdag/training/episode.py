@@ -1,0 +1,242 @@
+"""Learning the placement of one problem by the algorithm as published: `HSDAGConfig.paper()`, no pretraining.
+
+    for each episode:
+        x ← the problem's features
+        for each step t:  encode x, parse, pool, place
+                          draw a device for each cluster; reward r_t = 1 / latency of that placement
+                          x_v ← x_v + what the embedding of v's cluster adds            (`HSDAGNetwork.carry`)
+        one step of Adam on  - Σ_t G_t log p(placement of step t),   G_t = Σ_{k ≥ t} discount^(k - t) r_k
+
+There is no baseline, no entropy bonus and no second use of a sample. The best placement that was ever drawn is the
+result; what the trained policy says by itself is the `greedy` one.
+
+Source: Duan et al., NeurIPS 2024 (arXiv:2405.14185); github.com/hping666/HSDAG, main.py. That code weighs all steps of
+an episode with one discounted sum of their rewards, cuts the gradient at what a step adds to the features, and counts
+placements on a single device as failed (here an option). Rewards here are relative to the best single device, which
+changes neither their order nor, with Adam, the size of an update.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ov_hsdag import _native
+from ov_hsdag.features import PolicyInput, policy_input
+from ov_hsdag.placers.hsdag import expand
+from ov_hsdag.placers.single import HeteroDefault
+from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.training import rollout
+from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
+
+EPISODES = 100
+LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One problem, ready for episodes.
+
+    Attributes:
+        problem: the problem.
+        x: its features, n of them nodes.
+        graphs: the same as tensors.
+        reference: score of the best single device, or of HETERO's rule where none is feasible, µs.
+        split_only: placements on a single device count as infeasible.
+    """
+
+    problem: PlacementProblem
+    x: PolicyInput
+    graphs: GraphBatch
+    reference: float
+    split_only: bool = False
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, config: HSDAGConfig, split_only: bool = False) -> Task:
+        """Computes the features that the configuration asks for."""
+        x = policy_input(problem, config.features)
+        reference = float(problem.scores(np.stack([problem.single(d) for d in range(len(problem.devices))])).min())
+        if not np.isfinite(reference):
+            reference = float(problem.scores(problem.repair(HeteroDefault().place(problem)))[0])
+        # Where memory limits rule that out, too, the unit of rewards is a second.
+        return cls(problem, x, GraphBatch.of([x]), reference if np.isfinite(reference) else 1e6, split_only)
+
+    def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Simulated scores of placements [batch, groups], µs, inf where infeasible, float64 [batch]."""
+        scores = self.problem.scores(placements)
+        if self.split_only:
+            scores[(placements == placements[:, :1]).all(axis=1)] = np.inf
+        return scores
+
+    def rewards(self, scores: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
+        """Rewards of scores [batch], float64 [batch].
+
+        Args:
+            scores: µs, inf where infeasible.
+            kind: `HSDAGConfig.reward`: "inverse" is reference / score, 0 for infeasible placements; "log" its
+                logarithm, with a floor (`rollout.rewards`).
+        """
+        if kind == "log":
+            return rollout.rewards(scores, np.full_like(scores, self.reference))
+        return np.asarray(self.reference / np.maximum(scores, 1e-9))
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """What the steps of an episode placed.
+
+    Attributes:
+        log_probability: of each step's placement, float32 [steps], with a gradient.
+        placements: uint8 [steps, groups].
+        scores: of the placements, µs, inf where infeasible, float64 [steps].
+        rewards: float64 [steps].
+    """
+
+    log_probability: Tensor
+    placements: NDArray[np.uint8]
+    scores: NDArray[np.float64]
+    rewards: NDArray[np.float64]
+
+
+def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Episode:
+    """Places a problem `config.steps` times, each time on features that the step before has changed.
+
+    Gradients run through all steps: what a step adds to the features is learned from the rewards of those that follow.
+
+    Args:
+        network: the policy.
+        task: the problem.
+        greedy: take the likeliest device of each cluster; otherwise draw it (from torch's global generator).
+    """
+    config, graphs, problem = network.config, task.graphs, task.problem
+    carried: Tensor | None = None
+    log_probabilities, placements = [], []
+    for _ in range(config.steps):
+        h, edge_score = network.encode(graphs, carried)
+        numbers, _ = _native.parse(
+            len(task.x.node_x), task.x.edge_index, edge_score.detach().numpy(), config.levels, config.min_clusters
+        )
+        clusters = int(numbers.max()) + 1
+        cluster = torch.from_numpy(numbers.astype(np.int64))
+        z = network.pool(h, graphs.edge_index, edge_score, cluster, clusters)
+        logits = network.place(z, h, graphs, cluster)
+        of_group = numbers[task.x.coarse]
+        runs = np.zeros(logits.shape, bool)
+        np.logical_or.at(runs, of_group, problem.group_supported)
+        log_probability = torch.log_softmax(logits.masked_fill(~torch.from_numpy(runs), -1e9), -1)
+        chosen = log_probability.detach()
+        actions = chosen.argmax(-1) if greedy else torch.multinomial(chosen.exp(), 1).squeeze(-1)
+        log_probabilities.append(log_probability.gather(1, actions[:, None]).sum())
+        choice = actions.numpy().astype(np.uint8)[None]
+        placements.append(expand(choice, logits.detach().numpy(), of_group, problem.group_supported)[0])
+        if config.carry:
+            added = network.carry(z, cluster)
+            carried = added if carried is None else carried + added
+    batch = np.stack(placements)
+    scores = task.scores(batch)
+    return Episode(torch.stack(log_probabilities), batch, scores, task.rewards(scores, config.reward))
+
+
+def discounted(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+    """Returns G_t = Σ_{k ≥ t} discount^(k - t) r_k of the rewards of an episode's steps, float64 [steps]."""
+    result = np.array(rewards, np.float64)
+    for step in range(len(result) - 2, -1, -1):
+        result[step] += discount * result[step + 1]
+    return result
+
+
+def loss(episode: Episode, discount: float) -> Tensor:
+    """REINFORCE without a baseline: - Σ_t G_t log p(placement of step t)."""
+    gains = torch.from_numpy(discounted(episode.rewards, discount).astype(np.float32))
+    return -(gains * episode.log_probability).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What training on one problem came to.
+
+    Attributes:
+        network: the policy after the last episode.
+        best: the best placement that was drawn, uint8 [groups].
+        best_score: its score, µs; inf where none was feasible.
+        best_episode: the episode that drew it, from 0.
+        greedy: the placement of the last step of an episode without draws and dropout, after training, uint8 [groups].
+        greedy_score: its score, µs; inf where infeasible.
+        mean_reward: of each episode, float64 [episodes].
+        infeasible: share of all placements that were infeasible.
+        seconds: CPU time.
+    """
+
+    network: HSDAGNetwork
+    best: NDArray[np.uint8]
+    best_score: float
+    best_episode: int
+    greedy: NDArray[np.uint8]
+    greedy_score: float
+    mean_reward: NDArray[np.float64]
+    infeasible: float
+    seconds: float
+
+
+def train(
+    task: Task,
+    config: HSDAGConfig,
+    *,
+    episodes: int = EPISODES,
+    learning_rate: float = LEARNING_RATE,
+    seed: int = 0,
+    report: Callable[[int, float, float], None] | None = None,
+) -> Trained:
+    """Trains a new network on one problem; the same arguments give the same result on the same machine.
+
+    Args:
+        task: the problem, with the features of `config`.
+        config: settings of the network and of the learning.
+        episodes: at least 1. The paper's 100; the authors' published code has 25.
+        learning_rate: of Adam. The paper's 1e-4; the authors' published code has 1e-3. 0: the network stays as it is
+            drawn, and the best placement is that of a random search.
+        seed: of weights, draws and dropout. torch's global generator is left as it was.
+        report: told of each episode: its number, its mean reward and the best score so far.
+    """
+    start = time.process_time()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = HSDAGNetwork(config)
+        optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+        best, best_score, best_episode = task.problem.single(0), np.inf, 0
+        means, failed = np.zeros(episodes), 0
+        for number in range(episodes):
+            with torch.set_grad_enabled(learning_rate > 0):
+                episode = run_episode(network, task)
+            if learning_rate > 0:
+                optimizer.zero_grad()
+                loss(episode, config.discount).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            row = int(episode.scores.argmin())
+            if episode.scores[row] < best_score:
+                best, best_score, best_episode = episode.placements[row], float(episode.scores[row]), number
+            means[number] = episode.rewards.mean()
+            failed += int((~np.isfinite(episode.scores)).sum())
+            if report is not None:
+                report(number, float(means[number]), best_score)
+        network.eval()
+        with torch.no_grad():
+            greedy = run_episode(network, task, greedy=True)
+    return Trained(
+        network=network,
+        best=best,
+        best_score=best_score,
+        best_episode=best_episode,
+        greedy=greedy.placements[-1],
+        greedy_score=float(greedy.scores[-1]),
+        mean_reward=means,
+        infeasible=failed / (episodes * config.steps),
+        seconds=time.process_time() - start,
+    )

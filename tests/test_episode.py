@@ -1,0 +1,215 @@
+"""Learning one problem by the paper's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ov_hsdag.features import FeatureSet, policy_input
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.training.config import ABLATIONS, HSDAGConfig, Widths
+from ov_hsdag.training.episode import Task, discounted, loss, run_episode, train
+from ov_hsdag.training.network import HSDAGNetwork
+from tests.graphs import random_problem
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """The graphs are small: threads would wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def paper(problem: PlacementProblem, without: tuple[str, ...] = ()) -> HSDAGConfig:
+    features = FeatureSet(ours=False, **dict.fromkeys(without, False))
+    return HSDAGConfig.paper(Widths.of(policy_input(problem, features)), len(problem.devices), without)
+
+
+def second_is_faster() -> PlacementProblem:
+    """Everything takes a tenth of the time on the second device, and leaving it never pays."""
+    problem = random_problem(3, nodes=30)
+    node_us = np.tile([10.0, 1.0], (problem.graph.nodes, 1))
+    return replace(problem, node_us=node_us, transfer_us=np.full((2, 2), 0.5), transfer_us_per_byte=np.zeros((2, 2)))
+
+
+def test_returns_discount_what_comes_later() -> None:
+    np.testing.assert_allclose(discounted(np.array([1.0, 2.0, 4.0]), 0.5), [1 + 1 + 1, 2 + 2, 4])
+    np.testing.assert_array_equal(discounted(np.array([1.0, 2.0, 4.0]), 1.0), [7, 6, 4])
+    np.testing.assert_array_equal(discounted(np.array([3.0]), 0.9), [3])
+
+
+def test_reward_is_the_inverse_of_the_latency() -> None:
+    problem = random_problem(5, nodes=20)
+    task = Task.of(problem, paper(problem))
+    assert task.reference == problem.scores(np.stack([problem.single(0), problem.single(1)])).min()
+    scores = np.array([task.reference, 2 * task.reference, np.inf])
+    np.testing.assert_allclose(task.rewards(scores, "inverse"), [1, 0.5, 0])
+    np.testing.assert_allclose(task.rewards(scores, "log"), [0, -np.log(2), -2])
+
+
+def test_reward_has_a_reference_where_no_device_runs_everything() -> None:
+    problem = random_problem(5, nodes=20, missing=0.3)
+    assert np.isinf(problem.scores(np.stack([problem.single(0), problem.single(1)]))).all()
+    task = Task.of(problem, paper(problem))
+    assert task.rewards(np.array([task.reference]), "inverse") == 1
+    assert 0 < task.reference < 1e6
+
+
+def test_gradient_reaches_edge_scores_and_carried_features() -> None:
+    problem = random_problem(5, nodes=40)
+    config = paper(problem)
+    torch.manual_seed(0)
+    network = HSDAGNetwork(config)
+    episode = run_episode(network, Task.of(problem, config))
+    assert episode.log_probability.shape == episode.scores.shape == (config.steps,)
+    loss(episode, config.discount).backward()
+    assert network.output is not None
+    for part in (network.edge_scorer, network.output, network.encoder, network.placer):
+        gradients = [p.grad for p in part.parameters() if p.grad is not None]
+        assert gradients and max(float(g.abs().max()) for g in gradients) > 0
+
+
+def test_a_single_step_teaches_nothing_about_carried_features() -> None:
+    problem = random_problem(5, nodes=40)
+    config = replace(paper(problem), steps=1)
+    torch.manual_seed(0)
+    network = HSDAGNetwork(config)
+    loss(run_episode(network, Task.of(problem, config)), config.discount).backward()
+    assert network.output is not None and network.output.weight.grad is None
+
+
+def test_loss_weighs_each_step_by_what_follows() -> None:
+    problem = random_problem(6, nodes=20)
+    config = replace(paper(problem), steps=3)
+    torch.manual_seed(0)
+    episode = run_episode(HSDAGNetwork(config), Task.of(problem, config))
+    first, second, third = episode.rewards
+    gains = np.array([first + 0.95 * second + 0.95**2 * third, second + 0.95 * third, third])
+    expected = -(gains * episode.log_probability.detach().numpy()).sum()
+    assert config.discount == 0.95
+    assert float(loss(episode, config.discount).detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_step_sees_what_earlier_ones_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(7, nodes=25)
+    config = replace(paper(problem), steps=4)
+    torch.manual_seed(0)
+    network = HSDAGNetwork(config).eval()
+    seen: list[torch.Tensor | None] = []
+    added: list[torch.Tensor] = []
+    encode, carry = network.encode, network.carry
+
+    def watched_encode(batch, carried=None):  # type: ignore[no-untyped-def]
+        seen.append(carried)
+        return encode(batch, carried)
+
+    def watched_carry(z, cluster):  # type: ignore[no-untyped-def]
+        added.append(carry(z, cluster))
+        return added[-1]
+
+    monkeypatch.setattr(network, "encode", watched_encode)
+    monkeypatch.setattr(network, "carry", watched_carry)
+    with torch.no_grad():
+        run_episode(network, Task.of(problem, config), greedy=True)
+    assert seen[0] is None
+    for step in range(1, 4):
+        torch.testing.assert_close(seen[step], sum(added[:step]))
+    assert float(added[0].abs().max()) > 0
+
+
+def test_every_placement_respects_support() -> None:
+    problem = random_problem(8, nodes=40, missing=0.3)
+    config = paper(problem)
+    torch.manual_seed(0)
+    episode = run_episode(HSDAGNetwork(config), Task.of(problem, config))
+    groups = np.arange(problem.group_count)
+    assert all(problem.group_supported[groups, placement].all() for placement in episode.placements)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_learns_a_known_answer(seed: int) -> None:
+    problem = second_is_faster()
+    optimum = MinCut().place(problem)
+    np.testing.assert_array_equal(optimum, problem.single(1))
+    config = paper(problem)
+    task = Task.of(problem, config)
+    untrained = train(task, config, episodes=15, learning_rate=0.0, seed=seed)
+    trained = train(task, config, episodes=50, learning_rate=3e-3, seed=seed)
+    assert untrained.mean_reward.mean() < 0.7
+    assert trained.mean_reward[-10:].mean() > 0.9
+    np.testing.assert_array_equal(trained.greedy, optimum)
+    assert trained.best_score == trained.greedy_score == problem.scores(optimum)[0] == task.reference
+
+
+def test_without_learning_the_network_stays_as_it_was_drawn() -> None:
+    problem = random_problem(9, nodes=20)
+    config = replace(paper(problem), steps=3)
+    result = train(Task.of(problem, config), config, episodes=3, learning_rate=0.0, seed=4)
+    torch.manual_seed(4)
+    fresh = HSDAGNetwork(config)
+    for name, value in fresh.state_dict().items():
+        torch.testing.assert_close(result.network.state_dict()[name], value, rtol=0, atol=0)
+
+
+def test_same_seed_same_result() -> None:
+    problem = random_problem(10, nodes=30, missing=0.1)
+    config = replace(paper(problem), steps=5)
+    task = Task.of(problem, config)
+    torch.manual_seed(123)
+    state = torch.get_rng_state()
+    first, again, other = (train(task, config, episodes=4, learning_rate=1e-3, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_array_equal(first.mean_reward, again.mean_reward)
+    np.testing.assert_array_equal(first.best, again.best)
+    np.testing.assert_array_equal(first.greedy, again.greedy)
+    assert (first.best_score, first.greedy_score) == (again.best_score, again.greedy_score)
+    assert not np.array_equal(first.mean_reward, other.mean_reward)
+
+
+def test_best_is_what_was_drawn_best() -> None:
+    problem = random_problem(11, nodes=40)
+    config = replace(paper(problem), steps=5)
+    task = Task.of(problem, config)
+    told: list[tuple[int, float, float]] = []
+    result = train(task, config, episodes=5, seed=2, report=lambda *values: told.append(values))
+    assert [number for number, _, _ in told] == [0, 1, 2, 3, 4]
+    assert [mean for _, mean, _ in told] == result.mean_reward.tolist()
+    best = [score for _, _, score in told]
+    assert best == sorted(best, reverse=True) and best[-1] == result.best_score
+    assert best.index(result.best_score) == result.best_episode
+    assert problem.scores(result.best)[0] == result.best_score
+
+
+def test_single_devices_can_be_refused() -> None:
+    problem = second_is_faster()
+    config = replace(paper(problem), steps=5)
+    task = Task.of(problem, config, split_only=True)
+    scores = task.scores(np.stack([problem.single(0), problem.single(1)]))
+    assert np.isinf(scores).all() and not task.rewards(scores, "inverse").any()
+    result = train(task, config, episodes=10, seed=0)
+    assert len(np.unique(result.best)) == 2
+    assert result.infeasible > 0
+    assert result.best_score > task.reference
+
+
+def test_ablations_take_away_their_columns() -> None:
+    problem = random_problem(12, nodes=25)
+    whole = paper(problem)
+    gone = {name: whole.widths.node - paper(problem, (name,)).widths.node for name in ABLATIONS}
+    # Five dimensions and the rank; the place; two degrees, fractal dimension, closeness and its logarithm.
+    assert gone == {"output_shape": 6, "node_id": 1, "structure": 5}
+    nothing = paper(problem, ABLATIONS)
+    assert whole.widths.node - nothing.widths.node == sum(gone.values())
+    for config in (whole, nothing, *(paper(problem, (name,)) for name in ABLATIONS)):
+        task = Task.of(problem, config)
+        assert task.x.node_x.shape[1] == config.widths.node
+        assert not task.x.edge_x.any()
+        result = train(task, replace(config, steps=2), episodes=1)
+        assert np.isfinite(result.best_score)

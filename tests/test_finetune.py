@@ -1,0 +1,517 @@
+"""Fine-tuning: measured placements correct the simulator and teach the policy; runs go on where they were killed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ov_hsdag import devices
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.cli.finetune import duration
+from ov_hsdag.cli.finetune import finetune as cli_finetune
+from ov_hsdag.costs.measure import Judge, Measurement, Measurer
+from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.features import policy_input
+from ov_hsdag.files import PREFIX
+from ov_hsdag.placement import Placement
+from ov_hsdag.placers.hsdag import HSDAGPlacer
+from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.training import finetune as tuning
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.correction import Corrector, Terms
+from ov_hsdag.training.finetune import Budget, Settings, Simulated, finetune, run
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.run import CHECKPOINT
+from ov_hsdag.training.search import teacher
+from tests.conftest import ONE_CORE
+from tests.graphs import random_problem
+
+TINY = Settings(updates=2, samples=4, draws=2, refined=4, finalists=2, margin=0.0)
+PROJECT = str(Path(__file__).parents[1])
+PAIR = "HETERO:CPU_A,CPU_B"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def problem_of(seed: int = 0, objective: str = "throughput", nodes: int = 60) -> PlacementProblem:
+    """A problem on which splitting pays: work is large beside transfers."""
+    problem = random_problem(seed, nodes=nodes, objective=objective, submodel_us=5.0)
+    generator = np.random.default_rng(seed)
+    return replace(problem, node_us=generator.uniform(50, 150, problem.node_us.shape))
+
+
+def reality(problem: PlacementProblem) -> PlacementProblem:
+    """The same with other costs: a profile is wrong about a device, half of the model, and links."""
+    late = np.arange(problem.graph.nodes) > problem.graph.nodes // 2
+    wrong = np.where(late, 1.6, 0.8)[:, None] * np.array([1.0, 1.5])
+    return replace(
+        problem,
+        node_us=problem.node_us * wrong,
+        transfer_us=problem.transfer_us * 3,
+        submodel_us=problem.submodel_us * 3,
+    )
+
+
+def network_for(problem: PlacementProblem, seed: int = 0) -> HSDAGNetwork:
+    torch.manual_seed(seed)
+    config = HSDAGConfig.base(Widths.of(policy_input(problem)))
+    return HSDAGNetwork(replace(config, hidden=16, layers=1, context=1, min_clusters=4))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / CHECKPOINT)
+
+
+def same(a: Path, b: Path) -> bool:
+    first, second = weights(a), weights(b)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def without_times(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "record.json").read_text())
+    del record["seconds"]
+    return record
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OV_HSDAG_DISABLE": "1", "PYTHONPATH": os.pathsep.join([PROJECT, *sys.path])}
+
+
+# --- correction ---
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_without_measurements_the_simulator_is_believed(objective: str) -> None:
+    problem = problem_of(1, objective)
+    corrector = Corrector(problem, problem.single(0))
+    placements = problem.random(np.random.default_rng(0), 8)
+    predicted = corrector.log_ratio(corrector.prior().mean, corrector.terms(placements))
+    simulated = np.log(problem.scores(problem.single(0))[0] / problem.scores(placements))
+    # For throughput devices that are nearly as busy as the busiest one are felt: by at most this.
+    tolerance = 1e-9 if objective == "latency" else math.log(2) / 16 + 1e-9
+    assert np.abs(predicted - simulated).max() <= tolerance
+    same_costs = corrector.apply(corrector.prior().mean)
+    np.testing.assert_array_equal(same_costs.node_us, problem.node_us)
+    np.testing.assert_array_equal(same_costs.scores(placements), problem.scores(placements))
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_measurements_correct_the_simulator(objective: str) -> None:
+    problem = problem_of(2, objective)
+    truth = reality(problem)
+    generator = np.random.default_rng(0)
+    measured, unseen = problem.random(generator, 25), problem.random(generator, 40)
+    corrector = Corrector(problem, problem.single(0))
+
+    def true_ratios(placements: np.ndarray) -> np.ndarray:
+        return np.log(truth.scores(truth.single(0))[0] / truth.scores(placements))
+
+    fit = corrector.fit(corrector.terms(measured), np.exp(true_ratios(measured)))
+    terms = corrector.terms(unseen)
+    before = corrector.log_ratio(corrector.prior().mean, terms) - true_ratios(unseen)
+    after = corrector.log_ratio(fit.mean, terms) - true_ratios(unseen)
+    assert np.abs(after).mean() < 0.4 * np.abs(before).mean()
+    described = corrector.describe(fit.mean)["devices"]
+    assert described["D1"] / described["D0"] > 1.15
+
+    # Draws are as good where much was measured, and spread where nothing was.
+    drawn = np.stack([corrector.log_ratio(fit.draw(generator), terms) for _ in range(20)])
+    blind = np.stack([corrector.log_ratio(corrector.prior().draw(generator), terms) for _ in range(20)])
+    assert drawn.std(axis=0).mean() < 0.4 * blind.std(axis=0).mean()
+
+
+def test_noisy_measurements_count_less() -> None:
+    problem = problem_of(3)
+    truth = replace(problem, node_us=problem.node_us * [1.0, 2.0])
+    corrector = Corrector(problem, problem.single(0))
+    placement = problem.single(1)
+    ratio = truth.scores(truth.single(0)) / truth.scores(placement)
+    terms = corrector.terms(placement)
+    sure = corrector.log_ratio(corrector.fit(terms, ratio).mean, terms)
+    unsure = corrector.log_ratio(corrector.fit(terms, ratio, 0.25).mean, terms)
+    prior = corrector.log_ratio(corrector.prior().mean, terms)
+    assert abs(sure - np.log(ratio)) < 0.05 < abs(unsure - np.log(ratio)) < abs(prior - np.log(ratio))
+
+
+def test_terms_add_up_to_what_the_simulator_says() -> None:
+    problem = problem_of(4)
+    placements = problem.random(np.random.default_rng(1), 5)
+    corrector = Corrector(problem, problem.single(0))
+    terms = corrector.terms(placements)
+    result = problem.evaluate(placements)
+    np.testing.assert_allclose(terms.work.sum(axis=(2, 3)) + terms.transfer + terms.submodel, result.busy_us)
+    joined = Terms.join([corrector.terms(placement) for placement in placements])
+    np.testing.assert_array_equal(joined.work, terms.work)
+
+
+# --- runs ---
+
+
+def simulated(problem: PlacementProblem, reference: str | None) -> Judge:
+    return Simulated(reality(problem), reference)
+
+
+def start(
+    folder: Path, problem: PlacementProblem, budget: Budget, judge_of: Callable[[str | None], Judge] | None = None
+) -> tuning.Outcome:
+    return run(folder, problem, judge_of or partial(simulated, problem), network_for(problem), budget, TINY)
+
+
+def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
+    problem = problem_of(5)
+    truth = reality(problem)
+    outcome = start(tmp_path / "run", problem, Budget(measurements=20))
+    best = teacher(truth, 0)
+    reference = truth.scores(truth.single(problem.devices.index(outcome.record["reference"])))[0]
+    untuned = truth.scores(teacher(problem, 0).placement)[0]
+    chosen = truth.scores(outcome.placement)[0]
+    assert outcome.name == "hsdag"
+    assert chosen < 0.93 * untuned
+    assert chosen < 1.04 * best.score
+    assert outcome.measurement.ratio == pytest.approx(reference / chosen)
+
+    entries = outcome.state.entries
+    assert len({entry.placement.tobytes() for entry in entries}) == len(entries)
+    assert outcome.record["measurements"] == len(outcome.record["best_so_far"]) == 20
+    assert outcome.record["best_so_far"] == sorted(outcome.record["best_so_far"])
+    assert {entry.source for entry in entries} >= {"single", "policy", "measured"}
+
+
+def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
+    problem = problem_of(6)
+    network = network_for(problem)
+    task = tuning.Task.of(problem, network.config, "D0")
+    state = tuning.new_state(network, replace(TINY, learning_rate=3e-3))
+    judge = simulated(problem, "D0")
+    placements = [
+        problem.single(0),
+        *problem.random(np.random.default_rng(0), 6),
+        teacher(reality(problem), 0).placement,
+    ]
+    for placement in placements:
+        measured = judge.measure(problem.affinity(placement))
+        state.entries.append(tuning.Entry(placement, measured, "policy", 1.0))
+    best = state.best()
+    np.testing.assert_array_equal(best.placement, placements[-1])
+    fit = task.fit(state)
+    first = tuning.learn(state, task, TINY, fit)
+    for _ in range(30):
+        last = tuning.learn(state, task, TINY, fit)
+    assert last["losses/imitation"] < 0.7 * first["losses/imitation"]
+    target = tuning.imitated(state, task, TINY)
+    assert target.sum() == pytest.approx(1, abs=1e-5)
+    own = np.zeros_like(target)
+    np.add.at(own, (task.x.coarse, best.placement), task.weight)
+    assert np.abs(target - own).sum() < 0.2
+
+
+def test_mirror_images_are_not_averaged() -> None:
+    problem = problem_of(7)
+    task = tuning.Task.of(problem, network_for(problem).config, "D0")
+    state = tuning.new_state(network_for(problem), TINY)
+    half = (np.arange(problem.group_count) < problem.group_count // 2).astype(np.uint8)
+    for placement, ratio in ((half, 1.8), (1 - half, 1.79)):
+        state.entries.append(tuning.Entry(placement, Measurement(ratio), "policy", 1.0))
+    target = tuning.imitated(state, task, TINY)
+    shares = target / target.sum(axis=1, keepdims=True)
+    coarse = np.zeros_like(target)
+    np.add.at(coarse, (task.x.coarse, half), task.weight)
+    np.testing.assert_allclose(shares, coarse / coarse.sum(axis=1, keepdims=True), atol=1e-5)
+
+
+class Failing:
+    """Fails on all placements that use the second device."""
+
+    def __init__(self, problem: PlacementProblem, reference: str | None) -> None:
+        self._judge = Simulated(problem, reference)
+        self._problem = problem
+        self.reference = self._judge.reference
+        self.singles: Mapping[str, Measurement] = {self.reference: Measurement(1.0)}
+
+    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+        if "D1" in affinity.values():
+            return Measurement(0.0, error="the device is on fire")
+        return self._judge.measure(affinity, worth=worth, rounds=rounds)
+
+
+def test_placements_that_fail_are_recorded_and_not_chosen(tmp_path: Path) -> None:
+    problem = problem_of(8)
+    problem = replace(problem, node_us=problem.node_us * [1.0, 1.5])
+    outcome = start(tmp_path / "run", problem, Budget(measurements=4), partial(Failing, problem))
+    assert outcome.record["failed"] == 4
+    assert outcome.name == "D0" and (outcome.placement == 0).all()
+    assert outcome.record["best_so_far"] == [1.0] * 4
+
+
+def test_what_is_within_the_margin_is_not_chosen(tmp_path: Path) -> None:
+    problem = problem_of(9)
+    judge_of = partial(simulated, problem)
+    budget = Budget(measurements=4)
+    outcome = run(tmp_path / "run", problem, judge_of, network_for(problem), budget, replace(TINY, margin=5.0))
+    assert outcome.name == outcome.record["reference"] and outcome.measurement.ratio == 1
+    assert (outcome.placement == outcome.placement[0]).all()
+    assert max(outcome.record["best_so_far"]) > 1.3
+
+
+def test_a_run_ends_where_nothing_is_left_to_measure(tmp_path: Path) -> None:
+    problem = random_problem(1, nodes=4, objective="throughput")
+    outcome = run(
+        tmp_path / "run", problem, lambda name: Simulated(problem, name), network_for(problem), Budget(), TINY
+    )
+    entries = outcome.state.entries
+    assert len({entry.placement.tobytes() for entry in entries}) == len(entries) <= 2**problem.group_count
+    best = min(problem.scores(np.array([[n >> g & 1 for g in range(problem.group_count)] for n in range(16)])))
+    assert problem.scores(outcome.placement)[0] == pytest.approx(best)
+
+
+def test_no_time_means_no_measurement(tmp_path: Path) -> None:
+    problem = problem_of(10)
+    outcome = start(tmp_path / "run", problem, Budget(seconds=1e-6))
+    assert outcome.record["measurements"] == 0 and outcome.name == outcome.record["reference"]
+    assert (tmp_path / "run" / "policy" / "policy.json").exists()
+
+
+class Stopping:
+    """Is interrupted when so many placements have been measured."""
+
+    def __init__(self, problem: PlacementProblem, measurements: int, reference: str | None) -> None:
+        self._judge = simulated(problem, reference)
+        self.reference, self.singles = self._judge.reference, self._judge.singles
+        self._left = measurements
+
+    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+        if self._left == 0:
+            raise KeyboardInterrupt
+        self._left -= 1
+        return self._judge.measure(affinity, worth=worth, rounds=rounds)
+
+
+def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
+    problem = problem_of(11)
+    start(tmp_path / "whole", problem, Budget(measurements=7))
+    begin: HSDAGNetwork | None = network_for(problem)
+    # The last one is stopped between the finalists.
+    for measurements in (2, 0, 3, 3):
+        with pytest.raises(KeyboardInterrupt):
+            judge_of = partial(Stopping, problem, measurements)
+            run(tmp_path / "parts", problem, judge_of, begin, Budget(measurements=7) if begin else None, TINY)
+        begin = None
+        torch.manual_seed(99)
+    run(tmp_path / "parts", problem, partial(simulated, problem), None)
+    assert same(tmp_path / "whole", tmp_path / "parts")
+    assert without_times(tmp_path / "whole") == without_times(tmp_path / "parts")
+    policies = [(tmp_path / name / "policy" / "policy.bin").read_bytes() for name in ("whole", "parts")]
+    assert policies[0] == policies[1]
+    assert list((tmp_path / "parts").glob("events.*"))
+
+
+def to_the_end(folder: Path) -> None:
+    """Begins a run, or continues it."""
+    problem = problem_of(12)
+    begin = None if (folder / CHECKPOINT).exists() else network_for(problem)
+    run(folder, problem, partial(simulated, problem), begin, Budget(measurements=12) if begin else None, TINY)
+
+
+def in_a_process(folder: Path, seconds: float | None = None) -> bool:
+    """A part of a run in a process of its own, killed after some seconds; whether it was."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            to_the_end(folder)
+            status = 0
+        finally:
+            os._exit(status)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
+
+
+def kill_it(folder: Path, kills: int) -> None:
+    """A whole run, and one that is killed at random moments before it may end. Its process has imported everything."""
+    torch.set_num_threads(1)
+    begin = time.monotonic()
+    assert not in_a_process(folder / "whole")
+    length = time.monotonic() - begin
+    generator = random.Random(0)
+    before = 0
+    while kills:
+        kills -= in_a_process(folder / "killed", generator.uniform(0.05, 0.6) * length)
+        # Whatever was measured stays measured.
+        there = (folder / "killed" / CHECKPOINT).exists()
+        measured = len(weights(folder / "killed")["placements"]) if there else 0
+        assert measured >= before
+        before = measured
+    assert not in_a_process(folder / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+def test_killed_at_random_moments_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
+    script = "import sys, pathlib, tests.test_finetune as test; test.kill_it(pathlib.Path(sys.argv[1]), 10)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], env=environment(), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert same(tmp_path / "whole", tmp_path / "killed")
+    assert without_times(tmp_path / "whole") == without_times(tmp_path / "killed")
+    policies = [(tmp_path / name / "policy" / "policy.bin").read_bytes() for name in ("whole", "killed")]
+    assert policies[0] == policies[1]
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(PREFIX)]
+
+
+def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+    problem = problem_of(13)
+    judge_of = partial(simulated, problem)
+    with pytest.raises(UserError, match="no run to resume"):
+        run(tmp_path / "none", problem, judge_of, None)
+    start(tmp_path / "run", problem, Budget(measurements=1))
+    with pytest.raises(UserError, match="already"):
+        start(tmp_path / "run", problem, Budget(measurements=1))
+    for other in (problem_of(14), replace(problem, objective="latency"), reality(problem)):
+        with pytest.raises(UserError, match="another model, device list or profile"):
+            run(tmp_path / "run", other, judge_of, None)
+    path = tmp_path / "run" / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match="not a checkpoint"):
+        run(tmp_path / "run", problem, judge_of, None)
+
+
+def test_a_simulation_needs_memory_for_a_reference() -> None:
+    problem = replace(problem_of(15), memory_bytes=np.array([1, 1], np.int64))
+    with pytest.raises(RunError, match="memory"):
+        Simulated(problem)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("30", 30)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "m", "10d", "-1m", "1e3"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UserError, match="give one like 90s, 10m or 1h"):
+        duration(text)
+
+
+# --- models ---
+
+
+def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "Measurer", partial(Measurer, rounds=2, seconds=0.1))
+    told: list[tuple[int, float]] = []
+
+    def report(number: int, share: float, entry: tuning.Entry, best: float) -> None:
+        assert not entry.measurement.failed, entry.measurement.error
+        assert entry.measurement.submodels >= 1
+        told.append((number, share))
+
+    model = ZOO["squeezenet"].build()
+    data = ZOO["squeezenet"].inputs(0)[0]
+    expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
+    record, placement = finetune(
+        model,
+        PAIR,
+        tmp_path,
+        objective="throughput",
+        budget=Budget(measurements=3),
+        policy="none",
+        settings=replace(TINY, final_rounds=1),
+        core=two_cpu_core,
+        report=report,
+    )
+    assert told == [(1, pytest.approx(1 / 3)), (2, pytest.approx(2 / 3)), (3, 1.0)]
+    assert set(record["singles"]) == {"CPU_A", "CPU_B"} and record["measurements"] == 3
+    assert record["best"]["value"] > 0
+    assert placement.measured and placement.measured["throughput_ips"] > 0
+
+    saved = two_cpu_core.read_model(tmp_path / "model.xml")
+    embedded = Placement.of(saved)
+    assert embedded is not None and embedded.affinity == placement.affinity
+    assert json.loads((tmp_path / "placement.json").read_text()) == placement.affinity
+    embedded.apply(saved)
+    compiled = two_cpu_core.compile_model(saved, PAIR, devices.compile_properties(PAIR))
+    assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == placement.measured["submodels"]
+    actual = compiled(data)[0]
+    assert np.abs(actual - expected).max() <= 1e-3 * np.abs(expected).max()
+    # The tuned policy is one that placing takes.
+    problem = tuning.build_problem(ZOO["squeezenet"].build(), devices.DeviceSet.parse(PAIR), objective="throughput")
+    assert np.isfinite(problem.scores(HSDAGPlacer(tmp_path / "policy").place(problem))[0])
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag finetune ARGUMENTS` in a new process."""
+    line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "finetune", *map(str, arguments)]
+    virtual = {devices.VIRTUAL_DEVICES_VARIABLE: f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"}
+    return subprocess.run(line, env=environment() | virtual, capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    model, output = tmp_path / "model.xml", tmp_path / "run"
+    ov.save_model(ZOO["lstm"].build(), model, compress_to_fp16=True)
+    options = (model, "--device", PAIR, "--output", output)
+    new = ("--objective", "throughput", "--policy", "none", "--simulated")
+    done = command(*options, *new, "--measurements", 2, "--seed", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["measurements"] == 2 and record["settings"]["seed"] == 3
+    assert done.stderr.count("measurement ") == 2
+    assert record["placement"] == json.loads((output / "placement.json").read_text())
+    placement = Placement.of(ov.Core().read_model(output / "model.xml"))
+    assert placement is not None and placement.affinity == record["placement"]
+    assert (output / "model.bin").stat().st_size < 1.2 * model.with_suffix(".bin").stat().st_size
+
+    more = command(*options, "--resume", "--measurements", 3)
+    assert more.returncode == 0, more.stderr
+    assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
+    assert f"{output / 'model.xml'}: {PAIR} (throughput)" in more.stdout
+
+    refused = command(*options, "--resume", "--seed", 1)
+    assert refused.returncode == 2
+    assert "leave out --seed" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_bad_input_is_refused_before_any_work(tmp_path: Path) -> None:
+    model, output = tmp_path / "model.xml", tmp_path / "run"
+    ov.save_model(ZOO["squeezenet"].build(), model)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / CHECKPOINT).touch()
+    for options, message in (
+        ({"model": tmp_path / "absent.xml"}, "no such model"),
+        ({"device": "CPU"}, "is not a HETERO device list"),
+        ({"objective": "speed"}, "unknown objective"),
+        ({"policy": str(tmp_path / "nowhere")}, "there is no policy"),
+        ({"budget": "soon"}, "is no duration"),
+        ({"budget": "1m", "measurements": 2}, "give one of them"),
+        ({"output": tmp_path / "old"}, "there is a run in"),
+        ({"resume": True}, "there is no run to resume"),
+        ({"resume": True, "simulated": True, "objective": "latency"}, "leave out --objective, --simulated"),
+        ({"profile": tmp_path / "absent.json"}, "cannot read profile"),
+        ({"device": "HETERO:NPU,CPU", "policy": "none"}, "NPU is not on this machine"),
+    ):
+        with pytest.raises(UserError, match=message):
+            cli_finetune(**{"model": model, "device": "HETERO:GPU,CPU", "output": output, **options})
+    assert not output.exists()

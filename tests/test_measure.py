@@ -1,0 +1,149 @@
+"""Measuring on real HETERO: ratios to the best single device that drift does not bend; failures that are told."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.measure import Measurement, Measurer, random_inputs, take_turns
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import RunError
+from ov_hsdag.place import build_problem
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.problem import PlacementProblem
+
+PAIR = DeviceSet(("CPU_A", "CPU_B"))
+
+
+@pytest.fixture
+def core(two_cpu_core: ov.Core) -> ov.Core:
+    return two_cpu_core
+
+
+def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, PlacementProblem]:
+    model = ZOO[name].build()
+    return model, build_problem(model, PAIR, objective=objective, core=core)
+
+
+class Drifting:
+    """A machine that gets slower with every turn, on which one thing is `speed` times faster than another."""
+
+    turn = 0
+
+    def __init__(self, speed: float) -> None:
+        self.speed = speed
+
+    def rate(self, seconds: float) -> float:
+        Drifting.turn += 1
+        return self.speed * math.exp(-0.2 * Drifting.turn)
+
+
+def test_a_steady_drift_cancels() -> None:
+    turns = take_turns(Drifting(10.0), Drifting(15.0), 4, 1.0)
+    assert len(turns) == 4
+    ratios = [own / other for own, other in turns]
+    assert max(abs(ratio - 1.5) for ratio in ratios) > 0.2
+    assert math.exp(np.log(ratios).mean()) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("worth", "rounds"), [(0.0, 5), (1.1, 5), (1.5, 1), (1.2, 4)])
+def test_what_is_clearly_worse_gets_fewer_rounds(worth: float, rounds: int) -> None:
+    class Steady(Drifting):
+        def rate(self, seconds: float) -> float:
+            return self.speed
+
+    # 1.15 is hopeless against 1.2 once 1.2 * (1 - 0.15 / n) is above it.
+    assert len(take_turns(Steady(1.0), Steady(1.15), 5, 1.0, worth)) == rounds
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_placements_are_compared_with_the_best_single_device(core: ov.Core, objective: str) -> None:
+    model, problem = problem_of("squeezenet", core, objective)
+    before = [node.get_friendly_name() for node in model.get_ops()]
+    measurer = Measurer(model, PAIR, objective, core, rounds=2, seconds=0.05)
+    assert set(measurer.singles) == {"CPU_A", "CPU_B"}
+    assert measurer.singles[measurer.reference].ratio == 1
+    assert max(single.ratio for single in measurer.singles.values()) == 1
+
+    split = problem.placement_of(problem.affinity(Pipeline().place(problem)))
+    if objective == "latency":  # there a pipeline is a single device
+        split = np.where(np.arange(problem.group_count) < problem.group_count // 2, 0, 1).astype(np.uint8)
+        split = problem.repair(split)
+    found = measurer.measure(problem.affinity(split))
+    assert not found.failed
+    assert found.submodels == problem.evaluate(split).submodels[0] > 1
+    assert len(found.ratios) == 2 and 0.2 < found.ratio < 4
+    in_their_unit = found.value / found.reference if objective == "throughput" else found.reference / found.value
+    assert in_their_unit == pytest.approx(found.ratio)
+    assert found.seconds > 0.1
+    # The reference's own device, through HETERO, is about as good as the reference.
+    alone = measurer.measure(problem.affinity(problem.single(PAIR.index(measurer.reference))), rounds=3)
+    assert alone.submodels == 1 and 0.4 < alone.ratio < 2.5
+
+    assert [node.get_friendly_name() for node in model.get_ops()] == before
+    assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+
+
+def test_failures_are_told_and_harm_nothing(core: ov.Core) -> None:
+    model, problem = problem_of("squeezenet", core, "throughput")
+    measurer = Measurer(model, PAIR, "throughput", core, reference="CPU_B", rounds=1, seconds=0.05)
+    assert measurer.reference == "CPU_B" and set(measurer.singles) == {"CPU_B"}
+    affinity = problem.affinity(problem.single(0))
+    broken = measurer.measure({**affinity, next(iter(affinity)): "CPU_C"})
+    assert broken.failed and broken.ratio == 0 and math.isnan(broken.value)
+    assert "CPU_C" in broken.error and "\n" not in broken.error
+    missing = measurer.measure(dict(list(affinity.items())[1:]))
+    assert missing.failed and "completed" in missing.error
+    assert not measurer.measure(affinity).failed
+
+
+def test_a_placement_that_fails_in_inference_only_is_a_failure(core: ov.Core) -> None:
+    """Shape arithmetic that is cut from its consumer compiles, and does not run."""
+    model = ZOO["bert-dynamic"].build()
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    measurer = Measurer(model, PAIR, "latency", core, reference="CPU_A", rounds=1, seconds=0.05)
+    random = np.random.default_rng(0)
+    found = [
+        measurer.measure({name: PAIR.names[device] for name, device in zip(names, draw, strict=True)})
+        for draw in random.integers(0, 2, (3, len(names)))
+    ]
+    assert any(measurement.failed for measurement in found)
+    assert not measurer.measure(dict.fromkeys(names, "CPU_A")).failed
+
+
+def test_a_state_begins_anew_with_each_request(core: ov.Core) -> None:
+    """A cache that grew with every inference would make later turns slower and slower."""
+    model, problem = problem_of("llama-stateful", core, "throughput")
+    measurer = Measurer(model, PAIR, "throughput", core, reference="CPU_A", rounds=4, seconds=0.1)
+    found = measurer.measure(problem.affinity(problem.single(1)))
+    assert not found.failed
+    request = measurer._compiled._queue[0]
+    sizes = [state.state.shape for state in request.query_state()]
+    assert all(max(size) <= 64 for size in sizes)
+
+
+def test_a_model_that_nothing_runs_is_an_error(core: ov.Core) -> None:
+    model = ZOO["squeezenet"].build()
+    with pytest.raises(RunError, match="no device of HETERO:CPU_C,CPU_D runs the model: CPU_C: "):
+        Measurer(model, DeviceSet(("CPU_C", "CPU_D")), "latency", core)
+
+
+def test_measurements_survive_json() -> None:
+    for measurement in (Measurement(1.5, 30.0, 20.0, (1.5, 1.4), 2, 1.0), Measurement(0.0, error="broken")):
+        again = Measurement.from_dict(measurement.to_dict())
+        assert again.to_dict() == measurement.to_dict()
+        assert again.failed == measurement.failed and again.ratios == measurement.ratios
+    assert Measurement(1.0, ratios=(1.0, 1.1)).uncertain == pytest.approx(np.log(1.1) / 2)
+    assert Measurement(1.0, ratios=(1.0,)).uncertain == 0
+    assert Measurement(1.05, ratios=(1.0, 1.1)).sure == pytest.approx(1.05 / np.sqrt(1.1))
+
+
+def test_inputs_are_drawn_from_the_seed() -> None:
+    model = ZOO["bert-dynamic"].build()
+    first, again, other = random_inputs(model), random_inputs(model), random_inputs(model, 1)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
