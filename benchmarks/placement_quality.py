@@ -308,7 +308,7 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", default=tuple(corpus.HELD_OUT_SETS), choices=corpus.HELD_OUT_SETS)
     parser.add_argument("--corpus", type=Path, default=Path("corpus"), help="folder of graphs (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the long search")
-    parser.add_argument("--rounds", type=int, default=8, help="of the long search (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of the long search (default %(default)s)")
     parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
     parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")

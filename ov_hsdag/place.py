@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from ov_hsdag import legality
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.placement import Placement, set_affinities
 from ov_hsdag.placers import checkpoint
@@ -71,7 +72,8 @@ def place(
     problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock)
 
     with clock("placers"):
-        candidates = [_run(placer, problem) for placer in [*placers(problem), *learned]]
+        candidates = [_run(placer, problem) for placer in placers(problem)]
+        candidates += _learned(learned, problem, asked_for=policy is not None)
     with clock("choose"):
         if given is not None:
             complete = legality.complete(model, given.affinity, devices.names)
@@ -182,6 +184,25 @@ def _run(placer: Placer, problem: PlacementProblem) -> _Candidate:
     if problem.evaluate(placement).broken[0]:
         placement = problem.repair(placement)
     return _Candidate(placer.name, placement)
+
+
+def _learned(placers: Sequence[HSDAGPlacer], problem: PlacementProblem, *, asked_for: bool) -> list[_Candidate]:
+    """What the policy finds. One that nobody asked for must not keep a model from being placed.
+
+    Raises:
+        UserError: the policy does not fit the problem.
+        RunError: a policy that was asked for does not run.
+    """
+    found = []
+    for placer in placers:
+        try:
+            found.append(_run(placer, problem))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            if asked_for:
+                raise RunError(f"the policy '{placer.policy}' does not run: {reason}") from error
+            warnings.warn(f"ov-hsdag places without its policy, which does not run here: {reason}", stacklevel=3)
+    return found
 
 
 def _choose(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> _Candidate:

@@ -128,17 +128,25 @@ class PlacementProblem:
         return np.where(self.group_supported, total, np.inf)
 
     @cached_property
-    def coarse(self) -> NDArray[np.int32]:
-        """HSDAG's coarse group of each legality group, int32 [groups].
+    def chains(self) -> NDArray[np.int32]:
+        """Chain of each legality group (HSDAG's co-location), int32 [groups]."""
+        return self._coarsen(np.zeros(self.group_count), np.inf)
 
-        Chains merge while they have at most `CHAIN_SHARE` of the work and of the weights: what does not branch is else
+    @cached_property
+    def coarse(self) -> NDArray[np.int32]:
+        """Coarse group of each legality group, int32 [groups].
+
+        They are chains, cut where they have `CHAIN_SHARE` of the work or of the weights: what does not branch is else
         one group, which no placement can balance or fit into memory.
         """
         work = np.where(np.isfinite(self.group_us), self.group_us, np.nan)
         work = np.nan_to_num(np.fmin.reduce(work, axis=1))
         weights = np.bincount(self.groups, self.graph.weight_bytes, self.group_count)
         weight = np.maximum(work / max(work.sum(), 1e-30), weights / max(weights.sum(), 1.0))
-        by_node = legality.coarsen(self.graph, self.groups, self.supported, weight, CHAIN_SHARE)
+        return self._coarsen(weight, CHAIN_SHARE)
+
+    def _coarsen(self, weight: NDArray[np.float64], most: float) -> NDArray[np.int32]:
+        by_node = legality.coarsen(self.graph, self.groups, self.supported, weight, most)
         result = np.empty(self.group_count, np.int32)
         result[self.groups] = by_node
         return result

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
@@ -15,11 +18,13 @@ import ov_hsdag
 from ov_hsdag import devices
 from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.costs.profile import Profile
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.place import MARGIN, build_problem
 from ov_hsdag.placement import Placement
+from ov_hsdag.placers.hsdag import HSDAGPlacer
 
 PAIR = "HETERO:CPU_A,CPU_B"
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 
 
 @pytest.fixture
@@ -47,6 +52,40 @@ def test_throughput_on_two_equal_devices_uses_both(core: ov.Core, name: str, tmp
     for data, reference in zip(ZOO[name].inputs(0), expected, strict=True):
         for actual, wanted in zip(outputs(compiled, data), reference, strict=True):
             assert np.abs(actual - wanted).max() <= 1e-3 * np.abs(wanted).max()
+
+
+def test_the_shipped_policy_decides_without_torch() -> None:
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
+import openvino as ov, ov_hsdag
+model = ov.convert_model(sys.argv[1])
+placement = ov_hsdag.place(model, device="HETERO:GPU,NPU,CPU", objective="throughput")
+print(placement.policy, "hsdag" in placement.baselines)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, LIGHT / "light_squeezenet.onnx"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["base", "True"]
+
+
+def test_a_policy_that_does_not_run_keeps_no_model_from_being_placed(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: HSDAGPlacer, problem: object) -> None:
+        raise RuntimeError("Exception from nowhere\nno such kernel")
+
+    monkeypatch.setattr(HSDAGPlacer, "place", broken)
+    model = ZOO["squeezenet"].build()
+    with pytest.warns(UserWarning, match="places without its policy, which does not run here: no such kernel"):
+        placement = ov_hsdag.place(model, device=PAIR, core=core)
+    assert "hsdag" not in placement.baselines
+    with pytest.raises(RunError, match=r"the policy .*base' does not run: no such kernel"):
+        ov_hsdag.place(model, device=PAIR, policy="base", core=core)
 
 
 def test_latency_on_two_equal_devices_stays_on_one(core: ov.Core) -> None:

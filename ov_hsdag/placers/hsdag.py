@@ -15,12 +15,20 @@ from ov_hsdag.errors import UserError
 from ov_hsdag.features import PolicyInput, contiguous, policy_input
 from ov_hsdag.placers.checkpoint import PolicyFolder
 from ov_hsdag.placers.pipeline import topological_groups
-from ov_hsdag.placers.refine import refine
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.placers.refine import default_moves, refine
+from ov_hsdag.problem import OVER_MEMORY, PlacementProblem
 
-# Prices of memory start at this many nats, and are doubled, later halved, so often.
-_FIRST_PRICE = 0.25
-_PRICE_STEPS = 7
+# Prices of memory start to rise by this many nats, each time by so much more, at most so often; then the last rise is
+# halved so often.
+_FIRST_PRICE = 0.2
+_PRICE_STEPS = 24
+_PRICE_GROWTH = 1.25
+_PRICE_HALVINGS = 5
+
+# Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
+# are refined, for longer.
+_CROWDED_REFINED = 16
+_CROWDED_MOVES = 2_000_000
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
 _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
@@ -69,7 +77,8 @@ class HSDAGPlacer:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
         threads = cpu_count() or 1
-        kept = max(self.refined, 1)
+        crowded = _crowded(problem)
+        kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
         candidates = _ranked(problem, self.propose(problem), threads)[:kept]
         if problem.evaluate(candidates[0]).infeasible[0]:
             candidates = np.concatenate([candidates, _splits(problem), contiguous(problem, _ROOMS, _SEQUENCES)])
@@ -77,7 +86,8 @@ class HSDAGPlacer:
             candidates = _ranked(problem, np.stack(repaired), threads)
         if not self.refined:
             return candidates[0]
-        refined, scores = refine(problem, candidates, threads=threads, seed=self.seed)
+        moves = max(_CROWDED_MOVES, default_moves(problem)) if crowded else None
+        refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
         return refined[int(scores.argmin())]
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
@@ -185,11 +195,11 @@ def _prices(
         full = over(high)
         if not full.any():
             break
-        low, high, step = high, high + np.float32(step) * full, 2 * step
+        low, high, step = high, high + np.float32(step) * full, _PRICE_GROWTH * step
     else:
         return free
     # What is driven out beyond need costs time.
-    for _ in range(_PRICE_STEPS if high.any() else 0):
+    for _ in range(_PRICE_HALVINGS if high.any() else 0):
         middle = (low + high) / np.float32(2)
         low, high = (middle, high) if over(middle).any() else (low, middle)
     return high
@@ -215,6 +225,14 @@ def expand(
     placements = choices[:, cluster]
     instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
     return np.where(supported[np.arange(len(cluster)), placements], placements, instead)
+
+
+def _crowded(problem: PlacementProblem) -> bool:
+    """Whether a device cannot hold the model."""
+    if (problem.memory_bytes < 0).all():
+        return False
+    singles = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+    return bool((singles.infeasible & OVER_MEMORY).any())
 
 
 def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:

@@ -42,7 +42,12 @@ def refine(
     """
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:
-        max_moves = max(_MOVES, _MOVES_PER_GROUP * problem.group_count)
-    arguments = (*problem.native_arguments, problem.coarse)
+        max_moves = default_moves(problem)
+    arguments = (*problem.native_arguments, problem.chains)
     refiner = _native.Refiner(*arguments)
     return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed)
+
+
+def default_moves(problem: PlacementProblem) -> int:
+    """Moves for a few good placements of a problem."""
+    return max(_MOVES, _MOVES_PER_GROUP * problem.group_count)
