@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from os import PathLike, cpu_count
@@ -17,13 +17,6 @@ from ov_hsdag.placers.checkpoint import PolicyFolder
 from ov_hsdag.placers.pipeline import topological_groups
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.problem import OVER_MEMORY, PlacementProblem
-
-# Prices of memory start to rise by this many nats, each time by so much more, at most so often; then the last rise is
-# halved so often.
-_FIRST_PRICE = 0.2
-_PRICE_STEPS = 24
-_PRICE_GROWTH = 1.25
-_PRICE_HALVINGS = 5
 
 # Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
 # are refined, for longer.
@@ -93,18 +86,14 @@ class HSDAGPlacer:
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The policy's first choice, uint8 [groups]: nothing else is tried, and it may be infeasible.
 
-        A device that would exceed its memory limit is made less likely, as a whole, until it does not: what a cluster
-        needs of a device's memory depends on the other clusters there, which its logits cannot know.
+        Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
+        depends on the other clusters there, which its logits cannot know.
         """
         reading = self._read(problem)
         cluster = self._clusterings(reading)[0]
-        logits = reading.logits(cluster)
-        supported, of_group = problem.group_supported, cluster[reading.x.coarse]
-
-        def at(prices: NDArray[np.float32]) -> NDArray[np.uint8]:
-            return expand(lean(logits - prices, ()), logits - prices, of_group, supported)[0]
-
-        return at(_prices(problem, at))
+        logits, of_group = reading.logits(cluster), cluster[reading.x.coarse]
+        choice = within_memory(problem, lean(logits, ())[0], logits, of_group)
+        return expand(choice[None], logits, of_group, problem.group_supported)[0]
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
@@ -180,29 +169,39 @@ def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generat
     return (logits * scale + noise).argmax(3).reshape(-1, len(logits)).astype(np.uint8)
 
 
-def _prices(
-    problem: PlacementProblem, place: Callable[[NDArray[np.float32]], NDArray[np.uint8]]
-) -> NDArray[np.float32]:
-    """Small prices of devices, [D], with which `place` keeps to the memory limits; 0 where it does, or cannot."""
+def within_memory(
+    problem: PlacementProblem,
+    choice: NDArray[np.uint8],
+    logits: NDArray[np.float32],
+    cluster: NDArray[np.integer],
+) -> NDArray[np.uint8]:
+    """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
+
+    Args:
+        problem: its memory limits.
+        choice: uint8 [c].
+        logits: float32 [c, D].
+        cluster: cluster of each group [groups].
+    """
+    if (problem.memory_bytes < 0).all():
+        return choice
     limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
-
-    def over(prices: NDArray[np.float32]) -> NDArray[np.bool_]:
-        return np.asarray(problem.evaluate(place(prices)).memory_bytes[0] > limits)
-
-    free = np.zeros(len(limits), np.float32)
-    low, high, step = free, free, _FIRST_PRICE
-    for _ in range(_PRICE_STEPS):
-        full = over(high)
-        if not full.any():
-            break
-        low, high, step = high, high + np.float32(step) * full, _PRICE_GROWTH * step
-    else:
-        return free
-    # What is driven out beyond need costs time.
-    for _ in range(_PRICE_HALVINGS if high.any() else 0):
-        middle = (low + high) / np.float32(2)
-        low, high = (middle, high) if over(middle).any() else (low, middle)
-    return high
+    weights = np.bincount(problem.groups, problem.graph.weight_bytes, problem.group_count)
+    size = np.bincount(cluster, weights, len(choice))
+    # Clusters without weights have tensors, which count a little.
+    worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
+    choice, moved = choice.copy(), np.zeros(len(choice), bool)
+    while True:
+        placement = expand(choice[None], logits, cluster, problem.group_supported)[0]
+        used = problem.evaluate(placement).memory_bytes[0]
+        leaving = ~moved & (used > limits)[choice]
+        fits = leaving[:, None] & (used + size[:, None] <= limits)
+        fits[np.arange(len(choice)), choice] = False
+        if not fits.any():
+            return choice
+        loss = np.where(fits, (logits[np.arange(len(choice)), choice][:, None] - logits) / worth[:, None], np.inf)
+        mover, target = np.unravel_index(int(loss.argmin()), loss.shape)
+        choice[mover], moved[mover] = target, True
 
 
 def expand(
