@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -30,13 +31,17 @@ from ov_hsdag.training.rollout import (
     Batch,
     Example,
     canonical,
+    expand,
     greedy_scores,
     imitation_loss,
     impact,
+    joint_log_probability,
     reinforce_loss,
     rewards,
     run_policy,
     sample,
+    switch_gains,
+    switch_loss,
 )
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
@@ -180,6 +185,76 @@ def test_reinforce_reaches_the_edge_scores() -> None:
     reinforce_loss(policy, batch, sample(policy, batch, 8, torch.Generator())).backward()
     gradients = [parameter.grad for parameter in net.edge_scorer.parameters()]
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients)
+
+
+def test_gains_are_those_of_switching_one_cluster() -> None:
+    examples = [example(1, missing=0.3), example(2, devices=3, objective="throughput")]
+    batch = Batch.of(examples)
+    policy = run_policy(network(examples), batch)
+    actions = policy.log_probability.argmax(-1)
+    gains = switch_gains(policy, batch, actions, torch.Generator(), most=1000)
+    assert gains.shape == policy.log_probability.shape
+    assert (gains.gather(1, actions[:, None]) == 0).all()
+    cluster, log_probability = policy.cluster.numpy(), policy.log_probability.detach().numpy()
+
+    def reward(chosen: np.ndarray, number: int) -> float:
+        nodes = slice(batch.first[number], batch.first[number + 1])
+        placement = expand(examples[number], chosen[None], cluster[nodes], log_probability)
+        return float(rewards(examples[number].problem.scores(placement), np.array(examples[number].reference))[0])
+
+    tried = 0
+    for c in range(len(gains)):
+        number = int(np.searchsorted(batch.first, np.flatnonzero(cluster == c)[0], side="right")) - 1
+        for device in range(len(examples[number].problem.devices)):
+            if device == actions[c] or log_probability[c, device] < -1e8:
+                assert gains[c, device] == 0
+                continue
+            switched = actions.numpy().copy()
+            switched[c] = device
+            expected = reward(switched, number) - reward(actions.numpy(), number)
+            assert gains[c, device] == pytest.approx(expected, abs=1e-5)
+            tried += 1
+    assert tried > 8 and gains.abs().max() > 0.01
+    few = switch_gains(policy, batch, actions, torch.Generator().manual_seed(0), most=2)
+    assert 0 < (few != 0).any(-1).sum() <= 4
+
+
+def test_what_exceeds_memory_gains_by_exceeding_it_less() -> None:
+    free = example(3, nodes=40)
+    need = free.problem.evaluate(free.problem.single(0)).memory_bytes.max()
+    batch = Batch.of([replace(free, problem=replace(free.problem, memory_bytes=np.array([need // 2, -1])))])
+    policy = run_policy(network([free]), batch)
+    all_on_first = torch.zeros(len(policy.log_probability), dtype=torch.int64)
+    gains = switch_gains(policy, batch, all_on_first, torch.Generator())
+    # No single switch is enough; nevertheless some are better than none.
+    assert gains[:, 1].max() > 0
+
+
+def test_switches_have_the_gradient_of_the_expected_reward() -> None:
+    examples = [example(4, nodes=6)]
+    batch, net = Batch.of(examples), network(examples)
+    cluster = run_policy(net, batch).cluster
+    policy = run_policy(net, batch, cluster)
+    clusters = len(policy.log_probability)
+    contexts = torch.cartesian_prod(*[torch.arange(2)] * clusters).reshape(-1, clusters)
+    joint = joint_log_probability(policy, batch, contexts)[:, 0]
+    log_probability = policy.log_probability.detach().numpy()
+    placements = expand(examples[0], contexts.numpy(), cluster.numpy(), log_probability)
+    reward = rewards(examples[0].problem.scores(placements), np.array(examples[0].reference))
+    expected = (joint.exp() * torch.from_numpy(reward).float()).sum()
+    weights = list(net.parameters())
+    wanted = torch.autograd.grad(expected, weights, retain_graph=True, allow_unused=True)
+
+    probability = joint.detach().exp()
+    total = sum(
+        p * switch_loss(policy, switch_gains(policy, batch, context, torch.Generator()), unit=1.0, clip=math.inf)
+        for p, context in zip(probability, contexts, strict=True)
+    )
+    found = torch.autograd.grad(-clusters * total, weights, allow_unused=True)  # type: ignore[arg-type]
+    for a, b in zip(wanted, found, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 # --- runs ---

@@ -38,6 +38,8 @@ from ov_hsdag.training.rollout import (
     reinforce_loss,
     run_policy,
     sample,
+    switch_gains,
+    switch_loss,
 )
 from ov_hsdag.training.run import CHECKPOINT, descend, read_metadata, restore, write_checkpoint
 from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
@@ -63,6 +65,8 @@ class Settings:
         reinforce_rate: learning rate of REINFORCE, likewise.
         warmup: steps in which the learning rate rises from 0.
         entropy: weight of the entropy bonus.
+        sampled: weight of whole sampled placements in steps of REINFORCE; it counts for every cluster of a problem.
+        switches: weight of switching single clusters in steps of REINFORCE (`ov_hsdag.training.rollout.switch_loss`).
         imitation: weight of imitation in steps of REINFORCE.
         edges: weight of imitation by edge scores, in both.
         clip: ε of PPO; None: plain REINFORCE.
@@ -75,19 +79,21 @@ class Settings:
     """
 
     seed: int = 0
-    problems: int = 5120
+    problems: int = 4096
     first_problems: int = 2048
     validation: int = 256
-    levels: tuple[int, ...] = (0, 1, 1, 2)
-    imitation_steps: int = 6500
-    reinforce_steps: int = 1500
+    levels: tuple[int, ...] = (0, 1, 1, 1, 2)
+    imitation_steps: int = 1500
+    reinforce_steps: int = 3500
     batch: int = 16
-    samples: int = 16
+    samples: int = 8
     learning_rate: float = 1e-3
     reinforce_rate: float = 3e-4
     warmup: int = 100
-    entropy: float = 0.003
-    imitation: float = 0.2
+    entropy: float = 0.02
+    sampled: float = 0.1
+    switches: float = 4.0
+    imitation: float = 0.1
     edges: float = 0.5
     clip: float | None = None
     epochs: int = 1
@@ -255,13 +261,17 @@ def update(state: State, settings: Settings, examples: Batch, indices: NDArray[n
         scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
     else:
         rollouts = sample(policy, examples, settings.samples, state.generator, state.baselines[indices])
+        # Around the greedy choice, which is what counts in the end, and around a draw in turn.
+        greedy = policy.log_probability.argmax(-1) if state.step % 2 else rollouts.actions[0]
+        gains = switch_gains(policy, examples, greedy, state.generator)
         for epoch in range(settings.epochs):
             if epoch:
                 policy = run_policy(state.network, examples, rollouts.cluster)
             reinforce = reinforce_loss(policy, examples, rollouts, settings.clip)
             imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
             imitate = imitation + settings.edges * edges
-            loss = reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
+            loss = settings.sampled * reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
+            loss = loss + settings.switches * switch_loss(policy, gains)
             scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
         mean, old = rollouts.rewards.mean(axis=0), state.baselines[indices]
         state.baselines[indices] = np.where(np.isnan(old), mean, old + settings.baseline * (mean - old))

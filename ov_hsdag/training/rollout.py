@@ -19,10 +19,16 @@ from ov_hsdag import _native
 from ov_hsdag.features import PolicyInput
 from ov_hsdag.problem import PlacementProblem
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, join_clusters
-from ov_hsdag.training.search import in_order
+from ov_hsdag.training.search import energies, in_order
 
 WORST_REWARD = -2.0
 """Reward of an infeasible placement, and of any that is more than e² times slower than the reference."""
+
+SWITCHED = 48
+"""Clusters of a problem that `switch_gains` tries."""
+
+# Log-probabilities below are those of devices that no member of a cluster runs on.
+_IMPOSSIBLE = -1e8
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,3 +358,59 @@ def reinforce_loss(policy: Policy, batch: Batch, rollouts: Rollouts, clip: float
     ratio = (log_probability - rollouts.log_probability).clamp(-10, 10).exp()
     clipped = ratio.clamp(1 - clip, 1 + clip)
     return -torch.minimum(rollouts.advantages * ratio, rollouts.advantages * clipped).mean()
+
+
+def switch_gains(
+    policy: Policy, batch: Batch, actions: Tensor, generator: torch.Generator, most: int = SWITCHED
+) -> Tensor:
+    """What each device of a cluster would change if all other clusters kept theirs: log(score before / after).
+
+    A placement that exceeds a memory limit counts as slower by what it exceeds, so that steps towards one that does not
+    are gains; one that cannot run as slower by e^-`WORST_REWARD`.
+
+    Args:
+        policy: clusters, and the devices that they may have.
+        batch: the problems.
+        actions: device of each cluster, int64 [c].
+        generator: of the clusters that are tried, where a problem has more than `most`.
+        most: clusters of each problem.
+
+    Returns:
+        float32 [c, D]; 0 for the devices that clusters have, for those they cannot have, and where nothing was tried.
+    """
+    cluster, log_probability = policy.cluster.numpy(), policy.log_probability.detach().numpy()
+    gains = np.zeros(log_probability.shape, np.float32)
+    chosen = actions.numpy()
+    for number, example in enumerate(batch.examples):
+        nodes = slice(batch.first[number], batch.first[number + 1])
+        members = np.unique(cluster[nodes])
+        if len(members) > most:
+            members = members[torch.randperm(len(members), generator=generator)[:most].numpy()]
+        devices = len(example.problem.devices)
+        pairs = [(c, d) for c in members.tolist() for d in range(devices)]
+        pairs = [(c, d) for c, d in pairs if d != chosen[c] and log_probability[c, d] > _IMPOSSIBLE]
+        if not pairs:
+            continue
+        rows = np.repeat(chosen[None], len(pairs) + 1, axis=0)
+        where, to = np.array(pairs).T
+        rows[np.arange(1, len(rows)), where] = to
+        placements = expand(example, rows, cluster[nodes], log_probability)
+        energy, _ = energies(example.problem, placements, 1)
+        reward = rewards(energy, np.array(example.reference))
+        gains[where, to] = reward[1:] - reward[0]
+    return torch.from_numpy(gains)
+
+
+def switch_loss(policy: Policy, gains: Tensor, unit: float = 0.05, clip: float = 3.0) -> Tensor:
+    """Minus the expected gain of giving one cluster another device, mean over clusters.
+
+    For devices drawn from the policy its gradient is REINFORCE's, with the sum over a cluster's devices in place of the
+    sample: what other clusters' draws add to a reward, which is most of its variance, cancels.
+
+    Args:
+        policy: the network's output now.
+        gains: see `switch_gains`, float32 [c, D].
+        unit: of gains; small ones matter.
+        clip: most that a gain counts, in units.
+    """
+    return -(policy.log_probability.exp() * (gains / unit).clamp(-clip, clip)).sum(-1).mean()

@@ -124,7 +124,7 @@ def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 4000) -> Fou
     if spent > 0:
         # Where limits bind, the best answers are often next to placements that exceed them.
         starts = np.concatenate([refined, placements])
-        order = np.argsort(_energies(problem, starts, 1)[0] if limited else problem.scores(starts), kind="stable")
+        order = np.argsort(energies(problem, starts, 1)[0] if limited else problem.scores(starts), kind="stable")
         heat = 0.02 if limited else 0.003
         found = anneal(problem, starts[order[:4]], evaluations=spent, seed=seed, heat=heat)
         best, _ = _better(problem, best, found.placement[None], "search")
@@ -202,7 +202,7 @@ def anneal(
     generator = np.random.default_rng(seed)
     mover = _Mover(problem, generator)
     current = np.array(starts, np.uint8)[np.arange(chains) % len(starts)]
-    energy, _ = _energies(problem, current, threads)
+    energy, _ = energies(problem, current, threads)
     scores = problem.scores(np.array(starts, np.uint8))
     best = Found(np.array(starts[scores.argmin()], np.uint8), float(scores.min()), "start")
     begin, done = time.perf_counter(), 0
@@ -213,7 +213,7 @@ def anneal(
         proposed = current.copy()
         for chain in range(chains):
             mover.move(proposed[chain])
-        new, scores = _energies(problem, proposed, threads)
+        new, scores = energies(problem, proposed, threads)
         done += chains
         temperature = heat * 10 ** (-3 * share)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -229,10 +229,10 @@ def anneal(
             current[worst], energy[worst] = current[leader], energy[leader]
 
 
-def _energies(
+def energies(
     problem: PlacementProblem, placements: NDArray[np.uint8], threads: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What annealing walks on, and the true scores, [batch] each."""
+    """Scores in which what exceeds a memory limit counts as time, inf for what cannot run; and true scores. [batch]"""
     result = problem.evaluate(placements, threads)
     value = result.latency_us if problem.objective == "latency" else result.period_us
     limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
