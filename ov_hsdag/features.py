@@ -377,11 +377,10 @@ class _Turns:
     @classmethod
     def of(cls, problem: PlacementProblem, view: _View, position: NDArray[np.int32]) -> _Turns:
         order = np.argsort(position)
-        us = _everywhere(view)
-        part = _share(us, us.sum(axis=0)).mean(axis=1)[order]
+        needs = _Needs.of(problem, view)
+        part = _share(needs.us, needs.us.sum(axis=0)).mean(axis=1)[order]
         done = np.concatenate([[0.0], _share(part.cumsum(), part.sum())])
-        room = _room(problem)
-        found = best_stretches(len(problem.devices), _stretches(problem, view, position, room))
+        found = best_stretches(len(problem.devices), _stretches(problem, view, needs, position))
         place = np.empty(view.size)
         place[order] = (done[1:] + done[:-1]) / 2
         return cls(
@@ -391,32 +390,94 @@ class _Turns:
             inside=_inside(position, found),
             turn=found.turn,
             value=found.value,
-            room=np.minimum(room, 1.0),
+            room=np.minimum(needs.room, 1.0),
         )
 
 
-def contiguous(problem: PlacementProblem, shares: Sequence[float], sequences: int) -> NDArray[np.uint8]:
-    """Placements in which devices take turns along the topological order, uint8 [shares * at most `sequences`, groups].
+def contiguous(
+    problem: PlacementProblem, shares: Sequence[float], sequences: int, orders: int = 0, seed: int = 0
+) -> NDArray[np.uint8]:
+    """Placements in which devices take turns along topological orders, uint8 [placements, groups].
 
     Args:
         problem: any problem in which each group has a device that supports it.
         shares: of the memory that devices have; how much is needed is an estimate.
-        sequences: of the devices, the best ones for each share.
+        sequences: of the devices, at most so many, the best ones for each order and share.
+        orders: besides the order of the features, so many random ones that finish a branch before they begin another:
+            where branches are independent, each order has other splits.
+        seed: of these.
     """
     view = _View.of(problem)
-    position = _native.structure_features(view.size, view.edge_index)["position"]
+    needs = _Needs.of(problem, view)
+    generator = np.random.default_rng(seed)
+    positions = [_native.structure_features(view.size, view.edge_index)["position"]]
+    positions += [_branch_by_branch(view, generator) for _ in range(orders)]
     found = [
         _inside(position, stretches).argmax(axis=1)[problem.coarse]
+        for position in positions
         for share in shares
-        for stretches in _stretches(problem, view, position, share * _room(problem))[:sequences]
+        for stretches in _stretches(problem, view, needs, position, share)[:sequences]
     ]
     placements = np.stack(found).astype(np.uint8)
     instead = problem.group_us.argmin(axis=1).astype(np.uint8)
     return np.where(problem.group_supported[np.arange(problem.group_count), placements], placements, instead)
 
 
-def _stretches(problem: PlacementProblem, view: _View, position: NDArray[np.int32], room: Floats) -> list[Stretches]:
-    """Stretches of the topological order for each sequence of the devices. room: see `_room`."""
+def _branch_by_branch(view: _View, generator: np.random.Generator) -> NDArray[np.int32]:
+    """Place of each group in a random topological order, from the outputs back: depth first, inputs in random order."""
+    inputs: list[list[int]] = [[] for _ in range(view.size)]
+    shuffled = generator.permutation(view.edge_index.shape[1])
+    for producer, consumer in view.edge_index[:, shuffled].T.tolist():
+        inputs[consumer].append(producer)
+    ends = np.setdiff1d(np.arange(view.size), view.edge_index[0])
+    position = np.full(view.size, -1, np.int32)
+    opened = np.zeros(view.size, bool)
+    number = 0
+    # All groups follow the ends, in case of a cycle among groups, which has none.
+    for end in [*generator.permutation(ends).tolist(), *range(view.size)]:
+        stack = [end]
+        while stack:
+            at = stack[-1]
+            if not opened[at]:
+                opened[at] = True
+                stack += [group for group in inputs[at] if not opened[group]]
+                continue
+            stack.pop()
+            if position[at] < 0:
+                position[at] = number
+                number += 1
+    return position
+
+
+@dataclass(frozen=True, eq=False)
+class _Needs:
+    """What stretches of any order are made of.
+
+    us: times with guesses for what a device lacks, where the fastest does it, for transfers in and out, µs [size, D].
+    weights, largest: of each group, the first as a share of what the model needs on one device [size]; `_largest`.
+    room: what of that need each device has memory for, inf where there is no limit [D].
+    """
+
+    us: Floats
+    weights: Floats
+    largest: Floats
+    room: Floats
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, view: _View) -> _Needs:
+        need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
+        return cls(
+            us=np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of),
+            weights=_sum(view, problem.graph.weight_bytes) / need,
+            largest=_largest(problem.graph, view),
+            room=np.where(problem.memory_bytes >= 0, problem.memory_bytes / need, np.inf),
+        )
+
+
+def _stretches(
+    problem: PlacementProblem, view: _View, needs: _Needs, position: NDArray[np.int32], share: float = 1.0
+) -> list[Stretches]:
+    """Stretches of the topological order for each sequence of the devices. share: of the room that may be filled."""
     order = np.argsort(position)
     first, last = position[view.producer].astype(np.int64), np.zeros(len(view.producer), np.int64)
     np.maximum.at(last, view.received, position[view.receiver])
@@ -425,19 +486,18 @@ def _stretches(problem: PlacementProblem, view: _View, position: NDArray[np.int3
         _crossing(amount[forward], first[forward], last[forward], view.size)
         for amount in (np.ones(len(first)), view.tensor_bytes)
     )
-    weights = _sum(view, problem.graph.weight_bytes) / _need(problem)
     # Roughly: what crosses the places around a group, or an operation's inputs and outputs inside it. All of the model
     # needs what its weights do not.
-    alive = np.maximum(_largest(problem.graph, view)[order], np.maximum(size[:-1], size[1:]))
-    alive *= (1 - weights.sum()) / max(alive.max(), 1e-30)
+    alive = np.maximum(needs.largest[order], np.maximum(size[:-1], size[1:]))
+    alive *= (1 - needs.weights.sum()) / max(alive.max(), 1e-30)
     return all_stretches(
-        _everywhere(view)[order],
+        needs.us[order],
         (count, size),
         (problem.transfer_us, problem.transfer_us_per_byte),
         problem.submodel_us,
-        weights[order],
+        needs.weights[order],
         alive,
-        room,
+        share * needs.room,
         problem.objective == "throughput",
     )
 
@@ -445,21 +505,6 @@ def _stretches(problem: PlacementProblem, view: _View, position: NDArray[np.int3
 def _inside(position: NDArray[np.int32], stretches: Stretches) -> NDArray[np.bool_]:
     """Groups of each device's stretch, bool [size, D]."""
     return (position[:, None] >= stretches.begin) & (position[:, None] < stretches.end)
-
-
-def _everywhere(view: _View) -> Floats:
-    """Times with guesses for what a device lacks: the fastest does it, for transfers in and out, µs [size, D]."""
-    return np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
-
-
-def _need(problem: PlacementProblem) -> float:
-    """Bytes that the model needs on one device."""
-    return max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
-
-
-def _room(problem: PlacementProblem) -> Floats:
-    """What of that each device has memory for, inf where there is no limit [D]."""
-    return np.where(problem.memory_bytes >= 0, problem.memory_bytes / _need(problem), np.inf)
 
 
 def _largest(graph: ComputationGraph, view: _View) -> Floats:

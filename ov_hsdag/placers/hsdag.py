@@ -30,6 +30,12 @@ _TEMPERATURES = (0.5, 1.0, 2.0)
 
 _CUTS = 64
 
+# For throughput, devices in turn along random orders are tried besides what the policy proposes: this many, with at
+# most so many coarse groups in all.
+_TURN_ORDERS = 24
+_TURN_GROUPS = 1000
+_TURN_SEQUENCES = 2
+
 # Shares of the memory that contiguous stretches may fill, by estimates of what they need; and sequences of devices.
 _ROOMS = (1.0, 0.85, 0.7, 0.5)
 _SEQUENCES = 8
@@ -58,7 +64,7 @@ class HSDAGPlacer:
 
     policy: str | PathLike[str] | None = None
     levels: tuple[int, ...] | None = None
-    samples: int = 8
+    samples: int = 5
     refined: int = 4
     seed: int = 0
     name: str = "hsdag"
@@ -72,7 +78,13 @@ class HSDAGPlacer:
         threads = cpu_count() or 1
         crowded = _crowded(problem)
         kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
-        candidates = _ranked(problem, self.propose(problem), threads)[:kept]
+        proposals = self.propose(problem)
+        groups = int(problem.coarse.max()) + 1
+        if problem.objective == "throughput" and groups <= _LARGE:
+            orders = min(_TURN_GROUPS // groups, _TURN_ORDERS)
+            turns = contiguous(problem, (1.0,), _TURN_SEQUENCES, orders=orders, seed=self.seed)
+            proposals = np.concatenate([proposals, turns])
+        candidates = _ranked(problem, proposals, threads)[:kept]
         if problem.evaluate(candidates[0]).infeasible[0]:
             candidates = np.concatenate([candidates, _splits(problem), contiguous(problem, _ROOMS, _SEQUENCES)])
             repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
