@@ -298,6 +298,9 @@ def test_a_stopped_run_goes_on_exactly(corpus: Path, tmp_path: Path) -> None:
     torch.manual_seed(99)
     torch.rand(7)
     pretrain(tmp_path / "parts", corpus, stop_at=9)
+    ended = pretrain(tmp_path / "parts", corpus, end=True)
+    assert ended["step"] == 9 and [entry["step"] for entry in ended["history"]] == [6, 9]
+    assert (tmp_path / "parts" / "policy" / "policy.json").exists()
     torch.rand(3)
     record = pretrain(tmp_path / "parts", corpus)
     assert same(tmp_path / "whole", tmp_path / "parts")

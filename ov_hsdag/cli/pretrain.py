@@ -22,6 +22,7 @@ CorpusFolder = Annotated[
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on; made from the model zoo where it is empty."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
+End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the run (default 0).")]
 Problems = Annotated[int | None, typer.Option("--problems", min=1, help="Training problems that are drawn.")]
 Validation = Annotated[int | None, typer.Option("--validation", min=1, help="Problems that only measure.")]
@@ -38,6 +39,7 @@ def pretrain(
     output: Folder,
     corpus: CorpusFolder = None,
     resume: Resume = False,
+    end: End = False,
     seed: Seed = None,
     problems: Problems = None,
     validation: Validation = None,
@@ -61,6 +63,8 @@ def pretrain(
     given = {name: value for name, value in given.items() if value is not None}
     if resume and given:
         raise UserError(f"--resume continues a run with its own settings: leave out {_options(given)}")
+    if end and not resume:
+        raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
         given["epochs"] = 3
     try:
@@ -80,7 +84,8 @@ def pretrain(
             console.message(f"making the corpus in {folder} (models are converted once)")
             make(folder, report=console.message)
         with _bar() as bar:
-            record = run(output, folder, settings, checkpoint_seconds=60 * checkpoint_minutes, report=_reporter(bar))
+            seconds = 60 * checkpoint_minutes
+            record = run(output, folder, settings, checkpoint_seconds=seconds, end=end, report=_reporter(bar))
         final = record["history"][-1] if record["history"] else {}
         show(record, text=f"{record['step']} steps in {record['seconds'] / 60:.1f} minutes, {_figures(final)}")
 

@@ -293,6 +293,7 @@ def pretrain(
     *,
     checkpoint_seconds: float = 120.0,
     stop_at: int | None = None,
+    end: bool = False,
     report: Callable[[int, int, dict[str, float]], None] | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a pretraining.
@@ -303,6 +304,7 @@ def pretrain(
         settings: of a new run; None: the run in `output` is continued with its own.
         checkpoint_seconds: time between checkpoints.
         stop_at: leave, after a checkpoint, before this step.
+        end: make no more steps: write record and policy of a run that was begun.
         report: told (step, steps, latest scalars) after each step.
 
     Returns:
@@ -311,6 +313,8 @@ def pretrain(
     Raises:
         UserError: there is no corpus, no run to continue, or a run already where a new one was asked for.
     """
+    # Where the network is sure, gradients underflow, and with denormal numbers a step takes several times longer.
+    torch.set_flush_denormal(True)
     path = output / CHECKPOINT
     resumed = settings is None
     if settings is None:
@@ -339,6 +343,11 @@ def pretrain(
     if resumed:
         load_checkpoint(path, state, corpus.fingerprint)
     last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
+    if end:
+        last_step = state.step
+        if not state.history or state.history[-1]["step"] != state.step:
+            checked = validate(network, checks, check_count, settings.batch)
+            state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked})
     begin = saved = time.monotonic()
     before = state.seconds
     with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
@@ -361,7 +370,7 @@ def pretrain(
                 save_checkpoint(path, state, settings, corpus.fingerprint)
                 saved = time.monotonic()
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
-    if state.step == settings.steps:
+    if end or state.step == settings.steps:
         finish(output, state, record)
     return record
 
