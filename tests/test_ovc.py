@@ -83,7 +83,7 @@ def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> 
     )
     assert (ended.status, ended.errors) == (0, [])
     assert "[ INFO ] placement HETERO:CPU_A,CPU_B (throughput): " in ended.out
-    assert "2 submodels, predicted 1." in ended.out
+    assert re.search(r"[2-9] submodels, predicted 1\.", ended.out)
     assert "[ SUCCESS ] XML file: new/out.xml" in ended.out
     assert entries(tmp_path / "new") == {"out.xml", "out.bin"}
     assert five_lines(tmp_path / "new/out.xml") == ["CPU_A", "CPU_B"]
