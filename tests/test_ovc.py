@@ -287,4 +287,4 @@ def test_command_line_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.Mon
         """)
     )
     ended = subprocess.run([*run, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    assert ended.stdout == "['CPU_A', 'CPU_B'] 2\n"
+    assert re.fullmatch(r"\['CPU_A', 'CPU_B'\] [2-9]\n", ended.stdout)
