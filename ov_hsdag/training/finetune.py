@@ -58,7 +58,7 @@ from ov_hsdag.training.rollout import (
     run_policy,
     sample,
 )
-from ov_hsdag.training.run import CHECKPOINT, descend, read_metadata, restore, write_checkpoint
+from ov_hsdag.training.run import CHECKPOINT, check_settings, descend, read_metadata, restore, write_checkpoint
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -126,9 +126,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Raises UserError for settings that this version does not know."""
-        unknown = sorted(set(values) - {item.name for item in fields(cls)})
-        if unknown:
-            raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
+        check_settings(values, {item.name for item in fields(cls)})
         return cls(**values)
 
 

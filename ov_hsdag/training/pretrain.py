@@ -41,7 +41,7 @@ from ov_hsdag.training.rollout import (
     switch_gains,
     switch_loss,
 )
-from ov_hsdag.training.run import CHECKPOINT, descend, read_metadata, restore, write_checkpoint
+from ov_hsdag.training.run import CHECKPOINT, check_settings, descend, read_metadata, restore, write_checkpoint
 from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
 
 FORMAT = "1"
@@ -120,9 +120,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
         """Raises UserError for settings that this version does not know."""
-        unknown = sorted(set(values) - {item.name for item in fields(cls)})
-        if unknown:
-            raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
+        check_settings(values, {item.name for item in fields(cls)})
         return cls(**{**values, "levels": tuple(values["levels"])})
 
 

@@ -7,7 +7,7 @@ whatever else a run adds, and, as its metadata, one JSON object that says what t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,13 @@ from ov_hsdag.files import atomic_file
 
 CHECKPOINT = "checkpoint.safetensors"
 """Name of the file in a run's folder."""
+
+
+def check_settings(values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises UserError for settings of a run that are not among those this version knows."""
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
 
 
 def write_checkpoint(
