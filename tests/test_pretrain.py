@@ -25,7 +25,7 @@ from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import targets
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.pretrain import Settings, batch_indices, levels_at, pretrain
+from ov_hsdag.training.pretrain import Settings, batch_indices, levels_at, pretrain, shards_at
 from ov_hsdag.training.rollout import (
     WORST_REWARD,
     Batch,
@@ -276,6 +276,10 @@ def test_steps_draw_from_ever_more_problems() -> None:
     assert max(indices.max() for indices in steps[90:]) >= 90
     np.testing.assert_array_equal(steps[3], batch_indices(settings, pool, 3))
     assert {levels_at(settings, step) for step in range(30)} == {0, 1, 2}
+
+
+def test_a_run_of_few_problems_draws_from_few() -> None:
+    assert all(shards_at(replace(TINY, problems=1, first_problems=2048), step) == 1 for step in (0, 3, 90))
 
 
 def test_a_run_repeats_with_its_seed(corpus: Path, tmp_path: Path) -> None:

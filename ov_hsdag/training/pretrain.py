@@ -163,7 +163,8 @@ class Pool:
 def shards_at(settings: Settings, step: int) -> int:
     """Shards of problems that a step draws from: ever more until imitation ends, so that searching takes its turn."""
     share = min(1.0, step / max(settings.imitation_steps, 1))
-    return max(1, math.ceil((settings.first_problems + share * (settings.problems - settings.first_problems)) / SHARD))
+    first = min(settings.first_problems, settings.problems)
+    return max(1, math.ceil((first + share * (settings.problems - first)) / SHARD))
 
 
 def batch_indices(settings: Settings, pool: Pool, step: int) -> NDArray[np.int64]:
