@@ -198,31 +198,6 @@ def test_turns_balance_work_and_keep_to_memory() -> None:
     np.testing.assert_allclose(limited.device_x[:, begin], [0.0, 0.5], atol=0.05)
 
 
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), devices=st.integers(2, 4), throughput=st.booleans())
-def test_devices_in_turn_are_supported_and_contiguous(seed: int, devices: int, throughput: bool) -> None:
-    objective = "throughput" if throughput else "latency"
-    problem = random_problem(seed, nodes=30, devices=devices, objective=objective, missing=0.1, grouped=True)
-    placements = features.contiguous(problem, (1.0, 0.5), 2, orders=3, seed=seed)
-    assert placements.shape == ((1 + 3) * 2 * 2, problem.group_count) and placements.dtype == np.uint8
-    assert problem.group_supported[np.arange(problem.group_count), placements].all()
-    everywhere = dataclasses.replace(problem, supported=np.ones_like(problem.supported))
-    first = features.contiguous(everywhere, (1.0,), 1)[0]
-    position = _native.structure_features(int(everywhere.coarse.max()) + 1, policy_input(everywhere).edge_index)
-    order = np.argsort(position["position"][everywhere.coarse], kind="stable")
-    changes = np.flatnonzero(np.diff(first[order]))
-    assert len(changes) < devices
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_orders_branch_by_branch_are_topological(seed: int) -> None:
-    view = features._View.of(random_problem(seed, nodes=40))
-    position = features._branch_by_branch(view, np.random.default_rng(seed))
-    assert sorted(position.tolist()) == list(range(view.size))
-    assert (position[view.edge_index[0]] < position[view.edge_index[1]]).all()
-
-
 def test_costs_and_limits_are_seen() -> None:
     problem = random_problem(4, nodes=30)
     x = policy_input(problem)

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.errors import UserError
-from ov_hsdag.features import PolicyInput, contiguous, policy_input
+from ov_hsdag.features import PolicyInput, policy_input
 from ov_hsdag.placers.checkpoint import PolicyFolder
 from ov_hsdag.placers.pipeline import topological_groups
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.problem import OVER_MEMORY, PlacementProblem
+from ov_hsdag.turns import Turns
 
 # Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
 # are refined, for longer.
@@ -78,15 +79,14 @@ class HSDAGPlacer:
         threads = cpu_count() or 1
         crowded = _crowded(problem)
         kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
-        proposals = self.propose(problem)
-        groups = int(problem.coarse.max()) + 1
-        if problem.objective == "throughput" and groups <= _LARGE:
-            orders = min(_TURN_GROUPS // groups, _TURN_ORDERS)
-            turns = contiguous(problem, (1.0,), _TURN_SEQUENCES, orders=orders, seed=self.seed)
-            proposals = np.concatenate([proposals, turns])
+        turns = Turns.of(problem, threads)
+        proposals = self.propose(problem, turns)
+        if problem.objective == "throughput" and turns.view.size <= _LARGE:
+            orders = min(_TURN_GROUPS // turns.view.size, _TURN_ORDERS)
+            proposals = np.concatenate([proposals, turns.placements((1.0,), _TURN_SEQUENCES, orders, self.seed)])
         candidates = _ranked(problem, proposals, threads)[:kept]
         if problem.evaluate(candidates[0]).infeasible[0]:
-            candidates = np.concatenate([candidates, _splits(problem), contiguous(problem, _ROOMS, _SEQUENCES)])
+            candidates = np.concatenate([candidates, _splits(problem), turns.placements(_ROOMS, _SEQUENCES)])
             repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
             candidates = _ranked(problem, np.stack(repaired), threads)
         if not self.refined:
@@ -107,9 +107,12 @@ class HSDAGPlacer:
         choice = within_memory(problem, lean(logits, ())[0], logits, of_group)
         return expand(choice[None], logits, of_group, problem.group_supported)[0]
 
-    def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
-        reading = self._read(problem)
+    def propose(self, problem: PlacementProblem, turns: Turns | None = None) -> NDArray[np.uint8]:
+        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups].
+
+        turns: the problem's, where they are known already.
+        """
+        reading = self._read(problem, turns)
         generator = np.random.default_rng(self.seed)
         found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
         for cluster in self._clusterings(reading):
@@ -118,14 +121,14 @@ class HSDAGPlacer:
             found.append(expand(choices, logits, cluster[reading.x.coarse], problem.group_supported))
         return _distinct(np.concatenate(found))
 
-    def _read(self, problem: PlacementProblem) -> _Reading:
+    def _read(self, problem: PlacementProblem, turns: Turns | None = None) -> _Reading:
         policy = PolicyFolder.load(self.policy)
         if policy.devices not in (None, len(problem.devices)):
             raise UserError(
                 f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
                 " choose another policy"
             )
-        x = policy_input(problem, policy.features, threads=cpu_count() or 1)
+        x = policy_input(problem, policy.features, cpu_count() or 1, turns)
         return _Reading(policy, x, *policy.encode(x))
 
     def _clusterings(self, reading: _Reading) -> list[NDArray[np.int32]]:
