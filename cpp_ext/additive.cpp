@@ -13,6 +13,31 @@ std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& owner, std::i
     return ptr;
 }
 
+// What a device pays, [outputs, devices], where it receives a tensor whose producer it fuses with: of several tensors
+// between the two the one that nobody else reads, which crosses exactly where the fusion is torn.
+std::vector<double> torn_by_port(const Graph& graph, const Costs& costs) {
+    const auto width = static_cast<std::size_t>(costs.devices);
+    std::vector<double> result(static_cast<std::size_t>(graph.outputs()) * width, 0.0);
+    if (costs.fused_with.empty()) return result;
+    const auto alone = [&](std::int32_t port, std::int32_t node) {
+        return std::all_of(graph.consumer_node.begin() + graph.consumer_ptr[port],
+                           graph.consumer_node.begin() + graph.consumer_ptr[static_cast<std::size_t>(port) + 1],
+                           [node](std::int32_t consumer) { return consumer == node; });
+    };
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        for (std::size_t d = 0; d < width; ++d) {
+            const std::size_t at = static_cast<std::size_t>(node) * width + d;
+            for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+                if (costs.fused_with[at] < 0 || graph.source[e] != costs.fused_with[at]) continue;
+                if (!alone(graph.input_output[e], node)) continue;
+                result[static_cast<std::size_t>(graph.input_output[e]) * width + d] += costs.torn_us[at];
+                break;  // once, though the tensor is read twice
+            }
+        }
+    }
+    return result;
+}
+
 }  // namespace
 
 AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<const std::int32_t> item)
@@ -52,6 +77,10 @@ AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<c
         item_us[static_cast<std::size_t>(order[0]) * width + d] += costs.submodel_us[d];
     }
 
+    // What a device pays where it receives the port's tensor, which it would fuse with. Fused tensors have one
+    // consumer.
+    const std::vector<double> port_torn = torn_by_port(graph, costs);
+
     // Consumers by output port.
     std::vector<std::int32_t> ports;
     std::vector<std::int32_t> users;
@@ -81,6 +110,8 @@ AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<c
         consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
         source.push_back(item[graph.output_node[port]]);
         bytes.push_back(static_cast<double>(graph.output_bytes[port]));
+        const auto torn = port_torn.begin() + static_cast<std::ptrdiff_t>(port) * devices;
+        torn_us.insert(torn_us.end(), torn, torn + devices);
     }
     produced_ptr = offsets(source, items);
     produced.resize(source.size());
@@ -180,12 +211,13 @@ void AdditiveState::add_transfer(std::int32_t tensor, std::uint8_t from, std::ui
     if (from == to) return;
     const std::size_t link = from * devices_ + to;
     const double us = model_.transfer_us[link] + model_.transfer_us_per_byte[link] * model_.bytes[tensor];
+    const double received = surcharge_[to] + model_.torn_us[static_cast<std::size_t>(tensor) * devices_ + to];
     if (throughput_) {
         // Both ends are busy with a transfer.
         busy[from] += sign * us;
-        busy[to] += sign * (us + surcharge_[to]);
+        busy[to] += sign * (us + received);
     } else {
-        busy[0] += sign * (us + surcharge_[to]);
+        busy[0] += sign * (us + received);
     }
 }
 

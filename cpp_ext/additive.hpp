@@ -23,6 +23,7 @@ struct AdditiveModel {
     // Tensors with consumers in other items than their producer's.
     std::vector<std::int32_t> source;          // [tensors]
     std::vector<double> bytes;                 // [tensors]
+    std::vector<double> torn_us;               // [tensors, devices] what a device pays more for a fusion that is torn
     std::vector<std::int32_t> consumer_ptr;    // [tensors + 1]
     std::vector<std::int32_t> consumer;        // each item once
     std::vector<std::int32_t> produced_ptr;    // [items + 1]

@@ -56,10 +56,11 @@ public:
     BatchSimulator(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
                    const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
                    const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                   const Array<std::int32_t>& group, const Array<std::int32_t>& bonds, int rule)
+                   const Array<std::int32_t>& group, const Array<std::int32_t>& bonds,
+                   const Array<std::int32_t>& fused_with, const Array<double>& torn_us, int rule)
         : graph_(std::move(graph)), rule_(split_rule(rule)) {
         costs_ = costs_of(*graph_, node_us, supported, transfer_us, transfer_us_per_byte, submodel_us, memory_limit,
-                          group, bonds);
+                          group, bonds, fused_with, torn_us);
         for (const std::int32_t g : costs_.group) groups_ = std::max(groups_, g + 1);
     }
 
@@ -170,12 +171,13 @@ PYBIND11_MODULE(_native, module) {
         "[nodes].");
 
     py::class_<BatchSimulator>(module, "Simulator", "Evaluates batches of placements of one graph under given costs.")
-        .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
-                      const Array<double>&, const Array<double>&, const Array<std::int64_t>&,
-                      const Array<std::int32_t>&, const Array<std::int32_t>&, int>(),
-             py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
-             py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
-             py::arg("bonds"), py::arg("rule"))
+        .def(
+            py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
+                     const Array<double>&, const Array<double>&, const Array<std::int64_t>&, const Array<std::int32_t>&,
+                     const Array<std::int32_t>&, const Array<std::int32_t>&, const Array<double>&, int>(),
+            py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
+            py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
+            py::arg("bonds"), py::arg("fused_with"), py::arg("torn_us"), py::arg("rule"))
         .def("evaluate", &BatchSimulator::evaluate, py::arg("placements"), py::arg("threads") = 1,
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 

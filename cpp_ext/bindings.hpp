@@ -50,7 +50,8 @@ inline SplitRule split_rule(int rule) {
 inline Costs costs_of(const Graph& graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
                       const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
                       const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                      const Array<std::int32_t>& group, const Array<std::int32_t>& bonds) {
+                      const Array<std::int32_t>& group, const Array<std::int32_t>& bonds,
+                      const Array<std::int32_t>& fused_with, const Array<double>& torn_us) {
     const py::ssize_t devices = submodel_us.size();
     if (devices < 1 || devices > 64) throw std::invalid_argument("expected 1 to 64 devices");
     expect_shape(node_us, {graph.nodes(), devices}, "node_us");
@@ -59,6 +60,8 @@ inline Costs costs_of(const Graph& graph, const Array<double>& node_us, const Ar
     expect_shape(transfer_us_per_byte, {devices, devices}, "transfer_us_per_byte");
     expect_shape(memory_limit, {devices}, "memory_limit");
     expect_shape(group, {graph.nodes()}, "group");
+    expect_shape(fused_with, {graph.nodes(), devices}, "fused_with");
+    expect_shape(torn_us, {graph.nodes(), devices}, "torn_us");
     Costs costs;
     costs.devices = static_cast<std::int32_t>(devices);
     costs.node_us = to_vector(node_us);
@@ -72,6 +75,11 @@ inline Costs costs_of(const Graph& graph, const Array<double>& node_us, const Ar
     costs.bonds = to_vector(bonds);
     for (const std::int32_t node : costs.bonds) {
         if (node < 0 || node >= graph.nodes()) throw std::invalid_argument("expected bonds between nodes");
+    }
+    costs.fused_with = to_vector(fused_with);
+    costs.torn_us = to_vector(torn_us);
+    for (const std::int32_t node : costs.fused_with) {
+        if (node < -1 || node >= graph.nodes()) throw std::invalid_argument("expected fusions with nodes, or -1");
     }
     for (const std::int32_t g : costs.group) {
         if (g < 0) throw std::invalid_argument("expected group numbers from 0");

@@ -86,11 +86,12 @@ public:
     GraphRefiner(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
                  const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
                  const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                 const Array<std::int32_t>& group, const Array<std::int32_t>& bonds, int rule,
+                 const Array<std::int32_t>& group, const Array<std::int32_t>& bonds,
+                 const Array<std::int32_t>& fused_with, const Array<double>& torn_us, int rule,
                  const Array<std::int32_t>& coarse)
         : graph_(std::move(graph)) {
         Costs costs = costs_of(*graph_, node_us, supported, transfer_us, transfer_us_per_byte, submodel_us,
-                               memory_limit, group, bonds);
+                               memory_limit, group, bonds, fused_with, torn_us);
         const std::vector<std::int32_t> coarse_of = to_vector(coarse);
         if (std::any_of(coarse_of.begin(), coarse_of.end(), [](std::int32_t number) { return number < 0; })) {
             throw std::invalid_argument("expected coarse group numbers from 0");
@@ -143,10 +144,11 @@ void bind_policy(py::module_& module) {
     py::class_<GraphRefiner>(module, "Refiner", "Local refinement of placements of one graph under given costs.")
         .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
                       const Array<double>&, const Array<double>&, const Array<std::int64_t>&,
-                      const Array<std::int32_t>&, const Array<std::int32_t>&, int, const Array<std::int32_t>&>(),
+                      const Array<std::int32_t>&, const Array<std::int32_t>&, const Array<std::int32_t>&,
+                      const Array<double>&, int, const Array<std::int32_t>&>(),
              py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
              py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
-             py::arg("bonds"), py::arg("rule"), py::arg("coarse"))
+             py::arg("bonds"), py::arg("fused_with"), py::arg("torn_us"), py::arg("rule"), py::arg("coarse"))
         .def("refine", &GraphRefiner::refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
              py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
              "placements: uint8 [batch, groups] → (placements, scores [batch] in µs).");

@@ -208,6 +208,7 @@ private:
                 sent |= std::uint64_t{1} << to;
                 const std::size_t link = from * devices + to;
                 additive += model.transfer_us[link] + model.transfer_us_per_byte[link] * model.bytes[t];
+                additive += model.torn_us[static_cast<std::size_t>(t) * devices + to];
                 received += refiner_.costs_.submodel_us[to];
             }
         }

@@ -36,11 +36,24 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
     for (std::size_t i = 0; i < costs_.bonds.size(); i += 2) {
         if (split.submodel[costs_.bonds[i]] != split.submodel[costs_.bonds[i + 1]]) result_.infeasible |= kTorn;
     }
+    charge_torn(split);
     for (const double busy : result_.busy_us) result_.latency_us += busy;
     charge_transfers(split);
     result_.period_us = *std::max_element(result_.busy_us.begin(), result_.busy_us.end());
     measure_memory(split);
     return result_;
+}
+
+void Simulator::charge_torn(const Split& split) {
+    if (costs_.fused_with.empty()) return;
+    const auto devices = static_cast<std::size_t>(costs_.devices);
+    for (std::size_t node = 0; node < device_.size(); ++node) {
+        const std::size_t at = node * devices + device_[node];
+        const std::int32_t with = costs_.fused_with[at];
+        if (with >= 0 && split.submodel[with] != split.submodel[node]) {
+            result_.busy_us[device_[node]] += costs_.torn_us[at];
+        }
+    }
 }
 
 void Simulator::charge_transfers(const Split& split) {

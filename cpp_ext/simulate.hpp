@@ -28,6 +28,10 @@ struct Costs {
     std::vector<std::int64_t> memory_limit;    // [devices] bytes; a negative one means no limit
     std::vector<std::int32_t> group;           // [nodes] the placements' column that decides for the node
     std::vector<std::int32_t> bonds;           // [pairs, 2] nodes that must be in one submodel
+    // [nodes, devices], or empty: the node into whose execution the device fuses the node (-1: it runs by itself), and
+    // what the node costs more where that one is in another submodel.
+    std::vector<std::int32_t> fused_with;
+    std::vector<double> torn_us;
 };
 
 struct Evaluation {
@@ -49,6 +53,7 @@ public:
     const Evaluation& evaluate(const std::uint8_t* placement);
 
 private:
+    void charge_torn(const Split& split);
     void charge_transfers(const Split& split);
     void measure_memory(const Split& split);
 

@@ -28,6 +28,8 @@ class Simulator:
         memory_limit: NDArray[np.int64],
         group: NDArray[np.int32],
         bonds: NDArray[np.int32],
+        fused_with: NDArray[np.int32],
+        torn_us: NDArray[np.float64],
         rule: int,
     ) -> None: ...
     def evaluate(self, placements: NDArray[np.uint8], threads: int = 1) -> dict[str, NDArray[Any]]: ...
@@ -44,6 +46,8 @@ class Refiner:
         memory_limit: NDArray[np.int64],
         group: NDArray[np.int32],
         bonds: NDArray[np.int32],
+        fused_with: NDArray[np.int32],
+        torn_us: NDArray[np.float64],
         rule: int,
         coarse: NDArray[np.int32],
     ) -> None: ...

@@ -138,6 +138,7 @@ def build_problem(
         legality.require_support(graph, groups, supported, devices.names)
     with clock("costs"):
         transfer_us, transfer_us_per_byte = profile.transfer(devices.names)
+        fused_with, torn_us = profile.fusions(graph, devices.names)
         return PlacementProblem(
             graph=graph,
             devices=devices.names,
@@ -150,6 +151,8 @@ def build_problem(
             submodel_us=profile.submodel_us(devices.names),
             memory_bytes=profile.memory_bytes(devices.names),
             rule=legality.split_rule(ov.__version__),
+            fused_with=fused_with,
+            torn_us=torn_us,
         )
 
 

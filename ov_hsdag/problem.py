@@ -88,6 +88,10 @@ class PlacementProblem:
         submodel_us: time that each submodel on a device costs, µs, float64 [devices].
         memory_bytes: memory limits, -1 for none, int64 [devices].
         rule: HETERO's splitting rule, see `split_rule`.
+        fused_with: node into whose execution a device fuses a node, -1 where it runs by itself; none by default. It
+            computes an input of the node, for which it has no other use. int32 [nodes, devices].
+        torn_us: what a node costs more on a device, µs, where that node is in another submodel and it runs by itself;
+            0 by default. float64 [nodes, devices].
     """
 
     graph: ComputationGraph
@@ -101,9 +105,15 @@ class PlacementProblem:
     submodel_us: NDArray[np.float64]
     memory_bytes: NDArray[np.int64]
     rule: int
+    fused_with: NDArray[np.int32] = None  # type: ignore[assignment]
+    torn_us: NDArray[np.float64] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
+        shape = np.shape(self.node_us)
+        for name, none in (("fused_with", np.full(shape, -1, np.int32)), ("torn_us", np.zeros(shape))):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, none)
 
     @cached_property
     def group_count(self) -> int:
@@ -156,6 +166,24 @@ class PlacementProblem:
         """The tensors that can be cut: those with consumers in other groups."""
         return Tensors.of(self.graph, self.groups)
 
+    @cached_property
+    def tensor_torn_us(self) -> NDArray[np.float64]:
+        """What a device pays, µs, that receives a tensor whose producer it fuses with, float64 [tensors, devices]."""
+        graph = self.graph
+        consumer, source, output = graph.input_node, graph.input_source, graph.input_output
+        by_output = np.zeros((graph.outputs, len(self.devices)))
+        # Of several tensors between the two the one that nobody else reads: it crosses where the fusion is torn.
+        first, last = np.full(graph.outputs, graph.nodes), np.full(graph.outputs, -1)
+        np.minimum.at(first, output, consumer)
+        np.maximum.at(last, output, consumer)
+        alone = first[output] == last[output]
+        for device in range(len(self.devices)):
+            edges = np.flatnonzero(alone & (self.fused_with[consumer, device] == source))
+            # A tensor that a node reads twice counts once.
+            edges = edges[np.unique(consumer[edges], return_index=True)[1]]
+            np.add.at(by_output[:, device], output[edges], self.torn_us[consumer[edges], device])
+        return by_output[self.tensors.output]
+
     @property
     def native_arguments(self) -> tuple[Any, ...]:
         """The problem as the native core's classes take it."""
@@ -169,6 +197,8 @@ class PlacementProblem:
             self.memory_bytes,
             self.groups,
             self.bonds,
+            self.fused_with,
+            self.torn_us,
             self.rule,
         )
 
@@ -295,12 +325,14 @@ class Tensors:
     """Tensors whose consumers are not all in the producer's group; constants and model outputs never move.
 
     Attributes:
+        output: number of the tensor among the graph's outputs, int32 [tensors].
         source: producing group, int32 [tensors].
         bytes: size, int64 [tensors].
         consumer_ptr: int32 [tensors + 1].
         consumers: consuming groups other than the producer's, each once, int32.
     """
 
+    output: NDArray[np.int32]
     source: NDArray[np.int32]
     bytes: NDArray[np.int64]
     consumer_ptr: NDArray[np.int32]
@@ -317,6 +349,7 @@ class Tensors:
         pairs = np.unique(np.stack([graph.input_output[crossing], target[crossing]], axis=1), axis=0)
         outputs, first = np.unique(pairs[:, 0], return_index=True)
         return cls(
+            output=outputs.astype(np.int32),
             source=groups[graph.output_node[outputs]],
             bytes=graph.output_bytes[outputs],
             consumer_ptr=np.append(first, len(pairs)).astype(np.int32),

@@ -97,6 +97,7 @@ def random_problem(
     submodel_us: float = 0.0,
     missing: float = 0.0,
     grouped: bool = False,
+    fusing: bool = False,
 ) -> PlacementProblem:
     """A problem with whole-number costs, so that sums are exact."""
     generator = np.random.default_rng(seed)
@@ -108,6 +109,7 @@ def random_problem(
         groups[generator.integers(1, nodes)] = groups[generator.integers(1, nodes)]
         groups = np.unique(groups, return_inverse=True)[1].astype(np.int32)
         supported[:, 0] = True
+    fused_with, torn_us = random_fusions(graph, devices, seed) if fusing else (None, None)
     return PlacementProblem(
         graph=graph,
         devices=tuple(f"D{i}" for i in range(devices)),
@@ -120,4 +122,20 @@ def random_problem(
         submodel_us=np.full(devices, submodel_us),
         memory_bytes=np.full(devices, -1, np.int64),
         rule=split_rule(ov.__version__),
+        fused_with=fused_with,  # type: ignore[arg-type]
+        torn_us=torn_us,  # type: ignore[arg-type]
     )
+
+
+def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Fusions of operations with the only other one whose tensor they read, on some devices."""
+    generator = np.random.default_rng([seed, 1])
+    fused_with = np.full((graph.nodes, devices), -1, np.int32)
+    readers = np.bincount(graph.input_output, minlength=graph.outputs)
+    operations = graph.kinds == NodeKind.OP
+    for edge in np.flatnonzero(readers[graph.input_output] == 1):
+        source, node = graph.input_source[edge], graph.input_node[edge]
+        if operations[source] and operations[node]:
+            fused_with[node] = np.where(generator.random(devices) < 0.7, source, fused_with[node])
+    torn_us = generator.integers(0, 12, (graph.nodes, devices)).astype(float)
+    return fused_with, np.where(fused_with >= 0, torn_us, 0.0)

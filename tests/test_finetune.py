@@ -41,7 +41,7 @@ from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
 from tests.conftest import ONE_CORE
-from tests.graphs import random_problem
+from tests.graphs import random_fusions, random_problem
 
 TINY = Settings(updates=2, samples=4, draws=2, refined=4, finalists=2, margin=0.0)
 PROJECT = str(Path(__file__).parents[1])
@@ -155,11 +155,15 @@ def test_noisy_measurements_count_less() -> None:
 
 def test_terms_add_up_to_what_the_simulator_says() -> None:
     problem = problem_of(4)
+    fused_with, torn_us = random_fusions(problem.graph, 2, 4)
+    problem = replace(problem, fused_with=fused_with, torn_us=torn_us)
     placements = problem.random(np.random.default_rng(1), 5)
     corrector = Corrector(problem, problem.single(0))
     terms = corrector.terms(placements)
     result = problem.evaluate(placements)
     np.testing.assert_allclose(terms.work.sum(axis=(2, 3)) + terms.transfer + terms.submodel, result.busy_us)
+    # Transfers are all that is busy on both ends.
+    np.testing.assert_allclose(terms.transfer[:, 0], terms.transfer[:, 1])
     joined = Terms.join([corrector.terms(placement) for placement in placements])
     np.testing.assert_array_equal(joined.work, terms.work)
 

@@ -32,6 +32,20 @@ def test_minimum_cut_is_the_optimum_of_two_devices(seed: int, nodes: int, missin
     assert not found.infeasible[0] & 2
 
 
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(4, 11))
+def test_minimum_cut_counts_torn_fusions(seed: int, nodes: int) -> None:
+    problem = random_problem(seed, nodes=nodes, fusing=True)
+    every = everything(problem)
+    additive = np.array([additive_latency(problem, placement) for placement in every])
+    assert additive_latency(problem, MinCut().place(problem)) == pytest.approx(additive.min())
+    # The simulator also sees fusions that HETERO tears on one device, where submodels would else form a cycle.
+    latency = problem.evaluate(every).latency_us
+    assert (additive <= latency + 1e-9).all()
+    cut_once = problem.evaluate(every).submodels <= 2
+    np.testing.assert_allclose(additive[cut_once], latency[cut_once])
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:

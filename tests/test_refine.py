@@ -53,9 +53,10 @@ def with_random_speeds(problem: PlacementProblem, seed: int, transfer: float, su
     st.sampled_from([0, 1]),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 def test_what_holds_for_every_refinement(
-    seed: int, nodes: int, devices: int, objective: str, rule: int, missing: bool, limited: bool
+    seed: int, nodes: int, devices: int, objective: str, rule: int, missing: bool, limited: bool, fusing: bool
 ) -> None:
     problem = random_problem(
         seed,
@@ -65,6 +66,7 @@ def test_what_holds_for_every_refinement(
         submodel_us=6.0,
         missing=0.3 * missing,
         grouped=True,
+        fusing=fusing,
     )
     limit = problem.evaluate(problem.single(0)).memory_bytes.sum() * 2 // 3
     problem = dataclasses.replace(problem, rule=rule, memory_bytes=np.full(devices, limit if limited else -1))
@@ -99,7 +101,14 @@ def test_finds_the_optimum_of_small_problems(objective: str, devices: int, nodes
     gaps = []
     for seed in range(100 if limited else 40):
         problem = random_problem(
-            seed, nodes=nodes, devices=devices, objective=objective, submodel_us=8.0, missing=0.1, grouped=True
+            seed,
+            nodes=nodes,
+            devices=devices,
+            objective=objective,
+            submodel_us=8.0,
+            missing=0.1,
+            grouped=True,
+            fusing=seed % 2 == 0,
         )
         if limited:
             need = problem.evaluate(problem.single(0)).memory_bytes.sum()

@@ -143,6 +143,18 @@ def test_what_somebody_else_reads_cannot_stay_in_registers() -> None:
     assert on_cpu["relu"] == pytest.approx(2 * 4 * 256 * 256 / 10e3 + 1.0)
 
 
+def test_a_torn_fusion_costs_what_the_operation_costs_alone() -> None:
+    graph = activation_chain(0)
+    model = Roofline(graph)
+    product, bias, relu = (graph.index(name) for name in ("product", "bias", "relu"))
+    assert {node: int(model.fused_with[node]) for node in np.flatnonzero(model.fused)} == {bias: product, relu: bias}
+    torn = model.torn_us(CPU)
+    assert set(np.flatnonzero(torn)) == {bias, relu}
+    # It reads its input, which would have been handed over in registers, and writes its output.
+    assert model.node_us(CPU)[relu] + torn[relu] == pytest.approx(2 * 4 * 256 * 256 / 10e3 + 1.0)
+    assert model.node_us(CPU)[bias] + torn[bias] == pytest.approx((2 * 4 * 256 * 256 + 4 * 256) / 10e3 + 1.0)
+
+
 def test_a_fused_residual_addition_still_reads_the_other_branch() -> None:
     x = op.parameter([256, 256], np.float32, name="x")
     product = op.matmul(x, constant(256, 256), False, False)

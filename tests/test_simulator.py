@@ -20,6 +20,9 @@ def reference(problem: PlacementProblem, placement: np.ndarray) -> dict[str, obj
     busy = np.zeros(len(problem.devices))
     for node in range(graph.nodes):
         busy[device[node]] += problem.node_us[node, device[node]]
+        fused_with = problem.fused_with[node, device[node]]
+        if fused_with >= 0 and split["submodel"][fused_with] != split["submodel"][node]:
+            busy[device[node]] += problem.torn_us[node, device[node]]
     for owner in split["submodel_device"]:
         busy[owner] += problem.submodel_us[owner]
     latency, moved = busy.sum(), set()
@@ -74,9 +77,14 @@ def peak(problem: PlacementProblem, submodel: np.ndarray, number: int) -> int:
     devices=st.integers(1, 4),
     submodel_us=st.integers(0, 5),
     grouped=st.booleans(),
+    fusing=st.booleans(),
 )
-def test_simulator_equals_the_definitions(seed: int, nodes: int, devices: int, submodel_us: int, grouped: bool) -> None:
-    problem = random_problem(seed, nodes=nodes, devices=devices, submodel_us=submodel_us, grouped=grouped)
+def test_simulator_equals_the_definitions(
+    seed: int, nodes: int, devices: int, submodel_us: int, grouped: bool, fusing: bool
+) -> None:
+    problem = random_problem(
+        seed, nodes=nodes, devices=devices, submodel_us=submodel_us, grouped=grouped, fusing=fusing
+    )
     placements = np.random.default_rng(seed).integers(0, devices, (4, problem.group_count)).astype(np.uint8)
     result = problem.evaluate(placements, threads=2)
     for row, placement in enumerate(placements):

@@ -58,6 +58,25 @@ Costs random_costs(std::mt19937& random, const Graph& graph, std::int32_t device
     return costs;
 }
 
+// Operations fuse with the one before whose only tensor nobody else reads.
+void add_fusions(std::mt19937& random, const Graph& graph, Costs& costs) {
+    const auto count = static_cast<std::size_t>(costs.devices);
+    costs.fused_with.assign(static_cast<std::size_t>(graph.nodes()) * count, -1);
+    costs.torn_us.assign(costs.fused_with.size(), 0.0);
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t output = graph.input_output[e];
+        const std::int32_t node = graph.target[e];
+        const std::int32_t with = graph.source[e];
+        if (graph.consumer_ptr[output + 1] - graph.consumer_ptr[output] != 1) continue;
+        if (graph.kind[with] != NodeKind::kOp || graph.kind[node] != NodeKind::kOp) continue;
+        for (std::size_t d = 0; d < count; ++d) {
+            const std::size_t at = static_cast<std::size_t>(node) * count + d;
+            costs.fused_with[at] = with;
+            costs.torn_us[at] = static_cast<double>(random() % 12);
+        }
+    }
+}
+
 std::vector<std::uint8_t> random_placement(std::mt19937& random, std::int32_t items, std::int32_t devices) {
     std::vector<std::uint8_t> placement(static_cast<std::size_t>(items));
     for (auto& d : placement) d = static_cast<std::uint8_t>(random() % static_cast<std::uint32_t>(devices));
@@ -72,6 +91,8 @@ void test_additive_state() {
         const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
         Costs costs = random_costs(random, graph, devices, 0.0);
         if (round % 3 == 0) costs.memory_limit[0] = 40;
+        const bool fusing = round % 2 == 0;
+        if (fusing) add_fusions(random, graph, costs);
         const AdditiveModel model(graph, costs, costs.group);
         Simulator simulator(graph, costs, SplitRule::kScc);
         const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
@@ -83,7 +104,9 @@ void test_additive_state() {
             state.reset(placement.data(), none, none);
             const Evaluation& evaluation = simulator.evaluate(placement.data());
             if (costs.memory_limit[0] < 0) {
-                CHECK(close(state.us(), throughput ? evaluation.period_us : evaluation.latency_us));
+                const double simulated = throughput ? evaluation.period_us : evaluation.latency_us;
+                // The simulator also sees fusions that HETERO tears on one device.
+                CHECK(close(state.us(), simulated) || (fusing && state.us() < simulated));
             }
 
             state.reset(placement.data(), surcharge, none);
@@ -124,6 +147,7 @@ void test_refinement_keeps_its_promises() {
         const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 50));
         const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
         Costs costs = random_costs(random, graph, devices, 7.0);
+        if (round % 2 == 0) add_fusions(random, graph, costs);
         for (auto& supported : costs.supported) supported = random() % 8 != 0 ? 1 : 0;
         for (std::size_t node = 0; node < static_cast<std::size_t>(graph.nodes()); ++node) {
             costs.supported[node * static_cast<std::size_t>(devices)] = 1;

@@ -181,6 +181,12 @@ class Profile:
         model = Roofline(graph)
         return np.stack([model.node_us(self.device(name)) for name in names], axis=1)
 
+    def fusions(self, graph: ComputationGraph, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """What devices fuse, and what it costs to tear that: `PlacementProblem.fused_with` and `.torn_us`."""
+        model = Roofline(graph)
+        torn_us = [model.torn_us(self.device(name)) for name in names]
+        return np.repeat(model.fused_with[:, None], len(names), axis=1), np.stack(torn_us, axis=1)
+
     def transfer(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Cost of moving a tensor from one device (row) to another (column).
 

@@ -72,6 +72,7 @@ class Roofline:
     Attributes:
         folded: constants and what plugins compute from constants alone when they compile, bool [nodes].
         fused: operations that run inside the one that computes their input, bool [nodes].
+        fused_with: that one, -1 for the others, int32 [nodes].
         quantised: convolutions and matrix products of quantised activations and weights, bool [nodes].
     """
 
@@ -86,7 +87,8 @@ class Roofline:
         self._float_bits = np.array([_FLOAT_BITS.get(name, 0) for name in graph.output_types], np.float64)
         self.folded = self._find_folded()
         self._fake_quantized = self._of_types({"FakeQuantize"})
-        self.fused = self._find_fused()
+        self.fused_with = self._find_fused()
+        self.fused = self.fused_with >= 0
         self.quantised = self._find_quantised()
 
     def node_us(self, device: DeviceProfile) -> NDArray[np.float64]:
@@ -112,8 +114,20 @@ class Roofline:
             times[ends] = device.link_us + crossing[ends] / (device.link_gbps * 1e3)
         return np.asarray(times, np.float64)
 
-    def moved_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Bytes that each node reads and writes on `device`, float64 [nodes]; meaningful for executed nodes."""
+    def torn_us(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """What fused operations cost more where they run by themselves, µs, float64 [nodes]; 0 for all others."""
+        compute = self._graph.flops / (self._rates(device) * 1e3)
+        inside, alone = (
+            np.maximum(compute, moved / (device.memory_gbps * 1e3))
+            for moved in (self.moved_bytes(device), self.moved_bytes(device, fusing=False))
+        )
+        return np.where(self.fused, alone - inside + device.launch_us, 0.0)
+
+    def moved_bytes(self, device: DeviceProfile, *, fusing: bool = True) -> NDArray[np.float64]:
+        """Bytes that each node reads and writes on `device`, float64 [nodes]; meaningful for executed nodes.
+
+        fusing: whether the device fuses what it can.
+        """
         graph = self._graph
         resident = self._resident_bytes(device)
         inputs = resident[graph.input_output]
@@ -122,7 +136,7 @@ class Roofline:
         inputs[first] = np.minimum(inputs[first], written[graph.input_node[first]])
         read = self._per_node(graph.input_node, inputs)
         # A fused operation takes one input from the operation that it is fused into and leaves its result there.
-        return np.where(self.fused, np.maximum(read - written, 0.0), read + written)
+        return np.where(self.fused & fusing, np.maximum(read - written, 0.0), read + written)
 
     def _rates(self, device: DeviceProfile) -> NDArray[np.float64]:
         """Rate that each node reaches in 10^9 operations a second, float64 [nodes]."""
@@ -166,8 +180,8 @@ class Roofline:
                 return np.asarray(folded)
             folded = grown
 
-    def _find_fused(self) -> NDArray[np.bool_]:
-        """Element-wise operations in an unbroken chain after a convolution or matrix product."""
+    def _find_fused(self) -> NDArray[np.int32]:
+        """The operation before, for element-wise ones in a chain after a convolution or matrix product; else -1."""
         graph = self._graph
         elementwise = self._of_types(ELEMENTWISE) & self._executed & ~self.folded
         # Only a tensor of the same size that nobody else reads can stay in the registers of the operation before.
@@ -183,8 +197,13 @@ class Roofline:
             grown = fused.copy()
             grown[consumer[anchored[producer] | fused[producer]]] = True
             if np.array_equal(grown, fused):
-                return fused
+                break
             fused = grown
+        before = np.full(graph.nodes, -1, np.int32)
+        within = anchored[producer] | fused[producer]
+        # The first input where several could be the one.
+        before[consumer[within][::-1]] = producer[within][::-1]
+        return before
 
     def _find_quantised(self) -> NDArray[np.bool_]:
         graph = self._graph

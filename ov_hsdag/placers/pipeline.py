@@ -50,28 +50,34 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     return np.argsort(np.where(rest, first, position), kind="stable")
 
 
-def _cut_bytes(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes and number of tensors that cross each place of the order, int64 [groups + 1] each."""
+def _crossing(
+    problem: PlacementProblem, order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """What crosses each place of the order: bytes and number of tensors, int64 [groups + 1] each; what a device behind
+    it pays for torn fusions, µs, float64 [groups + 1, devices].
+    """
     tensors = problem.tensors
     place = np.empty(problem.group_count, np.int64)
     place[order] = np.arange(problem.group_count)
     size, count = np.zeros(problem.group_count + 1, np.int64), np.zeros(problem.group_count + 1, np.int64)
+    torn = np.zeros((problem.group_count + 1, len(problem.devices)))
     if len(tensors):
         last = np.maximum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1])
         first = np.minimum(
             place[tensors.source], np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1])
         )
         last = np.maximum(last, place[tensors.source])
-        for total, amount in ((size, tensors.bytes), (count, np.ones(len(tensors), np.int64))):
+        amounts = (tensors.bytes, np.ones(len(tensors), np.int64), problem.tensor_torn_us)
+        for total, amount in zip((size, count, torn), amounts, strict=True):
             np.add.at(total, first + 1, amount)
             np.add.at(total, last + 1, -amount)
-    return size.cumsum(), count.cumsum()
+    return size.cumsum(), count.cumsum(), torn.cumsum(axis=0)
 
 
 def stages(problem: PlacementProblem, order: NDArray[np.int64], devices: tuple[int, ...]) -> list[NDArray[np.uint8]]:
     """Good placements of contiguous stages on `devices` in turn."""
     cuts = _places(problem, order)
-    size, count = _cut_bytes(problem, order)
+    size, count, torn = _crossing(problem, order)
     work = np.concatenate([np.zeros((1, len(problem.devices))), problem.group_us[order].cumsum(axis=0)])[cuts]
 
     def crossing(a: int, b: int) -> NDArray[np.float64]:
@@ -87,7 +93,7 @@ def stages(problem: PlacementProblem, order: NDArray[np.int64], devices: tuple[i
         for number, (previous, device) in enumerate(pairwise(devices)):
             span = work[None, :, device] - work[:, None, device]
             span = np.where(np.isfinite(span) & (span >= 0), span, np.inf)
-            cost = span + crossing(previous, device)[:, None] + problem.submodel_us[device]
+            cost = span + (crossing(previous, device) + torn[cuts, device])[:, None] + problem.submodel_us[device]
             if problem.objective == "throughput" and number + 2 < len(devices):
                 cost = cost + crossing(device, devices[number + 2])[None, :]
             total = combine(best[:, None], cost)
@@ -103,7 +109,7 @@ def _places(problem: PlacementProblem, order: NDArray[np.int64]) -> NDArray[np.i
     """Candidate places for the ends of stages, from 0 to the number of groups."""
     if problem.group_count < _MAX_CUTS:
         return np.arange(problem.group_count + 1)
-    size, _ = _cut_bytes(problem, order)
+    size, _, _ = _crossing(problem, order)
     finite = np.where(np.isfinite(problem.group_us), problem.group_us, 0.0).mean(axis=1)[order]
     slices = (finite.cumsum() / max(finite.sum(), 1e-30) * (_MAX_CUTS - 1)).astype(np.int64)
     places = np.lexsort((size[1:], slices)) + 1

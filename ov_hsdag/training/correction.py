@@ -138,12 +138,17 @@ class Corrector:
         shape = (devices, _KINDS, _PARTS)
         work = np.zeros((len(batch), *shape))
         submodel = np.zeros((len(batch), devices))
+        nodes = np.arange(problem.graph.nodes)
         for row, placement in enumerate(batch):
             device = placement[problem.groups].astype(np.int64)
             cell = np.ravel_multi_index((device, self._kind, self._part), shape)
-            us = np.take_along_axis(problem.node_us, device[:, None], axis=1)[:, 0]
+            split = problem.split(placement)
+            us = problem.node_us[nodes, device]
+            fused_with = problem.fused_with[nodes, device]
+            torn = (fused_with >= 0) & (split["submodel"][fused_with] != split["submodel"])
+            us = us + np.where(torn, problem.torn_us[nodes, device], 0.0)
             work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
-            count = np.bincount(problem.split(placement)["submodel_device"], minlength=devices)
+            count = np.bincount(split["submodel_device"], minlength=devices)
             submodel[row] = count * problem.submodel_us
         transfer = np.maximum(result.busy_us - work.sum(axis=(2, 3)) - submodel, 0.0)
         return Terms(work, transfer, submodel, result.submodels)
@@ -183,9 +188,11 @@ class Corrector:
         """The problem with corrected costs."""
         problem = self.problem
         device, kind, part, (transfer, submodel, _) = self._unpack(factors)
+        scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
         return replace(
             problem,
-            node_us=problem.node_us * np.exp(device + kind[:, self._kind].T + part[self._part][:, None]),
+            node_us=problem.node_us * scale,
+            torn_us=problem.torn_us * scale,
             transfer_us=problem.transfer_us * np.exp(transfer),
             transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
             submodel_us=problem.submodel_us * np.exp(submodel),
