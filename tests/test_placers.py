@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ov_hsdag.graph import NodeKind
 from ov_hsdag.placers.mincut import MinCut, additive_latency
+from ov_hsdag.placers.node_count import NodeCount
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.problem import PlacementProblem
@@ -68,7 +70,7 @@ def test_pipeline_is_at_least_the_best_single_device(seed: int, devices: int, ob
 
 def chain(objective: str) -> PlacementProblem:
     """Twenty equal operations one after another on two equal devices, transfers a tenth of one."""
-    from ov_hsdag.graph import ComputationGraph, NodeKind
+    from ov_hsdag.graph import ComputationGraph
 
     nodes = 22
     kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * 20, NodeKind.RESULT]
@@ -109,6 +111,23 @@ def test_pipeline_halves_a_chain_for_throughput() -> None:
     result = problem.evaluate(Pipeline().place(problem))
     assert result.period_us[0] == pytest.approx(101)
     assert result.submodels[0] == 2
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 10), (0.7, 14), (0.9, 18)])
+def test_splits_by_node_count(share: float, expected: int) -> None:
+    problem = chain("throughput")
+    placement = NodeCount(share).place(problem)
+    operations = placement[problem.groups][problem.graph.kinds == NodeKind.OP]
+    assert operations.tolist() == [0] * expected + [1] * (20 - expected)
+    assert NodeCount(share).name == f"nodes-{share}"
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), devices=st.integers(1, 4), share=st.floats(0, 1))
+def test_splits_by_node_count_are_supported(seed: int, devices: int, share: float) -> None:
+    problem = random_problem(seed, nodes=25, devices=devices, missing=0.2, grouped=True)
+    placement = NodeCount(share).place(problem)
+    assert not problem.evaluate(placement).broken[0]
 
 
 def test_latency_of_a_chain_stays_on_one_device() -> None:

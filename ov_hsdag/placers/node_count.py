@@ -1,0 +1,42 @@
+"""Splits by number of operations, as people make them by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.graph import NodeKind
+from ov_hsdag.placers.pipeline import topological_groups
+from ov_hsdag.problem import PlacementProblem
+
+
+@dataclass(frozen=True)
+class NodeCount:
+    """The first `share` of the operations on the first device; the others have equal parts of the rest, in order.
+
+    Attributes:
+        share: 0 … 1.
+    """
+
+    share: float
+
+    @property
+    def name(self) -> str:
+        """ "nodes-0.7"."""
+        return f"nodes-{self.share:g}"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`. A group that its device does not run goes to the first that does."""
+        order = topological_groups(problem)
+        operations = np.bincount(problem.groups, problem.graph.kinds == NodeKind.OP, problem.group_count)[order]
+        # The middle of each group among all operations.
+        done = (operations.cumsum() - operations / 2) / max(operations.sum(), 1)
+        others = max(len(problem.devices) - 1, 1)
+        rest = 1 + np.floor((done - self.share) / max(1 - self.share, 1e-9) * others)
+        device = np.where(done < self.share, 0, np.clip(rest, 1, others)).astype(np.int64)
+        placement = np.empty(problem.group_count, np.int64)
+        placement[order] = np.minimum(device, len(problem.devices) - 1)
+        supported = problem.group_supported[np.arange(problem.group_count), placement]
+        return problem.repair(np.where(supported, placement, problem.group_supported.argmax(axis=1)))
