@@ -126,7 +126,7 @@ def remove_leftovers(target: Path) -> None:
     for entry in os.scandir(target.parent):
         match = _TEMPORARY.fullmatch(entry.name)
         # Whether a process of another host (a shared directory) still runs cannot be told here.
-        if match and match[1] == ours and match[2] == host and not _runs(int(match[3])):
+        if match and match[1] == ours and match[2] == host and not process_runs(int(match[3])):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(entry.path)
 
@@ -262,7 +262,8 @@ def _key(text: str) -> str:
     return f"{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}"
 
 
-def _runs(pid: int) -> bool:
+def process_runs(pid: int) -> bool:
+    """Whether a process of this host runs; True where that cannot be told."""
     if os.name == "nt":  # there os.kill(pid, 0) ends the process
         return True
     try:

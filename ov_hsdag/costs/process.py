@@ -1,0 +1,326 @@
+"""Worker processes as their parent sees them: started, asked within a time limit, and gone when they are not needed.
+
+A `Workshop` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.costs.worker`). Whatever
+a worker does, its parent gets an answer or a `WorkerError` with the reason in one line.
+
+Nothing is left behind: workers quit when they are told to, and when the pipe from their parent closes, however their
+parent ended; the folder is removed by the parent, else by a worker, else by the next workshop of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import gethostname
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.costs import worker
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import RunError
+from ov_hsdag.files import process_runs
+from ov_hsdag.placement import Placement
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Seconds in which a worker has to have imported OpenVINO and read the model.
+_START = 120.0
+
+# What a worker may take to quit, or a killed one to be gone.
+_GRACE = 5.0
+
+_FOLDER = f"ov_hsdag-measure-{zlib.crc32(gethostname().encode()):08x}-"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to run a model, as plain data.
+
+    Attributes:
+        device: what `compile_model` is given: "GPU" or "HETERO:GPU,CPU".
+        affinity: device of each node by friendly name; None: HETERO decides.
+        properties: of `compile_model`, besides what virtual devices need.
+    """
+
+    device: str
+    affinity: Mapping[str, str] | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def hetero(cls, devices: DeviceSet) -> Candidate:
+        """HETERO's own choice."""
+        return cls(devices.hetero)
+
+    @classmethod
+    def pipeline_hint(cls, devices: DeviceSet) -> Candidate:
+        """HETERO's own choice when it is told to make a pipeline."""
+        return cls(devices.hetero, properties={"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"})
+
+    @classmethod
+    def placed(cls, devices: DeviceSet, affinity: Mapping[str, str]) -> Candidate:
+        """A placement."""
+        return cls(devices.hetero, affinity)
+
+
+class WorkerError(Exception):
+    """A worker could not do what it was asked for: why, in one line."""
+
+
+class Workshop:
+    """A model and its inputs in a temporary folder, for as many workers as are wanted.
+
+    Ends with `close`, at the end of a `with` block, or when it is forgotten.
+    """
+
+    def __init__(self, model: ov.Model, inputs: Sequence[NDArray[Any]], objective: str) -> None:
+        """Writes the folder.
+
+        Args:
+            model: with unique friendly names (`legality.normalise`); not changed. What it carries of a placement is
+                left out.
+            inputs: an array for each input of the model.
+            objective: "latency" of one request, or "throughput" with several in flight.
+
+        Raises:
+            RunError: the model cannot be written.
+        """
+        import openvino as ov
+
+        _remove_leftovers()
+        self._objective = objective
+        self._workers: list[Worker] = []
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
+        self._end = weakref.finalize(self, _close, self.folder, self._workers, os.getpid())
+        copy = model.clone()
+        Placement.strip(copy)
+        try:
+            ov.save_model(copy, self.folder / worker.MODEL, compress_to_fp16=False)
+            np.savez(self.folder / worker.INPUTS, *inputs)
+        except (RuntimeError, OSError) as error:
+            self.close()
+            raise RunError(f"cannot write the model for measuring: {worker.reason(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, fault: str = "") -> Worker:
+        """A new worker, which is still importing when this returns. fault: for tests, see `Worker`."""
+        started = Worker(self.folder, self._objective, fault)
+        self._workers.append(started)
+        return started
+
+    def close(self) -> None:
+        """Ends all workers and removes the folder."""
+        self._end()
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Worker:
+    """One process, which has one model compiled at a time.
+
+    Attributes:
+        alive: whether it can be asked; once it is not, it stays so.
+        submodels: that HETERO made of what it compiled last; 1 on a single device.
+    """
+
+    def __init__(self, folder: Path, objective: str, fault: str = "") -> None:
+        """Starts the process.
+
+        Args:
+            folder: of the workshop.
+            objective: of the workshop.
+            fault: for tests: "module:function", called at the worker's points, see `ov_hsdag.costs.worker.Fault`.
+        """
+        self.alive = True
+        self.submodels = 0
+        self._ready = False
+        self._folder = folder
+        self._number = next(_numbers)
+        self._log = open(folder / f"{self._number}.log", "w+b")  # noqa: SIM115 closed by `end`
+        # The parent's own search path: the package may be found there only, and the script that runs is not imported.
+        code = "import sys; sys.path[:] = sys.argv[4:]; from ov_hsdag.costs.worker import main; main(*sys.argv[1:4])"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, str(folder), objective, fault, *sys.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            # What is compiled is exactly what is asked for: no placement is followed besides.
+            env={**os.environ, "OV_HSDAG_DISABLE": "1"},
+            # Ctrl-C is for the parent, who ends its workers.
+            start_new_session=True,
+        )
+        self._answers: queue.SimpleQueue[dict[str, Any] | Exception | None] = queue.SimpleQueue()
+        threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
+
+    def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
+        """Compiles, warms up and infers once.
+
+        Args:
+            candidate: takes the place of what was compiled before.
+            limit: seconds that it may take, once the worker is ready.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            WorkerError: it failed, or the outputs cannot be read.
+        """
+        if not self._ready:
+            self._receive(_START, "starting")
+            self._ready = True
+        affinity, outputs = (self._folder / f"{self._number}.{suffix}" for suffix in ("json", "npz"))
+        try:
+            # By way of files: a pipe takes only so much from a writer whose reader hangs.
+            if candidate.affinity is not None:
+                affinity.write_text(json.dumps(dict(candidate.affinity)), encoding="utf-8")
+            answer = self._ask(
+                {
+                    "do": "compile",
+                    "device": candidate.device,
+                    "properties": dict(candidate.properties),
+                    "affinity": None if candidate.affinity is None else str(affinity),
+                    "outputs": str(outputs),
+                },
+                limit,
+                "compiling",
+            )
+            self.submodels = int(answer["submodels"])
+            with np.load(outputs) as data:
+                return [data[name] for name in data.files]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._kill()
+            raise WorkerError(f"its files or answers are damaged: {worker.reason(error)}") from error
+        finally:
+            affinity.unlink(missing_ok=True)
+            outputs.unlink(missing_ok=True)
+
+    def rate(self, seconds: float, limit: float) -> float:
+        """Inferences per second (1 / median latency for that objective) in a turn of about so many seconds.
+
+        Raises:
+            WorkerError: it failed, or took longer than `limit` seconds.
+        """
+        rate = self._ask({"do": "turn", "seconds": seconds}, limit, "running").get("rate")
+        if not isinstance(rate, float | int) or not 0 < rate < float("inf"):
+            self._kill()
+            raise WorkerError(f"it answered {rate!r} where a rate was asked for")
+        return float(rate)
+
+    def end(self) -> None:
+        """Ends the process, whatever it does. Nothing happens the second time."""
+        if self.alive and self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                worker.write_frame(self._process.stdin, {"do": "quit"})
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE)
+        self._kill()
+
+    def _ask(self, command: Mapping[str, Any], limit: float, doing: str) -> dict[str, Any]:
+        if not self.alive or self._process.stdin is None:
+            raise WorkerError("its worker has ended")
+        try:
+            worker.write_frame(self._process.stdin, command)
+        except OSError:
+            raise WorkerError(self._obituary(doing)) from None
+        return self._receive(limit, doing)
+
+    def _receive(self, limit: float, doing: str) -> dict[str, Any]:
+        """The next answer. Raises WorkerError where there is none, or one that says why not."""
+        try:
+            answer = self._answers.get(timeout=max(limit, 0.0))
+        except queue.Empty:
+            self._kill()
+            raise WorkerError(f"no answer within {limit:.0f} s of {doing}") from None
+        if answer is None:
+            raise WorkerError(self._obituary(doing))
+        if isinstance(answer, Exception):
+            self._kill()
+            raise WorkerError(f"its worker answered with garbage while {doing}")
+        if "error" in answer:
+            raise WorkerError(str(answer["error"]))
+        return answer
+
+    def _obituary(self, doing: str) -> str:
+        """Why the process has ended by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE)
+        status = self._process.returncode
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        self._kill()
+        if status is None:
+            how = "closed its pipe"
+        elif status < 0:
+            how = f"was ended by {_signal_name(-status)}"
+        else:
+            how = f"ended with status {status}"
+        return f"its worker {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
+
+    def _kill(self) -> None:
+        self.alive = False
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+_numbers = itertools.count()
+
+
+def _collect(stream: IO[bytes], answers: queue.SimpleQueue[dict[str, Any] | Exception | None]) -> None:
+    """Hands a worker's answers on, then None for the end of its pipe or the error that its answers are."""
+    with stream:
+        try:
+            while (message := worker.read_frame(stream)) is not None:
+                answers.put(message)
+            answers.put(None)
+        except (ValueError, OSError) as error:
+            answers.put(error)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _close(folder: Path, workers: list[Worker], owner: int) -> None:
+    if os.getpid() != owner:  # a fork of the process that they belong to
+        return
+    for one in workers:
+        one.end()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers() -> None:
+    """Removes folders whose process was killed before any worker could."""
+    for entry in os.scandir(tempfile.gettempdir()):
+        match = re.match(re.escape(_FOLDER) + r"(\d+)-", entry.name)
+        if match and not process_runs(int(match[1])):
+            shutil.rmtree(entry.path, ignore_errors=True)

@@ -1,0 +1,227 @@
+"""Worker processes: whatever happens to one costs its candidate and nothing else, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.measure import Measurer, compare, random_inputs
+from ov_hsdag.costs.process import Candidate, WorkerError, Workshop
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import RunError
+from ov_hsdag.place import build_problem
+
+PAIR = DeviceSet(("CPU_A", "CPU_B"))
+
+# What is injected, and what has to be told of it.
+FAULTS = {
+    "killed_at_start": "ended by SIGKILL while starting",
+    "killed_compiling": "ended by SIGKILL while compiling",
+    "killed_running": "ended by SIGKILL while running",
+    "hangs_compiling": "no answer within 8 s of compiling",
+    "hangs_running": "no answer within 8 s of running",
+    "stopped_running": "no answer within 8 s of running",
+    "refuses_to_compile": "no kernel for this",
+    "refuses_to_run": "no kernel for this",
+    "out_of_memory": "",
+    "ends_early": "ended with status 0 while running",
+    "nan": "outputs are not finite",
+    "wrong": "outputs differ from those of CPU_A by 0.5",
+    "talks_garbage": "garbage while running",
+    "answers_oddly": "None where a rate was asked for",
+}
+
+
+@pytest.fixture
+def core(two_cpu_core: ov.Core) -> ov.Core:
+    return two_cpu_core
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where workshops put their folders."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def prepared(name: str, core: ov.Core) -> ov.Model:
+    model = ZOO[name].build()
+    build_problem(model, PAIR, core=core)
+    return model
+
+
+def children() -> set[int]:
+    """Process numbers of this process's children, ended ones that nobody waited for included."""
+    return {int(number) for path in Path("/proc/self/task").glob("*/children") for number in path.read_text().split()}
+
+
+def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary: Path) -> None:
+    before = children()
+    candidates = {"CPU_A": Candidate("CPU_A"), **{name: Candidate.hetero(PAIR) for name in FAULTS}}
+    candidates["CPU_B"] = Candidate("CPU_B")
+    found = compare(
+        prepared("squeezenet", core),
+        PAIR,
+        candidates,
+        "latency",
+        core,
+        rounds=3,
+        seconds=0.05,
+        patience=8,
+        faults={name: f"tests.worker_faults:{name}" for name in FAULTS},
+    )
+    assert list(found) == list(candidates)
+    for name, told in FAULTS.items():
+        assert found[name].failed and told in found[name].error, (name, found[name].error)
+        assert "\n" not in found[name].error and found[name].ratio == 0
+    for name in PAIR:
+        assert not found[name].failed, found[name].error
+        assert 1 <= len(found[name].rates) <= 3 and found[name].value > 0
+    assert found["CPU_A"].ratio == 1
+    assert children() == before
+    assert not list(temporary.iterdir())
+
+
+def test_a_measurer_goes_on_after_a_placement_that_ends_its_worker(core: ov.Core, temporary: Path) -> None:
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, PAIR, core=core)
+    measurer = Measurer(model, PAIR, "latency", core, reference="CPU_A", rounds=1, seconds=0.05)
+    alone = problem.affinity(problem.single(1))
+    assert not measurer.measure(alone).failed
+    spare, reference = measurer._spare, measurer._compiled.worker
+    assert spare is not None and spare is not reference
+    spare._process.kill()
+    assert "SIGKILL" in measurer.measure(alone).error
+    assert not measurer.measure(alone).failed
+    assert measurer._spare is not spare
+    # The reference is no placement: without it nothing could be measured any more.
+    reference._process.kill()
+    assert not measurer.measure(alone).failed
+    assert len(list(temporary.iterdir())) == 1
+    del measurer
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("name", ["llama-stateful", "bert-dynamic", "mixture-of-experts-small", "looped-cell"])
+def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -> None:
+    """Names survive: a random placement is followed, and computes what the model does."""
+    model = ZOO[name].build()
+    problem = build_problem(model, PAIR, core=core)
+    placement = problem.random(np.random.default_rng(0), 1)[0]
+    inputs = random_inputs(model)
+    request = core.compile_model(model, "CPU_A").create_infer_request()
+    request.infer(inputs)
+    with Workshop(model, inputs, "latency") as workshop:
+        worker = workshop.start()
+        outputs = worker.compile(Candidate.placed(PAIR, problem.affinity(placement)), 60)
+        assert worker.submodels == problem.evaluate(placement).submodels[0]
+        for port, output in enumerate(outputs):
+            expected = request.get_output_tensor(port).data
+            assert np.abs(output - expected).max() <= 1e-3 * max(np.abs(expected).max(), 1)
+        assert worker.rate(0.05, 60) > 0
+
+
+def test_a_worker_is_idle_between_its_turns(core: ov.Core) -> None:
+    model = prepared("squeezenet", core)
+    with Workshop(model, random_inputs(model), "throughput") as workshop:
+        worker = workshop.start()
+        worker.compile(Candidate("CPU_A"), 60)
+        worker.rate(0.2, 60)
+        time.sleep(0.5)  # OpenVINO's threads look for work for a moment
+
+        def used() -> float:
+            fields = Path(f"/proc/{worker._process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        begin = used()
+        time.sleep(1)
+        assert used() - begin <= 0.05
+
+
+SCRIPT = """
+import os, signal, sys, time
+import openvino as ov
+from ov_hsdag import devices
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.measure import random_inputs
+from ov_hsdag.costs.process import Candidate, Workshop
+model = ZOO["squeezenet"].build()
+workshop = Workshop(model, random_inputs(model), "latency")
+workers = [workshop.start(), workshop.start("tests.worker_faults:hangs_compiling")]
+workers[0].compile(Candidate("CPU"), 60)
+print(workshop.folder, *(worker._process.pid for worker in workers), flush=True)
+workers[1].compile(Candidate("CPU"), 600)
+"""
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_parent_that_was_ended(number: signal.Signals) -> None:
+    """One worker idle, one in the middle of compiling; the script, as users' are, has no `if __name__` guard."""
+    root = str(Path(ov_hsdag.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    script = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    assert script.stdout is not None
+    folder, *pids = script.stdout.readline().split()
+    assert Path(folder, "model.bin").exists() and all(runs(int(pid)) for pid in pids)
+    script.send_signal(number)
+    assert script.wait(30) != 0
+    script.stdout.close()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and (Path(folder).exists() or any(runs(int(pid)) for pid in pids)):
+        time.sleep(0.05)
+    assert not Path(folder).exists()
+    assert not any(runs(int(pid)) for pid in pids)
+
+
+def test_folders_of_processes_that_are_gone_are_removed(core: ov.Core, temporary: Path) -> None:
+    model = prepared("lstm", core)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with Workshop(model, random_inputs(model), "latency") as workshop:
+        name = workshop.folder.name
+        (temporary / name.replace(f"-{os.getpid()}-", f"-{gone.pid}-")).mkdir()
+        with Workshop(model, random_inputs(model), "latency") as other:
+            assert set(temporary.iterdir()) == {workshop.folder, other.folder}
+    assert not list(temporary.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(core: ov.Core, temporary: Path) -> None:
+    model = prepared("lstm", core)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "savez", fail)
+        with pytest.raises(RunError, match="No space left on device"):
+            Workshop(model, random_inputs(model), "latency")
+    assert not list(temporary.iterdir())
+
+
+def test_an_unknown_fault_is_no_worker(core: ov.Core) -> None:
+    model = prepared("lstm", core)
+    with (
+        Workshop(model, random_inputs(model), "latency") as workshop,
+        pytest.raises(WorkerError, match="no_such_fault"),
+    ):
+        workshop.start("tests.worker_faults:no_such_fault").compile(Candidate("CPU_A"), 60)
