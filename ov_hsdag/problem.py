@@ -88,10 +88,10 @@ class PlacementProblem:
         submodel_us: time that each submodel on a device costs, µs, float64 [devices].
         memory_bytes: memory limits, -1 for none, int64 [devices].
         rule: HETERO's splitting rule, see `split_rule`.
-        fused_with: node into whose execution a device fuses a node, -1 where it runs by itself; none by default. It
-            computes an input of the node, for which it has no other use. int32 [nodes, devices].
-        torn_us: what a node costs more on a device, µs, where that node is in another submodel and it runs by itself;
-            0 by default. float64 [nodes, devices].
+        fused_with: node into whose execution a device fuses a node, -1 where it runs by itself; None: nothing is fused.
+            It computes an input of the node, for which nobody else has a use. int32 [nodes, devices].
+        torn_us: what a node costs more on a device, µs, where that one is in another submodel and it runs by itself;
+            None: nothing. float64 [nodes, devices].
     """
 
     graph: ComputationGraph
@@ -105,15 +105,11 @@ class PlacementProblem:
     submodel_us: NDArray[np.float64]
     memory_bytes: NDArray[np.int64]
     rule: int
-    fused_with: NDArray[np.int32] = None  # type: ignore[assignment]
-    torn_us: NDArray[np.float64] = None  # type: ignore[assignment]
+    fused_with: NDArray[np.int32] | None = None
+    torn_us: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
-        shape = np.shape(self.node_us)
-        for name, none in (("fused_with", np.full(shape, -1, np.int32)), ("torn_us", np.zeros(shape))):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, none)
 
     @cached_property
     def group_count(self) -> int:
@@ -167,9 +163,19 @@ class PlacementProblem:
         return Tensors.of(self.graph, self.groups)
 
     @cached_property
+    def fusions(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """`fused_with` and `torn_us` as arrays."""
+        shape = self.node_us.shape
+        return (
+            np.full(shape, -1, np.int32) if self.fused_with is None else self.fused_with,
+            np.zeros(shape) if self.torn_us is None else self.torn_us,
+        )
+
+    @cached_property
     def tensor_torn_us(self) -> NDArray[np.float64]:
         """What a device pays, µs, that receives a tensor whose producer it fuses with, float64 [tensors, devices]."""
         graph = self.graph
+        fused_with, torn_us = self.fusions
         consumer, source, output = graph.input_node, graph.input_source, graph.input_output
         by_output = np.zeros((graph.outputs, len(self.devices)))
         # Of several tensors between the two the one that nobody else reads: it crosses where the fusion is torn.
@@ -178,10 +184,10 @@ class PlacementProblem:
         np.maximum.at(last, output, consumer)
         alone = first[output] == last[output]
         for device in range(len(self.devices)):
-            edges = np.flatnonzero(alone & (self.fused_with[consumer, device] == source))
+            edges = np.flatnonzero(alone & (fused_with[consumer, device] == source))
             # A tensor that a node reads twice counts once.
             edges = edges[np.unique(consumer[edges], return_index=True)[1]]
-            np.add.at(by_output[:, device], output[edges], self.torn_us[consumer[edges], device])
+            np.add.at(by_output[:, device], output[edges], torn_us[consumer[edges], device])
         return by_output[self.tensors.output]
 
     @property
@@ -197,8 +203,7 @@ class PlacementProblem:
             self.memory_bytes,
             self.groups,
             self.bonds,
-            self.fused_with,
-            self.torn_us,
+            *self.fusions,
             self.rule,
         )
 

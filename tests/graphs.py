@@ -122,8 +122,8 @@ def random_problem(
         submodel_us=np.full(devices, submodel_us),
         memory_bytes=np.full(devices, -1, np.int64),
         rule=split_rule(ov.__version__),
-        fused_with=fused_with,  # type: ignore[arg-type]
-        torn_us=torn_us,  # type: ignore[arg-type]
+        fused_with=fused_with,
+        torn_us=torn_us,
     )
 
 

@@ -20,9 +20,9 @@ def reference(problem: PlacementProblem, placement: np.ndarray) -> dict[str, obj
     busy = np.zeros(len(problem.devices))
     for node in range(graph.nodes):
         busy[device[node]] += problem.node_us[node, device[node]]
-        fused_with = problem.fused_with[node, device[node]]
+        fused_with = problem.fusions[0][node, device[node]]
         if fused_with >= 0 and split["submodel"][fused_with] != split["submodel"][node]:
-            busy[device[node]] += problem.torn_us[node, device[node]]
+            busy[device[node]] += problem.fusions[1][node, device[node]]
     for owner in split["submodel_device"]:
         busy[owner] += problem.submodel_us[owner]
     latency, moved = busy.sum(), set()

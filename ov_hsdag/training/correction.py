@@ -144,9 +144,8 @@ class Corrector:
             cell = np.ravel_multi_index((device, self._kind, self._part), shape)
             split = problem.split(placement)
             us = problem.node_us[nodes, device]
-            fused_with = problem.fused_with[nodes, device]
-            torn = (fused_with >= 0) & (split["submodel"][fused_with] != split["submodel"])
-            us = us + np.where(torn, problem.torn_us[nodes, device], 0.0)
+            inside, more = (array[nodes, device] for array in problem.fusions)
+            us = us + np.where((inside >= 0) & (split["submodel"][inside] != split["submodel"]), more, 0.0)
             work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
             count = np.bincount(split["submodel_device"], minlength=devices)
             submodel[row] = count * problem.submodel_us
@@ -192,7 +191,7 @@ class Corrector:
         return replace(
             problem,
             node_us=problem.node_us * scale,
-            torn_us=problem.torn_us * scale,
+            torn_us=problem.fusions[1] * scale,
             transfer_us=problem.transfer_us * np.exp(transfer),
             transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
             submodel_us=problem.submodel_us * np.exp(submodel),
