@@ -21,8 +21,8 @@ from ov_hsdag.turns import Turns
 
 # Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
 # are refined, for longer.
-_CROWDED_REFINED = 24
-_CROWDED_MOVES = 4_000_000
+_CROWDED_REFINED = 48
+_CROWDED_MOVES = 16_000_000
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
 _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)

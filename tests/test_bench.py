@@ -1,0 +1,113 @@
+"""`ov-hsdag bench`: every placer's placement is run on real HETERO, and bad input costs nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import pytest
+
+from ov_hsdag.bench.rivals import PIPELINE_HINT, SHARES, measure, rivals
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.place import build_problem, policy_placers
+from tests.graphs import random_problem
+from tests.test_cli import run
+
+PAIR = "HETERO:CPU_A,CPU_B"
+HAND = [f"nodes-{share:g}" for share in SHARES]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "squeezenet.xml"
+    ov.save_model(ZOO["squeezenet"].build(), path, compress_to_fp16=False)
+    return path
+
+
+def test_rivals_are_simple_first_and_told_apart() -> None:
+    problem = random_problem(3, nodes=20, objective="throughput")
+    devices = DeviceSet(problem.devices)
+    found = {rival.name: rival for rival in rivals(problem, devices, [])}
+    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, *HAND, "mincut", "pipeline"]
+    # Everything is supported: HETERO fills its first device.
+    assert found["hetero"].same_as == "D0"
+    assert found[PIPELINE_HINT].placement is None and not found[PIPELINE_HINT].same_as
+    assert found["D1"].candidate.device == "D1" and found["D1"].candidate.affinity is None
+    split = found["nodes-0.5"].candidate
+    assert split.device == devices.hetero and set(split.affinity or {}) == set(problem.graph.names)
+    assert PIPELINE_HINT not in {rival.name for rival in rivals(random_problem(3, nodes=20), devices, [])}
+
+
+def test_what_exceeds_memory_is_no_rival() -> None:
+    import dataclasses
+
+    problem = random_problem(3, nodes=20, objective="throughput")
+    need = problem.evaluate(problem.single(0)).memory_bytes.max()
+    small = dataclasses.replace(problem, memory_bytes=problem.memory_bytes * 0 + need - 1)
+    found = {rival.name: rival for rival in rivals(small, DeviceSet(problem.devices), [])}
+    assert not {"D0", "D1", "hetero"} & set(found)
+    for rival in found.values():
+        if rival.placement is not None:
+            assert (problem.evaluate(rival.placement).memory_bytes < need).all()
+
+
+def test_measured_on_real_hetero(two_cpu_core: ov.Core) -> None:
+    devices = DeviceSet.parse(PAIR)
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, devices, objective="throughput", core=two_cpu_core)
+    found = rivals(problem, devices, policy_placers(None))
+    told: list[str] = []
+    results = measure(model, devices, "throughput", two_cpu_core, found, rounds=2, seconds=0.1, report=told.append)
+    assert [result.rival.name for result in results] == [rival.name for rival in found]
+    by_name = {result.rival.name: result for result in results}
+    for result in results:
+        assert not result.measurement.failed, result.measurement.error
+        assert result.measurement.value > 0 and len(result.measurement.rates) >= 1
+        if result.rival.predicted is not None and not result.rival.same_as:
+            assert result.measurement.submodels == result.rival.predicted["submodels"]
+    # Ratios are to the best single device.
+    assert max(by_name[name].measurement.ratio for name in devices.names) == 1
+    assert by_name["hetero"].measurement == by_name["CPU_A"].measurement
+    assert sum(text.startswith("compiling ") for text in told) == sum(not rival.same_as for rival in found)
+
+
+def test_the_command(model: Path, tmp_path: Path) -> None:
+    options = ("--device", PAIR, "--objective", "throughput", "--rounds", 1)
+    done = run("bench", model, model, *options, "--policies", "none", "--output", tmp_path / "all.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["device"] == PAIR and document["objective"] == "throughput"
+    assert [entry["model"] for entry in document["models"]] == [str(model)] * 2
+    names = ["CPU_A", "CPU_B", "hetero", PIPELINE_HINT, *HAND, "mincut", "pipeline"]
+    with open(tmp_path / "all.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["placer"] for row in rows] == names * 2
+    for row, entry in zip(rows, [r for e in document["models"] for r in e["results"]], strict=True):
+        assert entry["failed"] == row["failed"] == ""
+        assert float(row["measured"]) == entry["measured"] > 0
+    assert "compiling CPU_A" in done.stderr
+
+    shown = run("bench", model, *options[:-2], "--rounds", 1, "--policies", "base", "--output", tmp_path / "all.json")
+    assert shown.returncode == 0, shown.stderr
+    assert "hsdag" in shown.stdout and "times the best device" in shown.stdout
+    assert json.loads((tmp_path / "all.json").read_text())["models"][0]["results"][-1]["placer"] == "hsdag"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--device", "HETERO:CPU_A,GPU"), "this machine has no GPU"),
+        (("--device", PAIR, "--policies", "nothing-such"), "nothing-such"),
+        (("--device", PAIR, "--output", "table.txt"), "table.txt"),
+        (("--device", PAIR, "--objective", "power"), "power"),
+        (("--device", PAIR, "missing.onnx"), "missing.onnx"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(model: Path, options: tuple[str, ...], message: str) -> None:
+    done = run("bench", model, *options)
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr and done.stderr.count("\n") == 1, done.stderr
