@@ -96,16 +96,24 @@ class HSDAGPlacer:
         return refined[int(scores.argmin())]
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The policy's first choice, uint8 [groups]: nothing else is tried, and it may be infeasible.
+        """The policy's first choice, uint8 [groups]: no other is looked at, unless it is infeasible.
 
         Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
-        depends on the other clusters there, which its logits cannot know.
+        depends on the other clusters there, which its logits cannot know. Where that does not help, the first of its
+        leaning choices is taken that is feasible; where none is, the first of all.
         """
         reading = self._read(problem)
-        cluster = self._clusterings(reading)[0]
-        logits, of_group = reading.logits(cluster), cluster[reading.x.coarse]
-        choice = within_memory(problem, lean(logits, ())[0], logits, of_group)
-        return expand(choice[None], logits, of_group, problem.group_supported)[0]
+        first: NDArray[np.uint8] | None = None
+        for cluster in self._clusterings(reading):
+            logits, of_group = reading.logits(cluster), cluster[reading.x.coarse]
+            for leaning in lean(logits):
+                choice = within_memory(problem, leaning, logits, of_group)
+                placement = expand(choice[None], logits, of_group, problem.group_supported)[0]
+                if not problem.evaluate(placement).infeasible[0]:
+                    return placement
+                first = placement if first is None else first
+        assert first is not None
+        return first
 
     def propose(self, problem: PlacementProblem, turns: Turns | None = None) -> NDArray[np.uint8]:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups].
