@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import legality
+from ov_hsdag import contest, legality
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
@@ -46,6 +46,10 @@ def place(
     core: ov.Core | None = None,
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    memory: Mapping[str, int] | None = None,
+    measure: bool | None = None,
+    measure_seconds: float = contest.SECONDS,
+    report: Callable[[str], None] | None = None,
 ) -> Placement:
     """Decides where each operation of `model` runs; the model is normalised, annotated and carries the placement.
 
@@ -57,10 +61,17 @@ def place(
         policy: name or folder of the learned policy, "none" for none; by default the one that ships.
         core: asked what the devices support, where it has them. A new one by default.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
-        shapes: example shapes of dynamic inputs for the cost model.
+        shapes: example shapes of dynamic inputs for the cost model, and for measuring.
+        memory: bytes that the model may have on a device, by its name, in place of the profile's limits.
+        measure: measure the best predicted placements (in processes of their own) against each single device and
+            HETERO's own choices, and choose by that. By default the choice is the prediction's.
+        measure_seconds: that this may take, about.
+        report: is told what is being measured.
 
     Raises:
-        UserError: bad input; `model` may have been normalised, but carries no placement of this call.
+        UserError: bad input, or a device that is to be measured and is not on this machine; `model` may have been
+            normalised, but carries no placement of this call.
+        RunError: a policy that was asked for does not run, or the model cannot be handed to other processes.
     """
     check_objective(objective)
     devices = DeviceSet.parse(device)
@@ -69,7 +80,15 @@ def place(
     given = _given(affinity, devices)
     if given is not None:
         given.check_nodes({node.get_friendly_name() for node in model.get_ops()})
+    if core is None:
+        core = _new_core()
+    if measure:
+        contest.require_devices(core, devices)
+    limits = _limits(memory or {}, devices)
     problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock)
+    if limits:
+        kept = [limits.get(name, limit) for name, limit in zip(devices, problem.memory_bytes.tolist(), strict=True)]
+        problem = replace(problem, memory_bytes=np.array(kept, np.int64))
 
     with clock("placers"):
         candidates = [_run(placer, problem) for placer in placers(problem)]
@@ -80,11 +99,22 @@ def place(
             chosen = _Candidate("affinity", problem.placement_of(complete))
         else:
             chosen = _choose(problem, candidates)
+    measured = None
+    if measure:
+        with clock("measure"):
+            placements = {one.name: one.placement for one in (*candidates, chosen)}
+            held = contest.hold(model, problem, placements, core, shapes=shapes, seconds=measure_seconds, report=report)
+        measured = held.measured
+        candidates += [_Candidate(name, held.placements[name]) for name in held.placements if name not in placements]
+        if given is None and held.chosen is not None:
+            chosen = _Candidate(held.chosen, held.placements[held.chosen])
+    with clock("choose"):
         placement = Placement(
             devices=devices.names,
             affinity=problem.affinity(chosen.placement),
             objective=objective,
             predicted=problem.summary(chosen.placement),
+            measured=measured,
             baselines={
                 candidate.name: problem.summary(candidate.placement)
                 for candidate in candidates
@@ -117,12 +147,9 @@ def build_problem(
     """
     import openvino as ov
 
-    from ov_hsdag.devices import register
-
     clock = clock or _Clock()
     if core is None:
-        core = ov.Core()
-        register(core)
+        core = _new_core()
     if not isinstance(profile, Profile):
         profile = Profile.load(profile) if profile else Profile.builtin(devices.names, core)
     for name in devices:
@@ -154,6 +181,26 @@ def build_problem(
             fused_with=fused_with,
             torn_us=torn_us,
         )
+
+
+def _new_core() -> ov.Core:
+    import openvino as ov
+
+    from ov_hsdag.devices import register
+
+    core = ov.Core()
+    register(core)
+    return core
+
+
+def _limits(memory: Mapping[str, int], devices: DeviceSet) -> Mapping[str, int]:
+    """The limits. Raises UserError for another device, and for what is no number of bytes."""
+    for name, limit in memory.items():
+        if name not in devices.names:
+            raise UserError(f"memory is limited for device '{name}', which is not in {devices.hetero}")
+        if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0:
+            raise UserError(f"the memory of {name} must be a positive number of bytes, got {limit!r}")
+    return memory
 
 
 def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:

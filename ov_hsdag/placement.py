@@ -32,8 +32,10 @@ class Placement:
     affinity   friendly name of a node → one of ``devices``; nodes that it lacks follow their neighbours when applied
     objective  "latency" or "throughput"
     predicted  by the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels, transfer_bytes
-    measured   the same on real devices, as far as it was measured; or None
-    baselines  name of another placer (for a single device: the device) → predicted or measured figures of its placement
+    measured   None, or what each candidate did on the real devices, by its name (for a single device: the device):
+               latency_us or throughput_ips, ratio (how many times better than the best that needs no placement), ci
+               (its 95% confidence interval [low, high]), submodels, failed (why, or null); what is not known is null
+    baselines  name of a placer (for a single device: the device) → predicted figures of its placement
     policy     name of the policy that was asked, or None
     chosen     name of the placer whose placement this is
     seconds    phase of placing → seconds
@@ -269,19 +271,23 @@ class Placement:
     def summary(self) -> str:
         """One line that says what was chosen: "HETERO:GPU,CPU (latency): mincut, 3 submodels, predicted 1.80x …"."""
         parts = [self.chosen]
-        figures = self.measured or self.predicted or {}
-        submodels = figures.get("submodels", (self.predicted or {}).get("submodels"))
+        own = (self.measured or {}).get(self.chosen, {})
+        submodels = own.get("submodels") or (self.predicted or {}).get("submodels")
         if submodels is not None:
             parts.append(f"{submodels} submodel{'' if submodels == 1 else 's'}")
-        ratio = self._gain(figures)
-        if ratio is not None:
-            parts.append(f"{'measured' if self.measured else 'predicted'} {ratio:.2f}x best single device")
+        measured, predicted = self._gain(own, self.measured or {}), self._gain(self.predicted or {}, self.baselines)
+        if measured is not None:
+            parts.append(f"measured {measured:.2f}x best single device")
+            if predicted is not None:
+                parts.append(f"predicted {predicted:.2f}x")
+        elif predicted is not None:
+            parts.append(f"predicted {predicted:.2f}x best single device")
         return f"{self.hetero} ({self.objective}): {', '.join(parts)}"
 
-    def _gain(self, figures: Mapping[str, Any]) -> float | None:
+    def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
         """How many times better than the best single device the objective is; None where that is not known."""
         key = "throughput_ips" if self.objective == "throughput" else "latency_us"
-        single = [self.baselines[device].get(key) for device in self.devices if device in self.baselines]
+        single = [others[device].get(key) for device in self.devices if device in others]
         known = [value for value in single if value and math.isfinite(value)]
         own = figures.get(key)
         if not known or not own or not math.isfinite(own):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
@@ -70,14 +70,14 @@ def one_line_warnings() -> None:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[None]:
-    """A spinner on standard error while the block runs; nothing where that is no terminal."""
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on standard error while the block runs, which can tell more; nothing where that is no terminal."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
-        yield
+        yield lambda more: None
         return
-    with stderr.status(text):
-        yield
+    with stderr.status(text) as status:
+        yield lambda more: status.update(f"{text}: {more}")
 
 
 class Show(Protocol):

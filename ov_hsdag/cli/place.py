@@ -26,6 +26,20 @@ AffinityFile = Annotated[
     Path | None,
     typer.Option("--affinity", metavar="FILE.json", help='Take {"node": "device"} from a file instead of deciding.'),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="CPU=8GiB,GPU=2GiB", help="What the model may have on a device."),
+]
+Measure = Annotated[
+    bool | None,
+    typer.Option(
+        "--measure/--no-measure",
+        help="Measure the best placements on the devices and choose by that; by default where all devices are here.",
+    ),
+]
+MeasureSeconds = Annotated[
+    float | None, typer.Option("--measure-seconds", min=1, help="Time for measuring, about (default 60).")
+]
 
 
 def place(
@@ -36,6 +50,9 @@ def place(
     profile: ProfileFile = None,
     policy: Policy = None,
     affinity: AffinityFile = None,
+    memory: Memory = None,
+    measure: Measure = None,
+    measure_seconds: MeasureSeconds = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -43,15 +60,18 @@ def place(
     common.check_output(output)
     common.check_model(model)
 
-    from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.devices import DeviceSet, full_name, register
+    from ov_hsdag.memory import parse_memory
     from ov_hsdag.problem import check_objective
 
     # Everything that can be wrong with the options comes before the minutes that a large model may take.
     check_objective(objective)
     devices = DeviceSet.parse(device)
+    limits = parse_memory(memory, devices.names) if memory is not None else None
 
     import openvino as ov
 
+    from ov_hsdag import contest
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.files import save_model_atomically
     from ov_hsdag.place import place as place_model
@@ -62,14 +82,31 @@ def place(
     costs = Profile.load(profile) if profile else None
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
+    core = ov.Core()
+    register(core)
+    if measure:
+        contest.require_devices(core, devices)
+    elif measure is None:
+        # A placement that is given is taken however fast it is.
+        measure = given is None and all(full_name(core, name) is not None for name in devices)
+
     with console.result(as_json) as show:
-        core = ov.Core()
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
-        with console.progress(f"placing {model} on {device}"):
+        with console.progress(f"placing {model} on {device}") as tell:
             placement = place_model(
-                loaded, device, objective=objective, profile=costs, policy=policy, affinity=given, core=core
+                loaded,
+                device,
+                objective=objective,
+                profile=costs,
+                policy=policy,
+                affinity=given,
+                core=core,
+                memory=limits,
+                measure=measure,
+                measure_seconds=measure_seconds or contest.SECONDS,
+                report=tell,
             )
         with console.progress(f"writing {output}"):
             # Placing says where operations run and leaves weights as they were, compressed or exact.
@@ -92,24 +129,38 @@ def _as_json(placement: Placement) -> dict[str, Any]:
 
 
 def _table(placement: Placement) -> Table:
+    """Predicted and, where there is any, measured, of each candidate; times better than the best simple one."""
+    throughput = placement.objective == "throughput"
+    measured = placement.measured
     table = Table(box=None)
     table.add_column("placer")
-    for column in ("latency, ms", "inferences/s", "submodels"):
+    unit = "inferences/s" if throughput else "latency, ms"
+    for column in (f"predicted {unit}", "submodels"):
+        table.add_column(column, justify="right")
+    for column in (f"measured {unit}", "submodels", "ratio", "95% interval") if measured is not None else ():
         table.add_column(column, justify="right")
     for name, figures in _candidates(placement):
-        latency, rate, submodels = (figures.get(key) for key in ("latency_us", "throughput_ips", "submodels"))
-        table.add_row(
-            f"{name} (chosen)" if name == placement.chosen else name,
-            "-" if latency is None else f"{latency / 1000:.3f}",
-            "-" if rate is None else f"{rate:.1f}",
-            "-" if submodels is None else str(submodels),
-        )
+        row = [f"{name} (chosen)" if name == placement.chosen else name, *_figures(figures, throughput)]
+        if measured is not None:
+            one = measured.get(name, {})
+            row += _figures(one, throughput)
+            if one.get("failed"):
+                row.append(f"failed: {one['failed']}")
+            elif one:
+                row += [f"{one['ratio']:.3f}", "{:.3f} to {:.3f}".format(*one["ci"])]
+        table.add_row(*row)
     return table
 
 
+def _figures(figures: Mapping[str, Any], throughput: bool) -> list[str]:
+    value, submodels = figures.get("throughput_ips" if throughput else "latency_us"), figures.get("submodels")
+    shown = "-" if value is None else f"{value:.1f}" if throughput else f"{value / 1000:.3f}"
+    return [shown, "-" if submodels is None else str(submodels)]
+
+
 def _candidates(placement: Placement) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if placement.predicted is not None:
-        yield placement.chosen, placement.predicted
-    for name, figures in placement.baselines.items():
+    """Names and predictions, the chosen one first."""
+    yield placement.chosen, placement.predicted or {}
+    for name in dict.fromkeys([*placement.baselines, *(placement.measured or {})]):
         if name != placement.chosen:
-            yield name, figures
+            yield name, placement.baselines.get(name, {})

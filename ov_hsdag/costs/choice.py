@@ -1,7 +1,8 @@
 """Which of several measured candidates is really the best? Pure functions of what was measured.
 
 Candidates take turns in rounds, and a machine's speed changes from round to round. So what is compared is always the
-ratio of two candidates within each round. Its interval is Student's, on the logarithms of the ratios.
+ratio of two candidates within each round. Turns are disturbed now and then, by half and more: medians and ranks bear
+that, means do not.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
+
+# What being simpler can outweigh, at most: few noisy rounds leave room for any difference.
+_SIMPLICITY = 0.05
+
+# Of the intervals by which candidates leave a race: they are looked at after each round, for each candidate.
+_CONFIDENCE_OF_LEAVING = 0.995
 
 GAIN = 0.01
 """What a placement has to gain over simpler candidates: less is not worth a split model."""
@@ -23,6 +31,9 @@ GAIN = 0.01
 # machine can halve the speed of a turn; and few rounds may agree by chance.
 _ASSUMED = 0.5
 _LEAST = 0.005
+
+# With fewer rounds ranks say little.
+_RANKED = 8
 
 
 @dataclass(frozen=True)
@@ -40,22 +51,36 @@ class Ratio:
     high: float
 
     @classmethod
-    def of(cls, own: Sequence[float], other: Sequence[float]) -> Ratio:
+    def of(cls, own: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
         """From the rates in each round, in order; the later rounds of one that ran in more of them do not count."""
-        return cls.of_rounds([a / b for a, b in zip(own, other, strict=False)])
+        return cls.of_rounds([a / b for a, b in zip(own, other, strict=False)], confidence)
 
     @classmethod
-    def of_rounds(cls, ratios: Sequence[float]) -> Ratio:
+    def of_rounds(cls, ratios: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
         """From the ratio in each round."""
         if not ratios:
             return cls(1.0, 0.0, math.inf)
         logs = np.log(ratios)
-        count = len(logs)
-        spread = _ASSUMED if count == 1 else max(float(logs.std(ddof=1)), _LEAST)
-        quantile = 1.96 if count == 1 else float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * spread / math.sqrt(count)
-        middle = float(logs.mean())
-        return cls(statistics.median(ratios), math.exp(middle - half), math.exp(middle + half))
+        low, high = (_ranked_interval if len(logs) >= _RANKED else _normal_interval)(logs, (1 + confidence) / 2)
+        return cls(statistics.median(ratios), math.exp(low), math.exp(high))
+
+
+def _normal_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
+    """Student's, of the mean."""
+    count = len(logs)
+    spread = _ASSUMED if count == 1 else max(float(logs.std(ddof=1)), _LEAST)
+    half = float(ndtri(below) if count == 1 else stdtrit(count - 1, below)) * spread / math.sqrt(count)
+    return float(logs.mean()) - half, float(logs.mean()) + half
+
+
+def _ranked_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
+    """What Wilcoxon's signed-rank test does not refuse (Hollander, Wolfe, Nonparametric Statistical Methods, 3.3)."""
+    count = len(logs)
+    first, second = np.triu_indices(count)
+    means = np.sort((logs[first] + logs[second]) / 2)
+    middle, spread = count * (count + 1) / 4, math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    outside = max(int(middle - float(ndtri(below)) * spread - 0.5), 0)
+    return float(means[outside]), float(means[-1 - outside])
 
 
 def best(rates: Mapping[str, Sequence[float]]) -> str:
@@ -63,40 +88,63 @@ def best(rates: Mapping[str, Sequence[float]]) -> str:
     names = iter(rates)
     leader = next(names)
     for name in names:
-        if _mean(rates[name], rates[leader]) > 0:
+        if Ratio.of(rates[name], rates[leader]).median > 1:
             leader = name
     return leader
 
 
-def choose(rates: Mapping[str, Sequence[float]], simple: Collection[str]) -> str:
-    """The candidate to use: one that is not simple only where it wins beyond the noise.
+def challenge(rates: Mapping[str, Sequence[float]], simple: Collection[str]) -> tuple[str, str] | None:
+    """The best simple candidate and a better one that is not simple, where the best is not simple and both are there.
 
     Args:
-        rates: of each candidate, in each round that it ran in, the simplest candidate first; those that failed are not
-            there, and one of them is.
+        rates: of each candidate, in each round that it ran in, the simplest candidate first; without those that failed.
         simple: names of those that need no placement: single devices, HETERO's own choices.
+    """
+    known = {name: rates[name] for name in rates if name in simple}
+    if not known:
+        return None
+    leader = best(rates)
+    return None if leader in known else (best(known), leader)
 
-    Returns:
-        The best candidate, where it gains `GAIN` over the best simple one and the interval of that is above 1; else the
-        simplest one that is not measurably worse than the best.
+
+def choose(
+    rates: Mapping[str, Sequence[float]], simple: Collection[str], final: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """The candidate to use.
+
+    The best of many is partly lucky. So one that is not simple is chosen only where it beats the best simple one beyond
+    the noise in a final of the two, in rounds of its own. Otherwise it is the simplest one that is not measurably worse
+    (nor 5% slower) than the best simple one.
+
+    Args:
+        rates: see `challenge`; one is there.
+        simple: see `challenge`.
+        final: rates of the two that `challenge` names, where there was a final.
     """
     known = {name: rates[name] for name in rates if name in simple}
     if not known:
         return best(rates)
-    winner, rival = best(rates), best(known)
-    gain = Ratio.of(rates[winner], rates[rival])
-    if winner not in known and gain.low > 1 and gain.median >= 1 + GAIN:
-        return winner
-    for name in known:
-        if Ratio.of(rates[name], rates[winner]).high >= 1 and Ratio.of(rates[name], rates[rival]).high >= 1:
+    pair = challenge(rates, simple)
+    if pair and final and set(pair) <= set(final):
+        rival, challenger = pair
+        gain = Ratio.of(final[challenger], final[rival])
+        if gain.low > 1 and gain.median >= 1 + GAIN:
+            return challenger
+    leader = best(known)
+    for name, own in known.items():
+        ratio = Ratio.of(own, known[leader])
+        # What left the race before the leader was measurably worse than the best.
+        if len(own) >= len(known[leader]) and ratio.high >= 1 and ratio.median > 1 - _SIMPLICITY:
             return name
-    return rival
+    return leader
 
 
 def beaten(rates: Mapping[str, Sequence[float]]) -> list[str]:
-    """Names of those that are worse than the best, beyond the noise."""
+    """Names of those that are worse than the best, beyond the noise; none by their first round alone."""
     leader = best(rates)
-    return [name for name in rates if name != leader and Ratio.of(rates[name], rates[leader]).high < 1]
+    return [
+        name for name, own in rates.items() if name != leader and len(own) > 1 and Ratio.of(own, rates[leader]).high < 1
+    ]
 
 
 def settled(rates: Mapping[str, Sequence[float]]) -> bool:
@@ -106,9 +154,3 @@ def settled(rates: Mapping[str, Sequence[float]]) -> bool:
     if any(other.high >= 1 + GAIN for other in others):
         return False
     return leader == next(iter(rates)) or all(other.low > 1 - GAIN for other in others)
-
-
-def _mean(own: Sequence[float], other: Sequence[float]) -> float:
-    """Mean log ratio over the rounds that both ran in."""
-    logs = [math.log(a / b) for a, b in zip(own, other, strict=False)]
-    return statistics.fmean(logs) if logs else 0.0

@@ -151,17 +151,21 @@ class Race:
 
 
 def race(
-    runners: Mapping[str, Runner], rounds: int = ROUNDS, seconds: float = SECONDS, until: float = math.inf
+    runners: Mapping[str, Runner],
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    until: float = math.inf,
+    halving: bool = True,
 ) -> Race:
-    """Lets candidates take turns; those that are clearly worse than the best take part no more (successive halving).
-
-    Ends when `ov_hsdag.costs.choice.settled`. The order changes from round to round, so that steady drifts cancel.
+    """Lets candidates take turns. The order changes from round to round, so that steady drifts cancel.
 
     Args:
         runners: the simplest candidate first.
         rounds: at most.
         seconds: of a turn.
         until: no round begins that would end after this time of `time.monotonic`, but the first.
+        halving: those that are clearly worse than the best take part no more (successive halving), and it ends when
+            `ov_hsdag.costs.choice.settled`. Without it all run all rounds, and looking often makes no luck.
     """
     rates: dict[str, list[float]] = {name: [] for name in runners}
     failed: dict[str, str] = {}
@@ -176,10 +180,13 @@ def race(
             except WorkerError as error:
                 failed[name] = str(error)
                 alive.remove(name)
-        lost = choice.beaten({name: rates[name] for name in alive}) if alive else []
-        alive = [name for name in alive if name not in lost]
+        if halving and alive:
+            lost = choice.beaten({name: rates[name] for name in alive})
+            alive = [name for name in alive if name not in lost]
+            if choice.settled({name: rates[name] for name in alive}):
+                break
         now = time.monotonic()
-        if not alive or choice.settled({name: rates[name] for name in alive}) or now + (now - begin) > until:
+        if not alive or now + (now - begin) > until:
             break
     return Race(rates, failed)
 
@@ -259,11 +266,12 @@ class Rivals:
         rounds: int = ROUNDS,
         seconds: float = SECONDS,
         until: float = math.inf,
+        halving: bool = True,
     ) -> dict[str, Sequence[float]]:
         """Rates of those of the names (all by default) that do not fail; see `race`."""
         runners = {name: self._runner(name) for name in self.ready if names is None or name in names}
         self._report(f"measuring {', '.join(runners)}")
-        result = race(runners, rounds, seconds, until)
+        result = race(runners, rounds, seconds, until, halving)
         self.failed |= result.failed
         for name in result.failed:
             self._workers[name].end()

@@ -36,6 +36,7 @@ class _Request:
     objective: str
     profile: Profile | None
     policy: str | None
+    measure: bool
 
 
 def patch(module: Any) -> None:
@@ -85,6 +86,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|DIR",
         help='The learned policy: its name or folder, or "none"; without it, the policy that ships.',
     )
+    group.add_argument(
+        "--placement_measure",
+        action="store_true",
+        help="Measure the best placements on the devices, which have to be present, and choose by that.",
+    )
 
 
 def _check_when_parsed(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +117,7 @@ def _checked(
     placement_objective: str | None,
     placement_profile: str | None,
     placement_policy: str | None,
+    placement_measure: bool,
 ) -> _Request | None:
     """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
     if placement is None:
@@ -118,6 +125,7 @@ def _checked(
             ("objective", placement_objective),
             ("profile", placement_profile),
             ("policy", placement_policy),
+            ("measure", placement_measure or None),
         ):
             if value is not None:
                 raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
@@ -135,7 +143,16 @@ def _checked(
         (profile or Profile.builtin([name])).device(name)  # raises where there are no speeds of that device
     policy_placers(placement_policy)  # raises where the policy cannot be used
     files.check_writable(_output(namespace))
-    return _Request(placement, objective, profile, placement_policy)
+    if placement_measure:
+        import openvino as ov
+
+        from ov_hsdag.contest import require_devices
+        from ov_hsdag.devices import register
+
+        core = ov.Core()
+        register(core)
+        require_devices(core, DeviceSet(names))
+    return _Request(placement, objective, profile, placement_policy, placement_measure)
 
 
 def _output(namespace: argparse.Namespace) -> str:
@@ -169,7 +186,14 @@ def _wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Calla
 def _place(model: ov.Model, request: _Request) -> Placement:
     from ov_hsdag.place import place
 
-    return place(model, request.device, objective=request.objective, profile=request.profile, policy=request.policy)
+    return place(
+        model,
+        request.device,
+        objective=request.objective,
+        profile=request.profile,
+        policy=request.policy,
+        measure=request.measure,
+    )
 
 
 def _wrap_save_model(original: Callable[..., None], placed: list[ov.Model]) -> Callable[..., None]:

@@ -804,20 +804,22 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     """The chosen placement, with figures of itself and of single devices: measured in the same turns, or predicted."""
     key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
     chosen = outcome.measurement
-    measured = None
-    baselines: dict[str, Any] = {}
-    if outcome.record["about"]["simulated"]:
-        baselines = {name: problem.summary(simple_placement(problem, name)) for name in outcome.record["singles"]}
-    elif math.isfinite(chosen.value):
-        measured = {key: chosen.value, "ratio": chosen.ratio, "submodels": chosen.submodels}
-        baselines = {name: {key: chosen.reference * ratio**sign} for name, ratio in outcome.record["singles"].items()}
+    measured: dict[str, Any] | None = None
+    singles = outcome.record["singles"]
+    if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
+        measured = {
+            name: {key: chosen.reference * ratio**sign, "ratio": ratio, "ci": None, "submodels": 1, "failed": None}
+            for name, ratio in singles.items()
+        }
+        figures = {key: chosen.value, "ratio": chosen.ratio, "ci": list(chosen.interval) if chosen.ratios else None}
+        measured[outcome.name] = {**figures, "submodels": chosen.submodels, "failed": None}
     return Placement(
         devices=problem.devices,
         affinity=problem.affinity(outcome.placement),
         objective=problem.objective,
         predicted=problem.summary(outcome.placement),
         measured=measured,
-        baselines=baselines,
+        baselines={name: problem.summary(simple_placement(problem, name)) for name in singles},
         policy=Path(outcome.record["about"]["policy"]).name,
         chosen=outcome.name,
     )
