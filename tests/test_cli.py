@@ -73,7 +73,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def placed(model: Path) -> tuple[Path, dict[str, Any]]:
     """A model that `place --json` has placed on both devices, and what it printed."""
     output = model.parent / "placed.xml"
-    done = run("place", model, "--device", DEVICE, "--objective", "throughput", "--output", output, "--json")
+    done = run(
+        "place", model, "--device", DEVICE, "--no-measure", "--objective", "throughput", "--output", output, "--json"
+    )
     assert done.returncode == 0, done.stderr
     return output, json.loads(done.stdout)
 
@@ -121,11 +123,40 @@ class TestPlace:
         assert set(placed[1]["placement"].values()) == {"CPU_A", "CPU_B"}
 
     def test_text_names_the_output_and_the_placers(self, model: Path, out: Path) -> None:
-        done = run("place", model, "--device", DEVICE, "--output", out)
+        done = run("place", model, "--device", DEVICE, "--no-measure", "--output", out)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"{out}: ")
         assert "CPU_A" in done.stdout and "latency" in done.stdout
         assert done.stderr == ""
+
+    def test_measures_where_the_devices_are(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", 5, "--json")
+        assert done.returncode == 0, done.stderr
+        printed = json.loads(done.stdout)
+        assert {"CPU_A", "CPU_B", "hetero"} <= set(printed["measured"])
+        for figures in printed["measured"].values():
+            assert figures["latency_us"] > 0 and figures["failed"] is None
+        assert printed["chosen"] in printed["measured"]
+        embedded = Placement.of(ov.Core().read_model(out))
+        assert embedded is not None and embedded.measured == printed["measured"]
+
+    def test_text_tells_what_was_measured(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", 5)
+        assert done.returncode == 0, done.stderr
+        assert "measured 1.0" in done.stdout or "measured 0.9" in done.stdout
+        assert "predicted latency, ms" in done.stdout and "measured latency, ms" in done.stdout
+
+    def test_cannot_measure_on_devices_that_are_not_there(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", "HETERO:CPU_A,NPU", "--output", out, "--measure")
+        assert_one_error_line(done, "device NPU is not on this machine")
+        assert not out.exists()
+
+    def test_memory_limits(self, model: Path, out: Path) -> None:
+        device = ("--device", "HETERO:GPU,CPU", "--output", out)
+        assert_one_error_line(run("place", model, *device, "--memory", "GPU=2"), "memory limit 'GPU=2'", "GPU=2GiB")
+        assert_one_error_line(run("place", model, *device, "--memory", "NPU=2GiB"), "'NPU'")
+        done = run("place", model, *device, "--memory", "GPU=1KiB", "--json")
+        assert set(json.loads(done.stdout)["placement"].values()) == {"CPU"}
 
     def test_places_for_devices_that_are_not_there(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", "HETERO:GPU,NPU", "--output", out, "--json")
@@ -136,7 +167,7 @@ class TestPlace:
         wanted = {"stem": "CPU_A", "left2": "CPU_B", "sum": "CPU_B"}
         file = tmp_path / "affinity.json"
         file.write_text(json.dumps(wanted))
-        done = run("place", model, "--device", DEVICE, "--affinity", file, "--output", out, "--json")
+        done = run("place", model, "--device", DEVICE, "--no-measure", "--affinity", file, "--output", out, "--json")
         assert done.returncode == 0, done.stderr
         placement = json.loads(done.stdout)["placement"]
         assert {name: placement[name] for name in wanted} == wanted
@@ -145,7 +176,7 @@ class TestPlace:
     def test_leaves_weights_as_they_are(self, compressed: bool, out: Path, tmp_path: Path) -> None:
         source = tmp_path / "model.xml"
         ov.save_model(convolutions(), source, compress_to_fp16=compressed)
-        done = run("place", source, "--device", DEVICE, "--objective", "throughput", "--output", out)
+        done = run("place", source, "--device", DEVICE, "--no-measure", "--objective", "throughput", "--output", out)
         assert done.returncode == 0, done.stderr
         # Shared constants may be copied, so sizes are not equal; FP16 is half of f32.
         assert out.with_suffix(".bin").stat().st_size < 1.5 * source.with_suffix(".bin").stat().st_size
@@ -174,7 +205,7 @@ class TestVerify:
     def test_status_1_when_outputs_differ(self, tmp_path: Path) -> None:
         source, output = tmp_path / "random.xml", tmp_path / "placed.xml"
         ov.save_model(random_numbers(), source)
-        assert run("place", source, "--device", DEVICE, "--output", output).returncode == 0
+        assert run("place", source, "--device", DEVICE, "--no-measure", "--output", output).returncode == 0
         done = run("verify", output, "--device", DEVICE, "--json")
         assert done.returncode == 1, done.stderr
         printed = json.loads(done.stdout)
@@ -313,7 +344,7 @@ class TestBadOptions:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where not even root can create a file")
     def test_output_directory_that_refuses_files(self, model: Path) -> None:
-        done = run("place", model, "--device", DEVICE, "--output", "/proc/out.xml")
+        done = run("place", model, "--device", DEVICE, "--no-measure", "--output", "/proc/out.xml")
         assert_one_error_line(done, "cannot write", "/proc/out.xml")
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
@@ -323,7 +354,9 @@ class TestBadOptions:
 
     def test_old_output_survives_bad_input(self, model: Path, out: Path) -> None:
         out.write_text("old")
-        assert_one_error_line(run("place", model, "--device", DEVICE, "--output", out, "--objective", "speed"))
+        assert_one_error_line(
+            run("place", model, "--device", DEVICE, "--no-measure", "--output", out, "--objective", "speed")
+        )
         assert out.read_text() == "old"
 
 

@@ -97,6 +97,17 @@ def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> 
     assert five_lines(tmp_path / "new/out.xml") == ["CPU_A", "CPU_B"]
 
 
+def test_placements_are_measured_where_that_is_asked_for(ovc: Ovc, tmp_path: Path) -> None:
+    ended = ovc(SQUEEZENET, "--placement", DEVICE, "--placement_measure", "--output_model", "out.xml")
+    assert (ended.status, ended.errors) == (0, [])
+    assert re.search(
+        r"\[ INFO \] placement HETERO:CPU_A,CPU_B \(latency\): \w+, 1 submodel, measured [01]\.", ended.out
+    )
+    placement = Placement.of(ov.Core().read_model(tmp_path / "out.xml"))
+    assert placement is not None and placement.measured is not None
+    assert {"CPU_A", "CPU_B", "hetero"} <= set(placement.measured)
+
+
 def test_weights_are_compressed_as_ovc_does(ovc: Ovc, tmp_path: Path) -> None:
     assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "half").status == 0
     assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "full", "--compress_to_fp16=False").status == 0
@@ -173,6 +184,7 @@ def test_help_explains_the_options(ovc: Ovc) -> None:
         "--placement HETERO:A,B",
         "--placement_objective latency|throughput",
         "--placement_profile FILE.json",
+        "--placement_measure",
     ):
         assert option in ended.out
 
@@ -196,6 +208,8 @@ def test_patching_again_adds_nothing(ovc: Ovc) -> None:
         (["--placement", DEVICE, "--output_model", "plain.txt/out.xml"], "cannot write .*Not a directory"),
         (["--placement", DEVICE, "--output_model", "/proc/none/out.xml"], "cannot write '/proc/none/out.xml'"),
         (["--placement_objective", "latency"], "--placement_objective needs --placement"),
+        (["--placement_measure"], "--placement_measure needs --placement"),
+        (["--placement", "HETERO:CPU_A,NPU", "--placement_measure"], "device NPU is not on this machine"),
         (["--placement_profile", "none.json"], "--placement_profile needs --placement"),
     ],
 )

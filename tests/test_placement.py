@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def test_everything_that_is_embedded_comes_back_from_a_saved_ir(tmp_path: Path, 
         affinity={name: ("CPU", "GPU", "CPU")[index % 3] for index, name in enumerate(nodes)},
         objective="throughput",
         predicted={"latency_us": np.float64(12.5), "submodels": np.int64(3), "memory_bytes": {"GPU": 7, "CPU": 8}},
-        measured={"throughput_ips": 80.25},
+        measured={"hsdag": {"throughput_ips": 80.25, "ci": [1.5, 1.7]}, "CPU": {"failed": "no"}},
         baselines={"CPU": {"throughput_ips": 40.0}},
         policy="base",
         chosen="hsdag",
@@ -305,3 +306,12 @@ def test_summary_tells_the_choice_and_the_gain() -> None:
     )
     assert latency.summary() == "HETERO:CPU (latency): given, 1 submodel, predicted 2.00x best single device"
     assert Placement(("CPU",), {"a": "CPU"}).summary() == "HETERO:CPU (latency): given"
+    measured = {
+        "CPU_A": {"throughput_ips": 40.0, "submodels": 1, "failed": None},
+        "CPU_B": {"throughput_ips": None, "submodels": None, "failed": "hangs"},
+        "pipeline": {"throughput_ips": 60.0, "submodels": 3, "failed": None},
+    }
+    told = "HETERO:CPU_A,CPU_B (throughput): pipeline, 3 submodels, measured 1.50x best single device, predicted 1.80x"
+    assert replace(placement, measured=measured).summary() == told
+    failed = {name: {**figures, "throughput_ips": None} for name, figures in measured.items()}
+    assert replace(placement, measured=failed).summary().endswith("predicted 1.80x best single device")

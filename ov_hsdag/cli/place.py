@@ -82,15 +82,14 @@ def place(
     costs = Profile.load(profile) if profile else None
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
-    core = ov.Core()
-    register(core)
-    if measure:
-        contest.require_devices(core, devices)
-    elif measure is None:
-        # A placement that is given is taken however fast it is.
-        measure = given is None and all(full_name(core, name) is not None for name in devices)
-
     with console.result(as_json) as show:
+        core = ov.Core()
+        register(core)
+        if measure:
+            contest.require_devices(core, devices)
+        elif measure is None:
+            # A placement that is given is taken however fast it is.
+            measure = given is None and all(full_name(core, name) is not None for name in devices)
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)

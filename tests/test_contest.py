@@ -1,0 +1,174 @@
+"""place() on real devices: what is measured, what wins, and what memory limits do."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from ov_hsdag import contest
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices import DeviceSet, compile_properties
+from ov_hsdag.errors import UserError
+from ov_hsdag.memory import parse_memory
+from ov_hsdag.place import build_problem
+from ov_hsdag.placement import Placement
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.problem import PlacementProblem
+
+PAIR = "HETERO:CPU_A,CPU_B"
+DEVICES = DeviceSet(("CPU_A", "CPU_B"))
+
+
+@pytest.fixture
+def core(two_cpu_core: ov.Core) -> ov.Core:
+    return two_cpu_core
+
+
+def test_place_measures_and_tells(core: ov.Core) -> None:
+    model = ZOO["squeezenet"].build()
+    told: list[str] = []
+    placement = ov_hsdag.place(
+        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=8, report=told.append
+    )
+    measured = placement.measured
+    assert measured is not None
+    assert {"CPU_A", "CPU_B", "hetero", contest.PIPELINE_HINT, "hsdag"} <= set(measured)
+    assert {"compiling CPU_A", "compiling hsdag"} <= set(told) and told[-1].startswith("measuring ")
+    for name, figures in measured.items():
+        assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed"}
+        assert figures["failed"] is None, (name, figures)
+        assert figures["throughput_ips"] > 0 and 0 < figures["ci"][0] <= figures["ci"][1]
+    assert 1.0 in {measured[name]["ratio"] for name in ("CPU_A", "CPU_B", "hetero", contest.PIPELINE_HINT)}
+    assert measured["CPU_A"]["submodels"] == measured["hetero"]["submodels"] == 1
+    assert measured["hsdag"]["submodels"] == placement.baselines["hsdag"]["submodels"] > 1
+    assert placement.chosen in measured
+    assert "measured " in placement.summary() and "predicted " in placement.summary()
+    embedded = Placement.of(model)
+    assert embedded is not None and embedded.measured == measured
+    compiled = core.compile_model(model, PAIR, compile_properties(PAIR))
+    assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == measured[placement.chosen]["submodels"]
+    json.dumps(measured, allow_nan=False)
+
+
+def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, PlacementProblem]:
+    model = ZOO[name].build()
+    return model, build_problem(model, DEVICES, objective=objective, core=core)
+
+
+def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: ov.Core) -> None:
+    """A die for each group: dozens of submodels. Equal ones and the single devices' own are measured once."""
+    model, problem = problem_of("squeezenet", core, "latency")
+    scattered = problem.random(np.random.default_rng(0), 1)[0]
+    candidates = {"hetero": problem.single(0), "same": problem.single(1), "die": scattered, "again": scattered}
+    result = contest.hold(model, problem, candidates, core, seconds=8)
+    assert list(result.measured) == ["CPU_A", "CPU_B", "hetero", "die"]
+    assert result.chosen in ("CPU_A", "CPU_B")
+    assert result.measured["die"]["failed"] is None and result.measured["die"]["ci"][1] < 1
+    assert result.measured["die"]["submodels"] > 10
+
+
+def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
+    model, problem = problem_of("squeezenet", core, "throughput")
+    split = Pipeline().place(problem)
+    mirrored = (1 - split).astype(np.uint8)
+    candidates = {"hetero": problem.single(0), "split": split, "mirrored": mirrored}
+    faults = {"split": "wrong", "mirrored": "killed_running", "CPU_A": "killed_compiling"}
+    result = contest.hold(
+        model, problem, candidates, core, seconds=8,
+        faults={name: f"tests.worker_faults:{fault}" for name, fault in faults.items()},
+    )  # fmt: skip
+    for name in faults:
+        figures = result.measured[name]
+        assert figures["failed"] and figures["throughput_ips"] is figures["ratio"] is figures["ci"] is None
+    assert result.measured["CPU_B"]["failed"] is None and result.measured["hetero"]["failed"] is None
+    # HETERO's own choice is CPU_A, which did not run by itself: what ran is what is chosen from.
+    assert result.chosen in ("CPU_A", "CPU_B")
+
+
+def test_where_nothing_runs_the_prediction_decides(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = contest.Rivals
+
+    def broken(
+        model: ov.Model, devices: DeviceSet, ways: dict[str, object], *more: object, **options: object
+    ) -> object:
+        options["faults"] = dict.fromkeys(ways, "tests.worker_faults:killed_at_start")
+        return real(model, devices, ways, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(contest, "Rivals", broken)
+    model = ZOO["squeezenet"].build()
+    with pytest.warns(UserWarning, match="nothing could be measured.*CPU_A: its worker was ended by SIGKILL"):
+        placement = ov_hsdag.place(model, PAIR, core=core, measure=True)
+    assert placement.chosen == "CPU_A"
+    assert placement.measured is not None and placement.measured["CPU_A"]["failed"]
+    assert "predicted 1.00x best single device" in placement.summary()
+
+
+def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:
+    model = ZOO["squeezenet"].build()
+    names = [node.get_friendly_name() for node in model.get_ordered_ops() if node.get_type_name() == "Convolution"]
+    affinity = {name: ("CPU_A", "CPU_B")[index % 2] for index, name in enumerate(names)}
+    placement = ov_hsdag.place(model, PAIR, core=core, affinity=affinity, measure=True, measure_seconds=8)
+    assert placement.chosen == "affinity"
+    assert placement.measured is not None and placement.measured["affinity"]["submodels"] > 2
+
+
+def test_devices_that_are_not_here_cannot_be_measured(core: ov.Core) -> None:
+    with pytest.raises(UserError, match="device NPU is not on this machine"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:CPU_A,NPU", core=core, measure=True)
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("CPU=8GiB,GPU=2GiB", {"CPU": 8 * 2**30, "GPU": 2 * 2**30}),
+        (" CPU = 1.5 MB ", {"CPU": 1_500_000}),
+        ("CPU=100B,GPU=3KiB", {"CPU": 100, "GPU": 3072}),
+        ("GPU=2KB", {"GPU": 2000}),
+        ("GPU=1GB,CPU=7MiB", {"GPU": 10**9, "CPU": 7 * 2**20}),
+    ],
+)
+def test_memory_as_users_write_it(text: str, limits: dict[str, int]) -> None:
+    assert parse_memory(text, ("CPU", "GPU")) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "not DEVICE=AMOUNT"),
+        ("CPU", "not DEVICE=AMOUNT"),
+        ("CPU=8", "not DEVICE=AMOUNT"),
+        ("CPU=-8GiB", "not DEVICE=AMOUNT"),
+        ("CPU=8gib", "not DEVICE=AMOUNT"),
+        ("CPU=8GiB,", "not DEVICE=AMOUNT"),
+        ("=8GiB", "not DEVICE=AMOUNT"),
+        ("CPU=0GiB", "no memory"),
+        ("CPU=0.1B", "no memory"),
+        ("NPU=8GiB", "'NPU', which is not among CPU, GPU"),
+        ("CPU=1GiB,CPU=2GiB", "twice"),
+    ],
+)
+def test_what_is_no_memory_limit(text: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        parse_memory(text, ("CPU", "GPU"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "told"), [({"NPU": 1}, "not in HETERO"), ({"CPU": 0}, "positive"), ({"CPU": 1.5}, "positive")]
+)
+def test_bad_limits_are_refused(memory: dict[str, int], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory=memory)
+
+
+def test_limits_override_the_profile() -> None:
+    with pytest.raises(UserError, match="GPU holds 0 MiB"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory={"GPU": 1000, "CPU": 1000})
+    assert Profile.builtin(["GPU"]).memory_bytes(["GPU"])[0] > 1000
