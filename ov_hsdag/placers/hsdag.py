@@ -96,11 +96,11 @@ class HSDAGPlacer:
         return refined[int(scores.argmin())]
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The policy's first choice, uint8 [groups]: no other is looked at, unless it is infeasible.
+        """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
 
         Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
         depends on the other clusters there, which its logits cannot know. Where that does not help, the first of its
-        leaning choices is taken that is feasible; where none is, the first of all.
+        leaning choices is taken that fits; where none does, the first of all.
         """
         reading = self._read(problem)
         first: NDArray[np.uint8] | None = None
@@ -109,7 +109,7 @@ class HSDAGPlacer:
             for leaning in lean(logits):
                 choice = within_memory(problem, leaning, logits, of_group)
                 placement = expand(choice[None], logits, of_group, problem.group_supported)[0]
-                if not problem.evaluate(placement).infeasible[0]:
+                if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
                     return placement
                 first = placement if first is None else first
         assert first is not None
