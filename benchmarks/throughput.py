@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ov_hsdag import devices as hardware
+from ov_hsdag import legality
 from ov_hsdag.bench.rivals import Rival, measure, rivals
 from ov_hsdag.bench.zoo import ZooModel, select
 from ov_hsdag.costs.choice import Ratio
@@ -58,8 +59,10 @@ def run(zoo_model: ZooModel, pair: str, core: ov.Core, rounds: int, seconds: flo
     used = set(placement.affinity.values())
     # A single device is what it is, whether HETERO calls it or not: then there is nothing to compare it with.
     same = next((device for device in devices.names if used == {device}), "")
-    ours = problem.placement_of(placement.affinity)
-    own = Rival(OURS, Candidate.placed(devices, placement.affinity), ours, problem.summary(ours), placing, same_as=same)
+    ours = problem.placement_of(legality.complete(model, placement.affinity, devices.names))
+    own = Rival(
+        OURS, Candidate.placed(devices, problem.affinity(ours)), ours, problem.summary(ours), placing, same_as=same
+    )
     results = {
         result.rival.name: result
         for result in measure(model, devices, "throughput", core, [*found, own], rounds=rounds, seconds=seconds)
