@@ -17,7 +17,7 @@ from ov_hsdag.costs import choice
 from ov_hsdag.costs.measure import COMPILING, HETERO_DEFAULT, Rivals, measurements
 from ov_hsdag.costs.process import Candidate
 from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.problem import PlacementProblem
 
 if TYPE_CHECKING:
@@ -87,46 +87,50 @@ def hold(
         report: is told what is being done.
         faults: for tests, see `Rivals`.
 
-    Raises:
-        RunError: the model cannot be handed to other processes.
+    Returns:
+        Whatever happens; where nothing could be measured there is a warning besides.
     """
-    begin = time.monotonic()
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)
     others = _others(problem, candidates, simple)
     ways = {name: _way(name, devices) for name in simple}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
-    objective = problem.objective
-    end = begin + seconds
-    with Rivals(
-        model,
-        devices,
-        ways,
-        objective,
-        core,
-        shapes=shapes,
-        patience=seconds / 3,
-        until=begin + COMPILING * seconds,
-        report=report,
-        faults=faults,
-    ) as rivals:
+    placements = {**simple, **others}
+    begin = time.monotonic()
+    try:
+        rivals = Rivals(
+            model,
+            devices,
+            ways,
+            problem.objective,
+            core,
+            shapes=shapes,
+            patience=seconds / 3,
+            until=begin + COMPILING * seconds,
+            report=report,
+            faults=faults,
+        )
+    except RunError as error:
+        _warn(str(error))
+        return Result({}, None, placements)
+    with rivals:
         # The final needs about as long as all rounds before it.
-        rates = rivals.race(until=(time.monotonic() + end) / 2)
+        rates = rivals.race(until=(time.monotonic() + begin + seconds) / 2)
         pair = choice.challenge(rates, set(simple))
-        final = rivals.race(pair, _FINAL_ROUNDS, until=end, halving=False) if pair else None
+        final = rivals.race(pair, _FINAL_ROUNDS, until=begin + seconds, halving=False) if pair else None
         rates = {name: own for name, own in rates.items() if name not in rivals.failed}
         chosen = choice.choose(rates, set(simple), final) if rates else None
-        measured = _measured(rivals, list(ways), rates, set(simple), final, objective)
+        measured = _measured(rivals, list(ways), rates, set(simple), final, problem.objective)
     if chosen is None:
-        told = "; ".join(f"{name}: {why}" for name, why in rivals.failed.items())
-        warnings.warn(
-            f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {told}", stacklevel=3
-        )
-    placements = {**simple, **others}
-    if chosen in simple:
+        _warn("; ".join(f"{name}: {why}" for name, why in rivals.failed.items()))
+    elif chosen in simple:
         # HETERO's own choice may be a single device.
         chosen = next(name for name in simple if np.array_equal(simple[name], placements[chosen]))
     return Result(measured, chosen, placements)
+
+
+def _warn(why: str) -> None:
+    warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=4)
 
 
 def _simple(

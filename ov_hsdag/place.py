@@ -71,7 +71,7 @@ def place(
     Raises:
         UserError: bad input, or a device that is to be measured and is not on this machine; `model` may have been
             normalised, but carries no placement of this call.
-        RunError: a policy that was asked for does not run, or the model cannot be handed to other processes.
+        RunError: a policy that was asked for does not run.
     """
     check_objective(objective)
     devices = DeviceSet.parse(device)
@@ -104,7 +104,7 @@ def place(
         with clock("measure"):
             placements = {one.name: one.placement for one in (*candidates, chosen)}
             held = contest.hold(model, problem, placements, core, shapes=shapes, seconds=measure_seconds, report=report)
-        measured = held.measured
+        measured = held.measured or None
         candidates += [_Candidate(name, held.placements[name]) for name in held.placements if name not in placements]
         if given is None and held.chosen is not None:
             chosen = _Candidate(held.chosen, held.placements[held.chosen])

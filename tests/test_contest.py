@@ -109,6 +109,13 @@ def test_where_nothing_runs_the_prediction_decides(core: ov.Core, monkeypatch: p
     assert "predicted 1.00x best single device" in placement.summary()
 
 
+def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.warns(UserWarning, match="nothing could be measured.*cannot start a process.*/nowhere/python"):
+        placement = ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, core=core, measure=True)
+    assert placement.chosen == "CPU_A" and placement.measured is None
+
+
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     names = [node.get_friendly_name() for node in model.get_ordered_ops() if node.get_type_name() == "Convolution"]

@@ -198,10 +198,13 @@ def test_folders_of_processes_that_are_gone_are_removed(core: ov.Core, temporary
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with Workshop(model, random_inputs(model), "latency") as workshop:
-        name = workshop.folder.name
-        (temporary / name.replace(f"-{os.getpid()}-", f"-{gone.pid}-")).mkdir()
-        with Workshop(model, random_inputs(model), "latency") as other:
-            assert set(temporary.iterdir()) == {workshop.folder, other.folder}
+        old = workshop.folder.with_name(workshop.folder.name.replace(f"-{os.getpid()}-", f"-{gone.pid}-"))
+        old.mkdir()
+        for age, kept in ((60, {old}), (7200, set())):
+            os.utime(old, (time.time() - age,) * 2)
+            os.utime(workshop.folder, (time.time() - age,) * 2)
+            with Workshop(model, random_inputs(model), "latency") as other:
+                assert set(temporary.iterdir()) == {workshop.folder, other.folder} | kept
     assert not list(temporary.iterdir())
 
 

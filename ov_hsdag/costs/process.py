@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 import zlib
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,9 @@ _START = 120.0
 
 # What a worker may take to quit, or a killed one to be gone.
 _GRACE = 5.0
+
+# Seconds after which a folder that nothing was written to is not in use.
+_UNUSED = 3600.0
 
 _FOLDER = f"ov_hsdag-measure-{zlib.crc32(gethostname().encode()):08x}-"
 
@@ -122,8 +126,14 @@ class Workshop:
             raise
 
     def start(self, fault: str = "") -> Worker:
-        """A new worker, which is still importing when this returns. fault: for tests, see `Worker`."""
-        started = Worker(self.folder, self._objective, fault)
+        """A new worker, which is still importing when this returns. fault: for tests, see `Worker`.
+
+        Raises RunError where no process can be started.
+        """
+        try:
+            started = Worker(self.folder, self._objective, fault)
+        except OSError as error:
+            raise RunError(f"cannot start a process for measuring: {error}") from error
         self._workers.append(started)
         return started
 
@@ -319,8 +329,12 @@ def _close(folder: Path, workers: list[Worker], owner: int) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Removes folders whose process was killed before any worker could."""
+    """Removes folders whose process was killed before any worker could remove them.
+
+    Containers may share the folder and the host's name, and not the process numbers: what is in use changes often.
+    """
     for entry in os.scandir(tempfile.gettempdir()):
         match = re.match(re.escape(_FOLDER) + r"(\d+)-", entry.name)
-        if match and not process_runs(int(match[1])):
-            shutil.rmtree(entry.path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            if match and not process_runs(int(match[1])) and time.time() - entry.stat().st_mtime > _UNUSED:
+                shutil.rmtree(entry.path, ignore_errors=True)
