@@ -11,8 +11,9 @@ import pytest
 import ov_hsdag
 from ov_hsdag import contest
 from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.agreement import TOLERANCE, tolerance
 from ov_hsdag.costs.profile import Profile
-from ov_hsdag.devices import DeviceSet, compile_properties
+from ov_hsdag.devices import DeviceSet, compile_properties, inference_precision, register
 from ov_hsdag.errors import UserError
 from ov_hsdag.memory import parse_memory
 from ov_hsdag.place import build_problem
@@ -71,6 +72,20 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     assert result.chosen in ("CPU_A", "CPU_B")
     assert result.measured["die"]["failed"] is None and result.measured["die"]["ratio"] < 1
     assert result.measured["die"]["submodels"] > 10
+
+
+def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the machine has bf16: what is accepted follows from what the devices say they infer in."""
+    limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT"
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{limits}=bf16;CPU_B:{limits}=f32")
+    core = ov.Core()
+    register(core)
+    assert tolerance(core, ["CPU_B"]) == TOLERANCE
+    if inference_precision(core, "CPU_A") == "bf16":
+        assert tolerance(core, DEVICES.names) > TOLERANCE
+    model, problem = problem_of("vit-small", core, "throughput")
+    result = contest.hold(model, problem, {"split": Pipeline().place(problem)}, core, seconds=6)
+    assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
 def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:

@@ -9,6 +9,7 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.agreement import largest_difference
 from ov_hsdag.costs.measure import Measurement, Measurer, random_inputs, take_turns
 from ov_hsdag.costs.worker import Runner
 from ov_hsdag.devices import DeviceSet
@@ -148,3 +149,11 @@ def test_inputs_are_drawn_from_the_seed() -> None:
     first, again, other = random_inputs(model), random_inputs(model), random_inputs(model, 1)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_what_is_no_number_agrees_with_itself_only() -> None:
+    masked = np.array([1.0, -np.inf, np.nan], np.float32)
+    assert largest_difference([[masked]], [[masked + np.float32(1e-4)]]) == pytest.approx(1e-4, rel=0.01)
+    assert largest_difference([[masked]], [[np.array([1.0, np.inf, np.nan], np.float32)]]) == math.inf
+    assert largest_difference([[masked]], [[np.array([1.0, -np.inf, 0.0], np.float32)]]) == math.inf
+    assert largest_difference([[np.array([1, 2])]], [[np.array([1, 3])]]) == math.inf
