@@ -21,6 +21,9 @@ CONFIDENCE = 0.95
 # What being simpler can outweigh, at most: few noisy rounds leave room for any difference.
 _SIMPLICITY = 0.05
 
+# By how much the best has to be better for a final to end early.
+_OBVIOUS = 0.1
+
 # Of the intervals by which candidates leave a race: they are looked at after each round, for each candidate.
 _CONFIDENCE_OF_LEAVING = 0.995
 
@@ -154,3 +157,13 @@ def settled(rates: Mapping[str, Sequence[float]]) -> bool:
     if any(other.high >= 1 + GAIN for other in others):
         return False
     return leader == next(iter(rates)) or all(other.low > 1 - GAIN for other in others)
+
+
+def obvious(rates: Mapping[str, Sequence[float]]) -> bool:
+    """Whether the best is so much better than each other, so surely, that looking for it early is no luck."""
+    leader = best(rates)
+    return all(
+        Ratio.of(own, rates[leader], _CONFIDENCE_OF_LEAVING).high < 1 - _OBVIOUS
+        for name, own in rates.items()
+        if name != leader
+    )

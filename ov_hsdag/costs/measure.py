@@ -165,7 +165,8 @@ def race(
         seconds: of a turn.
         until: no round begins that would end after this time of `time.monotonic`, but the first.
         halving: those that are clearly worse than the best take part no more (successive halving), and it ends when
-            `ov_hsdag.costs.choice.settled`. Without it all run all rounds, and looking often makes no luck.
+            `ov_hsdag.costs.choice.settled`. Without it all run all rounds, for looking often makes luck, unless the
+            best is `ov_hsdag.costs.choice.obvious`.
     """
     rates: dict[str, list[float]] = {name: [] for name in runners}
     failed: dict[str, str] = {}
@@ -185,6 +186,8 @@ def race(
             alive = [name for name in alive if name not in lost]
             if choice.settled({name: rates[name] for name in alive}):
                 break
+        elif alive and choice.obvious({name: rates[name] for name in alive}):
+            break
         now = time.monotonic()
         if not alive or now + (now - begin) > until:
             break
