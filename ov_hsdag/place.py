@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import contest, legality
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.graph import ComputationGraph
@@ -50,6 +51,7 @@ def place(
     measure: bool | None = None,
     measure_seconds: float = contest.SECONDS,
     report: Callable[[str], None] | None = None,
+    costs: ModelCosts | str | PathLike[str] | None = None,
 ) -> Placement:
     """Decides where each operation of `model` runs; the model is normalised, annotated and carries the placement.
 
@@ -67,6 +69,8 @@ def place(
             HETERO's own choices, and choose by that. By default the choice is the prediction's.
         measure_seconds: that this may take, about.
         report: is told what is being measured.
+        costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
+            `Placement.predicted` names under "measured_costs".
 
     Raises:
         UserError: bad input, or a device that is to be measured and is not on this machine; `model` may have been
@@ -85,7 +89,12 @@ def place(
     if measure:
         contest.require_devices(core, devices)
     limits = _limits(memory or {}, devices)
-    problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=shapes, clock=clock)
+    if costs is not None and not isinstance(costs, ModelCosts):
+        costs = ModelCosts.load(costs)
+    problem = build_problem(
+        model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=costs, clock=clock
+    )
+    measured_costs = list(costs.of(problem.graph, devices.names, core)) if costs else []
     if limits:
         kept = [limits.get(name, limit) for name, limit in zip(devices, problem.memory_bytes.tolist(), strict=True)]
         problem = replace(problem, memory_bytes=np.array(kept, np.int64))
@@ -113,7 +122,10 @@ def place(
             devices=devices.names,
             affinity=problem.affinity(chosen.placement),
             objective=objective,
-            predicted=problem.summary(chosen.placement),
+            predicted={
+                **problem.summary(chosen.placement),
+                **({"measured_costs": measured_costs} if measured_costs else {}),
+            },
             measured=measured,
             baselines={
                 candidate.name: problem.summary(candidate.placement)
@@ -138,6 +150,7 @@ def build_problem(
     profile: Profile | str | PathLike[str] | None = None,
     core: ov.Core | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    costs: ModelCosts | None = None,
     clock: _Clock | None = None,
 ) -> PlacementProblem:
     """Normalises `model` and makes the placement problem of it; arguments as in `place`.
@@ -165,17 +178,28 @@ def build_problem(
         legality.require_support(graph, groups, supported, devices.names)
     with clock("costs"):
         transfer_us, transfer_us_per_byte = profile.transfer(devices.names)
+        node_us = profile.node_us(graph, devices.names)
         fused_with, torn_us = profile.fusions(graph, devices.names)
+        submodel_us = profile.submodel_us(devices.names)
+        measured_here = _measured(costs, graph, devices, core)
+        borders = costs.borders_of(devices.names) if costs and len(measured_here) == len(devices) else None
+        if borders is not None:
+            submodel_us, transfer_us = borders.submodel_us, borders.transfer_us
+            transfer_us_per_byte = borders.transfer_us_per_byte
+        for name, measured in measured_here.items():
+            column = devices.index(name)
+            node_us[:, column] = measured.node_us
+            fused_with[:, column], torn_us[:, column] = measured.fused_with, measured.torn_us
         return PlacementProblem(
             graph=graph,
             devices=devices.names,
             objective=objective,
-            node_us=profile.node_us(graph, devices.names),
+            node_us=node_us,
             supported=supported,
             groups=groups,
             transfer_us=transfer_us,
             transfer_us_per_byte=transfer_us_per_byte,
-            submodel_us=profile.submodel_us(devices.names),
+            submodel_us=submodel_us,
             memory_bytes=profile.memory_bytes(devices.names),
             rule=legality.split_rule(ov.__version__),
             fused_with=fused_with,
@@ -299,6 +323,23 @@ def _answers(core: ov.Core, device: str) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _measured(
+    costs: ModelCosts | None, graph: ComputationGraph, devices: DeviceSet, core: ov.Core
+) -> dict[str, DeviceCosts]:
+    """The measured costs that hold here, by device."""
+    if costs is None:
+        return {}
+    found = costs.of(graph, devices.names, core)
+    missing = [name for name in devices if name not in found]
+    if missing:
+        warnings.warn(
+            f"the measured costs beside the model do not hold for {', '.join(missing)} (another model, device, property"
+            " or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures them anew",
+            stacklevel=3,
+        )
+    return found
 
 
 def _given(

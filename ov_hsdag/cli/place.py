@@ -73,6 +73,7 @@ def place(
 
     from ov_hsdag import contest
     from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.costs.stored import ModelCosts, path_beside
     from ov_hsdag.files import save_model_atomically
     from ov_hsdag.place import place as place_model
     from ov_hsdag.place import policy_placers
@@ -80,6 +81,8 @@ def place(
 
     policy_placers(policy)
     costs = Profile.load(profile) if profile else None
+    beside = path_beside(model)
+    measured = ModelCosts.load(beside) if beside.exists() else None
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
     with console.result(as_json) as show:
@@ -106,11 +109,14 @@ def place(
                 measure=measure,
                 measure_seconds=measure_seconds or contest.SECONDS,
                 report=tell,
+                costs=measured,
             )
         with console.progress(f"writing {output}"):
             # Placing says where operations run and leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
-        show(_as_json(placement), f"{output}: {placement.summary()}", _table(placement))
+        used = (placement.predicted or {}).get("measured_costs")
+        note = f"\ncosts: measured on {', '.join(used)} ({beside})" if used else ""
+        show(_as_json(placement), f"{output}: {placement.summary()}{note}", _table(placement))
 
 
 def _as_json(placement: Placement) -> dict[str, Any]:

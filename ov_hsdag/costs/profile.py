@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import devices
+from ov_hsdag.costs.fusions import own_layout, with_layouts
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.schema import Checker, Violation, child_path
 from ov_hsdag.errors import UserError
@@ -57,6 +58,10 @@ class DeviceProfile:
         link_us: start of one transfer from or to host memory.
         link_gbps: bandwidth to host memory; None where the device computes in host memory itself.
         unsupported: operation types that the device cannot run.
+        gbps: bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in
+            caches comes faster than from memory.
+        layout_gbps: rate of rewriting a tensor between the layout that convolutions work in and the plain one; None
+            where that is not known.
         sources: where each figure comes from, by its name.
     """
 
@@ -75,6 +80,12 @@ class DeviceProfile:
     link_gbps: float | None
     unsupported: tuple[str, ...]
     sources: Mapping[str, str]
+    gbps: Mapping[str, float] = field(default_factory=dict)
+    layout_gbps: float | None = None
+
+    def gbps_of(self, type_name: str) -> float:
+        """Bandwidth that an operation type reaches, 10^9 bytes a second."""
+        return self.gbps.get(type_name, self.gbps.get("default", self.memory_gbps))
 
     def efficiency_of(self, type_name: str, precision: str) -> float:
         """Share of the peak rate that an operation type reaches in a precision."""
@@ -96,6 +107,7 @@ class DeviceProfile:
             description=self.description if threads == 1 else f"{threads} times: {self.description}",
             peak_gflops={name: rate * threads for name, rate in self.peak_gflops.items()},
             memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)),
+            gbps={name: rate * threads for name, rate in self.gbps.items()},
         )
 
 
@@ -131,7 +143,11 @@ class Profile:
             UserError: no such file, no JSON, or a profile that breaks the schema; one line that names the file, the
                 JSON path, what is expected there and what was found.
         """
-        document = _read(Path(path))
+        return cls.of(_read(Path(path)), str(path))
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any], path: str) -> Profile:
+        """The profile of a document that keeps to the schema; `path` is where it comes from. Raises UserError."""
         profiles = {name: _device(name, entry, str(path)) for name, entry in document["devices"].items()}
         links = []
         for index, entry in enumerate(document.get("links", ())):
@@ -184,8 +200,15 @@ class Profile:
     def fusions(self, graph: ComputationGraph, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """What devices fuse, and what it costs to tear that: `PlacementProblem.fused_with` and `.torn_us`."""
         model = Roofline(graph)
-        torn_us = [model.torn_us(self.device(name)) for name in names]
-        return np.repeat(model.fused_with[:, None], len(names), axis=1), np.stack(torn_us, axis=1)
+        torn_us = np.stack([model.torn_us(self.device(name)) for name in names], axis=1)
+        fused_with = np.repeat(model.fused_with[:, None], len(names), axis=1)
+        own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
+        return with_layouts(graph, fused_with, torn_us, own, self.layout_us_per_byte(names))
+
+    def layout_us_per_byte(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Time of rewriting a byte between each device's own layout and the plain one, µs, float64 [devices]."""
+        rates = [self.device(name).layout_gbps for name in names]
+        return np.array([1e-3 / rate if rate else 0.0 for rate in rates])
 
     def transfer(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Cost of moving a tensor from one device (row) to another (column).
@@ -317,6 +340,8 @@ def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
         link_us=figure("link_us"),
         link_gbps=None if link_gbps is None else float(link_gbps),
         unsupported=tuple(entry.get("unsupported", ())),
+        gbps=table("gbps") if "gbps" in entry else {},
+        layout_gbps=figure("layout_gbps") if "layout_gbps" in entry else None,
         sources={key: value["source"] for key, value in entry.items() if isinstance(value, dict)},
     )
 

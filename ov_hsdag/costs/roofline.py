@@ -99,7 +99,7 @@ class Roofline:
         """
         graph = self._graph
         compute = graph.flops / (self._rates(device) * 1e3)
-        movement = self.moved_bytes(device) / (device.memory_gbps * 1e3)
+        movement = self.moved_bytes(device) / (self._bandwidths(device) * 1e3)
         launch = np.full(graph.nodes, device.launch_us)
         views = self._of_types(VIEWS)
         movement[views] = 0.0
@@ -116,12 +116,16 @@ class Roofline:
 
     def torn_us(self, device: DeviceProfile) -> NDArray[np.float64]:
         """What fused operations cost more where they run by themselves, µs, float64 [nodes]; 0 for all others."""
+        return np.where(self.fused, self.alone_us(device) - self.node_us(device), 0.0)
+
+    def alone_us(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """Time of each node where it is fused with no other, µs, float64 [nodes]; meaningful for executed nodes."""
         compute = self._graph.flops / (self._rates(device) * 1e3)
-        inside, alone = (
-            np.maximum(compute, moved / (device.memory_gbps * 1e3))
-            for moved in (self.moved_bytes(device), self.moved_bytes(device, fusing=False))
-        )
-        return np.where(self.fused, alone - inside + device.launch_us, 0.0)
+        movement = self.moved_bytes(device, fusing=False) / (self._bandwidths(device) * 1e3)
+        views = self._of_types(VIEWS)
+        movement[views] = 0.0
+        launch = np.where(views & (device.kind == "CPU"), 0.0, device.launch_us)
+        return np.asarray(np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0))
 
     def moved_bytes(self, device: DeviceProfile, *, fusing: bool = True) -> NDArray[np.float64]:
         """Bytes that each node reads and writes on `device`, float64 [nodes]; meaningful for executed nodes.
@@ -147,6 +151,10 @@ class Roofline:
 
         usual = rates(device.precision)
         return np.where(self.quantised, rates("i8"), usual) if "i8" in device.peak_gflops else usual
+
+    def _bandwidths(self, device: DeviceProfile) -> NDArray[np.float64]:
+        """Bandwidth that each node reaches in 10^9 bytes a second, float64 [nodes]."""
+        return np.array([device.gbps_of(name) for name in self._type_names])[self._type_of]
 
     def _resident_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
         """Size of each output tensor as the device keeps it, float64 [outputs]."""

@@ -1,0 +1,124 @@
+"""`ov-hsdag calibrate`: measure what operations and transfers cost on the devices of this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.errors import UserError
+
+if TYPE_CHECKING:
+    from ov_hsdag.costs.node_times import NodeTimes
+
+Models = Annotated[
+    list[Path] | None,
+    typer.Option("--model", metavar="MODEL", help="Measure this model, too; can be given several times."),
+]
+ProfileOutput = Annotated[Path, typer.Option("--output", metavar="PROFILE.json", help="The device profile to write.")]
+
+
+def calibrate(
+    device: common.Device,
+    output: ProfileOutput,
+    model: Models = None,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
+) -> None:
+    """Measure the devices and write a profile of them; costs of a model are written beside it, as NAME.costs.json.
+
+    `ov-hsdag place --profile PROFILE.json` uses the profile, and the costs of a model wherever they lie beside it.
+    """
+    models = list(model or ())
+    _check_outputs(output, models)
+
+    import openvino as ov
+
+    from ov_hsdag import devices as hardware
+    from ov_hsdag.costs.calibrate import calibrate_devices, calibrate_model, check_devices
+    from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.costs.stored import path_beside
+    from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.files import write_json
+
+    names = DeviceSet.parse(device).names
+    begin = time.perf_counter()
+    with console.result(as_json) as show:
+        core = ov.Core()
+        hardware.register(core)
+        check_devices(core, names)
+        loaded = [(path, common.read_model(core, path)) for path in models]
+        with console.steps("calibrating") as advance:
+            document, reports = calibrate_devices(core, names, advance)
+            profile = Profile.of(document, str(output))
+            measured = [(path, *calibrate_model(read, core, names, profile, advance)) for path, read in loaded]
+        write_json(output, document)
+        for path, costs, _ in measured:
+            costs.save(path_beside(path))
+        seconds = time.perf_counter() - begin
+        data: dict[str, Any] = {
+            "profile": str(output),
+            "devices": {
+                name: {"layers_error": reports[name].layers, "borders_error": reports[name].borders} for name in names
+            },
+            "models": [
+                {
+                    "model": str(path),
+                    "costs": str(path_beside(path)),
+                    "latency_us": {name: found.latency_us for name, found in times.items()},
+                }
+                for path, _, times in measured
+            ],
+            "seconds": seconds,
+        }
+        text = [f"{output}: {', '.join(names)}, measured in {seconds:.0f} s"]
+        text += [f"{path_beside(path)}: {_latencies(times)}" for path, _, times in measured]
+        show(data, "\n".join(text), _table(document, data["devices"]))
+
+
+def _check_outputs(output: Path, models: list[Path]) -> None:
+    """Everything that can be wrong with files comes before the measuring."""
+    from ov_hsdag.costs.stored import path_beside
+    from ov_hsdag.files import check_writable
+
+    if output.suffix != ".json":
+        raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")
+    targets = {output.resolve(): output}
+    for path in models:
+        common.check_model(path)
+        costs = path_beside(path)
+        if costs.resolve() in targets:
+            raise UserError(f"{costs} would be written twice: give every model, and the output, a name of its own")
+        targets[costs.resolve()] = costs
+    for target in targets.values():
+        check_writable(target)
+
+
+def _latencies(times: dict[str, NodeTimes]) -> str:
+    return ", ".join(f"{found.latency_us / 1000:.2f} ms on {name}" for name, found in times.items())
+
+
+def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
+    table = Table(box=None)
+    table.add_column("device")
+    for column in ("precision", "GFLOP/s", "GB/s", "launch, µs", "submodel, µs", "layers explained within"):
+        table.add_column(column, justify="right")
+    for name, entry in document["devices"].items():
+        peak, precision = entry["peak_gflops"]["value"][entry["precision"]], entry["precision"]
+        shares = entry["efficiency"]["value"]
+        best = max(shares.get(f"{kind}@{precision}", 0.0) for kind in ("Convolution", "MatMul"))
+        table.add_row(
+            name,
+            precision,
+            f"{peak * best:.0f}",
+            f"{entry['gbps']['value']['default']:.0f}",
+            f"{entry['launch_us']['value']:.1f}",
+            f"{entry['submodel_us']['value']:.1f}",
+            f"{errors[name]['layers_error']:.0%}",
+        )
+    return table

@@ -1,0 +1,235 @@
+"""What borders between submodels cost: calls, tensors, bytes, and layouts, on purpose-built models on real HETERO.
+
+A model is a chain of small operations with large tensors between them, and is cut at every large tensor, the devices
+taking turns. Run once with each of two devices first, less each device alone, its operations cancel, whatever they
+take: what is left is the price of the borders. Tensors on tokens are handed over as they are, tensors of images are
+rewritten from the layout that convolutions work in.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import devices as hardware
+from ov_hsdag.costs.executions import Counters, Executions
+from ov_hsdag.costs.fit import fit_costs
+from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.placement import set_affinities
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+Floats = NDArray[np.float64]
+
+# Channels of the small tensors, and large tensors of a chain: enough borders to be seen in its time.
+_NARROW, _BORDERS = 16, 8
+
+# [rows, columns] of large tensors on tokens, [channels, side] of large tensors of images.
+_TOKENS = ((16, 32), (128, 256), (128, 768), (256, 1536))
+_IMAGES = ((32, 7), (256, 14), (64, 56), (128, 56), (256, 56))
+
+_ROUNDS = 9
+
+
+@dataclass(frozen=True, eq=False)
+class Borders:
+    """Prices of borders.
+
+    Attributes:
+        submodel_us: of a submodel on each device, µs, float64 [devices].
+        tensor_us: of a tensor from row to column, µs, float64 [devices, devices].
+        us_per_byte: of a plain tensor from row to column, float64 [devices, devices].
+        layout_us_per_byte: of rewriting a tensor between a device's own layout and the plain one, in either direction,
+            0 where a device has none, float64 [devices].
+        error: median relative error of the measured borders.
+    """
+
+    submodel_us: Floats
+    tensor_us: Floats
+    us_per_byte: Floats
+    layout_us_per_byte: Floats
+    error: float
+
+
+def measure_borders(core: ov.Core, names: Sequence[str], advance: Callable[[str], None] = lambda _: None) -> Borders:
+    """Measures all pairs of devices.
+
+    Raises:
+        RuntimeError: a device, or HETERO, does not run a model.
+    """
+    count = len(names)
+    submodel: list[list[float]] = [[] for _ in names]
+    layout: list[list[float]] = [[] for _ in names]
+    tensor_us, us_per_byte = np.zeros((count, count)), np.zeros((count, count))
+    errors: list[float] = []
+    for a, b in combinations(range(count), 2):
+        pair = _measure_pair(core, (names[a], names[b]), advance)
+        for device, index in ((a, 0), (b, 1)):
+            submodel[device].append(float(pair.submodel_us[index]))
+            layout[device].append(float(pair.layout_us_per_byte[index]))
+        for table, found in ((tensor_us, pair.tensor_us), (us_per_byte, pair.us_per_byte)):
+            table[a, b], table[b, a] = found[0, 1], found[1, 0]
+        errors.append(pair.error)
+    return Borders(
+        np.array([statistics.median(values) for values in submodel]),
+        tensor_us,
+        us_per_byte,
+        np.array([statistics.median(values) for values in layout]),
+        statistics.median(errors),
+    )
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A chain (or, where `wide`, a fan) of operations and how it is cut."""
+
+    model: ov.Model
+    stages: dict[str, int]  # of each node by name
+    tensors: int
+    bytes: int
+    submodels: int
+    image: bool
+
+
+def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]) -> Borders:
+    rows, extra, weights = [], [], []
+    # µs and bytes of conversions: [image, device].
+    converted, handed = np.zeros((2, 2)), np.zeros((2, 2))
+    chains = [_chain(size, image=False) for size in _TOKENS] + [_chain(size, image=True) for size in _IMAGES]
+    chains.append(_fan(_TOKENS[0]))
+    for number, chain in enumerate(chains):
+        advance(f"borders of {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
+        measured = _measure_chain(core, chain, names)
+        rows.append(
+            [
+                chain.submodels - 1.0,
+                chain.tensors,
+                chain.tensors * chain.bytes,
+                chain.tensors * chain.bytes if chain.image else 0.0,
+            ]
+        )
+        extra.append(measured.extra_us)
+        weights.append(1.0 / max(measured.noise_us, 0.02 * measured.total_us, 1.0))
+        converted[int(chain.image)] += measured.converted_us
+        handed[int(chain.image)] += chain.tensors * chain.bytes
+    table, us = np.array(rows), np.array(extra)
+    costs = fit_costs(table, us, np.array(weights))
+    error = np.abs(table @ costs - us) / np.maximum(us, 1.0)
+    submodels, tensors, plain, layout = costs  # of both devices together, and of both directions
+    return Borders(
+        np.full(2, submodels / 2),
+        np.array([[0.0, tensors / 2], [tensors / 2, 0.0]]),
+        np.array([[0.0, plain / 2], [plain / 2, 0.0]]),
+        layout * _shares(converted[1] / handed[1] - converted[0] / handed[0]) / 2,
+        float(np.median(error)),
+    )
+
+
+def _shares(values: Floats) -> Floats:
+    positive = np.maximum(values, 0.0)
+    return positive / positive.sum() if positive.sum() > 0 else np.full(len(values), 1.0 / len(values))
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    extra_us: float
+    noise_us: float
+    total_us: float
+    converted_us: Floats  # by inserted nodes, by device
+
+
+def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> _Measured:
+    graph = ComputationGraph.from_model(chain.model)
+    inputs = [np.ones(port.get_shape(), np.float32) for port in chain.model.inputs]
+    hetero = f"HETERO:{','.join(names)}"
+    runs: list[Counters] = []
+    compiled: list[tuple[Any, int]] = []
+    for first in (0, 1):
+        placed = chain.model.clone()
+        set_affinities(placed, {name: names[(stage + first) % 2] for name, stage in chain.stages.items()})
+        split = core.compile_model(placed, hetero, hardware.compile_properties(hetero, {"PERF_COUNT": True}))
+        runs.append(Counters(split, inputs))
+        compiled.append((split, first))
+    for name in names:
+        alone = core.compile_model(chain.model, name, hardware.compile_properties(name))
+        runs.append(Counters(alone, inputs))
+    seconds = np.zeros((_ROUNDS, len(runs)))
+    for turn in seconds:
+        for number, run in enumerate(runs):
+            run.run()  # brings back into caches what the others displaced
+            turn[number] = run.run()
+    extra = (seconds[:, 0] + seconds[:, 1] - seconds[:, 2] - seconds[:, 3]) * 1e6
+    converted = np.zeros(2)
+    for (split, first), run in zip(compiled, runs[:2], strict=True):
+        for item in Executions.of(split, graph, run.us()).items:
+            if item.inserted:
+                converted[(chain.stages[graph.names[item.serves]] + first) % 2] += item.us
+    spread = statistics.median(np.abs(extra - np.median(extra)).tolist()) / np.sqrt(_ROUNDS)
+    return _Measured(
+        float(np.median(extra)), float(spread), float(np.median(seconds[:, :2].sum(axis=1))) * 1e6, converted
+    )
+
+
+class _Builder:
+    """Small operations that make and consume large tensors."""
+
+    def __init__(self, size: tuple[int, int], image: bool) -> None:
+        import openvino.opset13 as opset
+
+        self.op, self.image, self.large = opset, image, size[0] if image else size[1]
+        self.shape = [1, _NARROW, size[1], size[1]] if image else [1, size[0], _NARROW]
+        self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])
+        self.random = np.random.default_rng(0)
+        self.stages: dict[str, int] = {}
+        self.parameter = self.keep(opset.parameter(self.shape, np.float32), 0)
+
+    def keep(self, node: Any, stage: int) -> Any:
+        node.set_friendly_name(f"node{len(self.stages)}")
+        self.stages[node.get_friendly_name()] = stage
+        return node
+
+    def widen(self, source: Any, stage: int) -> Any:
+        return self._linear(source, _NARROW, self.large, stage)
+
+    def narrow(self, source: Any, stage: int) -> Any:
+        return self._linear(source, self.large, _NARROW, stage)
+
+    def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
+        shape = (out, channels, 1, 1) if self.image else (channels, out)
+        values = self.random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(channels))
+        weights = self.keep(self.op.constant(values), stage)
+        if self.image:
+            return self.keep(self.op.convolution(source, weights, [1, 1], [0, 0], [0, 0], [1, 1]), stage)
+        return self.keep(self.op.matmul(source, weights, False, False), stage)
+
+    def model(self, node: Any, stage: int) -> ov.Model:
+        import openvino as ov
+
+        return ov.Model([self.keep(self.op.result(node), stage)], [self.parameter], "ov_hsdag border")
+
+
+def _chain(size: tuple[int, int], *, image: bool) -> _Chain:
+    """Widen | narrow, widen | … | narrow."""
+    builder = _Builder(size, image)
+    node = builder.parameter
+    for stage in range(_BORDERS):
+        node = builder.narrow(builder.widen(node, stage), stage + 1)
+    model = builder.model(node, _BORDERS)
+    return _Chain(model, builder.stages, _BORDERS, builder.bytes, _BORDERS + 1, image)
+
+
+def _fan(size: tuple[int, int]) -> _Chain:
+    """Many tensors from one submodel to another: what a tensor costs, and a submodel does not."""
+    builder = _Builder(size, image=False)
+    wide = [builder.widen(builder.parameter, 0) for _ in range(3 * _BORDERS)]
+    narrow = [builder.narrow(node, 1) for node in wide]
+    joined = builder.keep(builder.op.concat(narrow, 2), 1)
+    model = builder.model(joined, 1)
+    return _Chain(model, builder.stages, len(wide), builder.bytes, 2, False)

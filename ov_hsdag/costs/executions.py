@@ -1,0 +1,246 @@
+"""What a compiled model executes, how long that takes, and which operations of the model it computes.
+
+Plugins fuse operations and insert conversions. The runtime model says what became of them: every executed node names
+the operations that it computes (`originalLayersNames`), and an inserted one (a Reorder, a Convert) names none.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from ov_hsdag.graph import NodeKind
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.graph import ComputationGraph
+
+_SUBMODEL = re.compile(r"subgraph(\d+): ")
+
+# Inferences of a compiled model before its counters are read for the first time: the first ones are slow.
+_WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A node that a plugin executes.
+
+    Attributes:
+        name: of the plugin's node.
+        nodes: operations of the graph that it computes, in topological order; empty for what the plugin inserted.
+        serves: for an inserted node the operation that it converts for, else -1.
+        leaving: whether an inserted node converts what `serves` hands to another submodel, or to the outside.
+        layout: axes of the first output in memory order, "acdb" for channels last; "" where that is not told.
+        us: time of one inference.
+    """
+
+    name: str
+    nodes: tuple[int, ...]
+    serves: int
+    leaving: bool
+    layout: str
+    us: float
+
+    @property
+    def inserted(self) -> bool:
+        """Whether the plugin added it."""
+        return not self.nodes
+
+
+class Counters:
+    """Mean times of the executed nodes of one compiled model, its first inferences left out.
+
+    A plugin reports the mean over all inferences so far, in whole µs. Two readings give the mean in between.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]]) -> None:
+        """`compiled` has PERF_COUNT on. Runs the warm-up. Raises RuntimeError where inference fails."""
+        self._request = compiled.create_infer_request()
+        self._inputs = list(inputs)
+        self._runs = 0
+        self._stateful = bool(self._request.query_state())
+        for _ in range(_WARM_UP):
+            self._infer()
+        self._first = self._read()
+        self._before = self._runs
+
+    def run(self) -> float:
+        """One inference; its seconds."""
+        start = time.perf_counter()
+        self._infer()
+        return time.perf_counter() - start
+
+    def us(self) -> dict[tuple[int, str], float]:
+        """Mean µs of each executed node since the warm-up, by submodel (0 where there is one) and name."""
+        last, runs = self._read(), self._runs - self._before
+        if runs == 0:
+            raise ValueError("no inference was run since the warm-up")
+        result = {}
+        for key, mean in last.items():
+            total = self._runs * mean - self._before * self._first.get(key, 0.0)
+            result[key] = max(total / runs, 0.0)
+        return result
+
+    def _infer(self) -> None:
+        if self._stateful:
+            self._request.reset_state()
+        # As pipelines run it: each submodel in the threads of its own device, which waking takes time.
+        self._request.start_async(self._inputs)
+        self._request.wait()
+        self._runs += 1
+
+    def _read(self) -> dict[tuple[int, str], float]:
+        found: dict[tuple[int, str], float] = {}
+        for item in self._request.profiling_info:
+            if item.status.name != "EXECUTED":
+                continue
+            match = _SUBMODEL.match(item.node_name)
+            key = (int(match[1]) if match else 0, item.node_name[match.end() :] if match else item.node_name)
+            # Whole µs are cut off, not rounded.
+            found[key] = found.get(key, 0.0) + item.real_time.total_seconds() * 1e6 + 0.5
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Executions:
+    """All executed nodes of a compiled model.
+
+    Attributes:
+        items: those that took time, or compute operations.
+        unexplained_us: time of executed nodes that neither compute nor serve an operation.
+    """
+
+    items: tuple[Execution, ...]
+    unexplained_us: float
+
+    @property
+    def total_us(self) -> float:
+        """Time of all executed nodes."""
+        return self.unexplained_us + sum(item.us for item in self.items)
+
+    @classmethod
+    def of(cls, compiled: ov.CompiledModel, graph: ComputationGraph, us: Mapping[tuple[int, str], float]) -> Executions:
+        """Maps executed nodes to operations of `graph`, the graph of the model that was compiled.
+
+        Args:
+            compiled: with a runtime model.
+            graph: of the model.
+            us: from `Counters.us`.
+        """
+        index = {name: number for number, name in enumerate(graph.names) if graph.kinds[number] != NodeKind.CONSTANT}
+        nodes = _runtime_nodes(compiled, index)
+        submodels = {name: submodel for submodel, name in us}
+        by_name: dict[str, float] = {}
+        for (_, name), value in us.items():
+            by_name[name] = by_name.get(name, 0.0) + value
+        items, unexplained = [], 0.0
+        for name, value in by_name.items():
+            node = nodes.get(name)
+            if node is None and name in index:
+                node = _RuntimeNode((index[name],), "", [], [])
+            if node is None:
+                unexplained += value
+            elif node.originals:
+                items.append(Execution(name, node.originals, -1, False, node.layout, value))
+            else:
+                serves, leaving = _served(name, nodes, submodels)
+                if serves < 0:
+                    unexplained += value
+                else:
+                    items.append(Execution(name, (), serves, leaving, node.layout, value))
+        views = [
+            Execution(name, node.originals, -1, False, node.layout, 0.0)
+            for name, node in nodes.items()
+            if node.originals and name not in by_name
+        ]
+        return cls(tuple(_with_lost([*items, *views], graph)), unexplained)
+
+
+def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Execution]:
+    """Gives operations that no executed node names to the one that computes what reads them.
+
+    A plugin names a matrix product with a bias after the Add, and what it merges of equal operations after one of them.
+    """
+    home: dict[int, int] = {}
+    for number, item in enumerate(items):
+        for node in item.nodes:
+            home.setdefault(node, number)
+    consumers: dict[int, list[int]] = {}
+    for source, target in zip(graph.input_source.tolist(), graph.input_node.tolist(), strict=True):
+        consumers.setdefault(source, []).append(target)
+    added: dict[int, list[int]] = {}
+    for node in reversed(range(graph.nodes)):
+        if node in home or graph.kinds[node] != NodeKind.OP:
+            continue
+        at = next((home[target] for target in consumers.get(node, ()) if target in home), None)
+        if at is not None and items[at].nodes:
+            home[node] = at
+            added.setdefault(at, []).append(node)
+    for number, nodes in added.items():
+        items[number] = replace(items[number], nodes=tuple(sorted((*items[number].nodes, *nodes))))
+    return items
+
+
+@dataclass
+class _RuntimeNode:
+    originals: tuple[int, ...]
+    layout: str
+    inputs: list[str]
+    consumers: list[str]
+
+
+def _runtime_nodes(compiled: ov.CompiledModel, index: Mapping[str, int]) -> dict[str, _RuntimeNode]:
+    nodes: dict[str, _RuntimeNode] = {}
+    for op in compiled.get_runtime_model().get_ordered_ops():
+        info = op.get_rt_info()
+        name = op.get_friendly_name()
+        if _text(info, "layerType") == "Const":
+            continue
+        originals = {index[part] for part in _text(info, "originalLayersNames").split(",") if part in index}
+        if not originals and name in index:
+            originals = {index[name]}
+        inputs = [value.get_node().get_friendly_name() for value in op.input_values()]
+        nodes[name] = _RuntimeNode(tuple(sorted(originals)), _text(info, "outputLayouts").partition(",")[0], inputs, [])
+    for name, node in nodes.items():
+        for source in node.inputs:
+            if source in nodes:
+                nodes[source].consumers.append(name)
+    return nodes
+
+
+def _text(info: Mapping[str, Any], key: str) -> str:
+    if key not in info:
+        return ""
+    value = info[key]
+    return str(getattr(value, "value", value))
+
+
+def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:
+    """The operation that an inserted node works for: what reads its result in its own submodel, else what it reads."""
+    own = submodels.get(name, 0)
+
+    def nearest(step: str, same: bool) -> int:
+        front, seen = [name], {name}
+        while front:
+            following = [other for at in front for other in getattr(nodes[at], step) if other in nodes]
+            front = [other for other in dict.fromkeys(following) if other not in seen]
+            seen.update(front)
+            if same:
+                front = [other for other in front if submodels.get(other, own) == own]
+            # A Result stands for what is outside: the node before it is then the one that is served.
+            found = [nodes[other].originals for other in front if nodes[other].originals and nodes[other].consumers]
+            if found:
+                return found[0][-1 if step == "inputs" else 0]
+        return -1
+
+    for step, same in (("consumers", True), ("inputs", True), ("consumers", False), ("inputs", False)):
+        found = nearest(step, same)
+        if found >= 0:
+            return found, step == "inputs"
+    return -1, False

@@ -1,0 +1,162 @@
+"""Factors on what the simulator charges for borders, from a few placements that are measured on real HETERO.
+
+What one device alone shows (operations) and what purpose-built chains show (a border at a time) leaves out how borders
+add up in real models: skip connections that are rewritten, caches that each device finds cold, threads that are woken.
+A few random placements of a model tell how much that is, as factors on the simulator's own terms.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ov_hsdag import devices as hardware
+from ov_hsdag.costs.fusions import layout_ends
+from ov_hsdag.graph import NodeKind
+from ov_hsdag.placement import remove_affinities, set_affinities
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.problem import PlacementProblem
+
+Floats = NDArray[np.float64]
+
+# Standard deviations of logarithms: of measuring, and of the factors on submodels, transfers, layouts and fusions.
+_NOISE = 0.05
+_SPREAD = np.array([1.5, 0.7, 0.7, 0.7])
+
+# Contiguous stretches of the placements that are measured.
+_STRETCHES = (3, 6, 12, 24, 5, 9)
+
+_ROUNDS = 5
+
+
+def terms(problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]]) -> Floats:
+    """The simulator's latency in parts: operations, submodels, transfers, layouts, fusions; µs, [placements, 5]."""
+    nodes = np.arange(problem.graph.nodes)
+    ends = layout_ends(problem.graph)
+    rows = []
+    for placement in placements:
+        device = placement[problem.groups]
+        split = problem.split(placement)
+        submodel = split["submodel"]
+        assert problem.fused_with is not None and problem.torn_us is not None  # set when it was made
+        fused, torn_us = problem.fused_with[nodes, device], problem.torn_us[nodes, device]
+        torn = np.where((fused >= 0) & (submodel[fused] != submodel), torn_us, 0.0)
+        work, calls = problem.node_us[nodes, device].sum(), problem.submodel_us[split["submodel_device"]].sum()
+        rest = float(problem.evaluate(placement).latency_us[0]) - work - calls - torn.sum()
+        rows.append([work, calls, max(rest, 0.0), torn[ends].sum(), torn[~ends].sum()])
+    return np.array(rows)
+
+
+def fit_factors(parts: Floats, us: Floats) -> Floats:
+    """Factors on submodels, transfers, layouts and fusions that explain measured latencies best, float64 [4].
+
+    Logarithms of factors have normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was.
+
+    Args:
+        parts: from `terms`, [placements, 5].
+        us: measured latency, [placements].
+    """
+    measured = np.log(us)
+
+    def residuals(scaled: Floats) -> Floats:
+        predicted = parts[:, 0] + parts[:, 1:] @ np.exp(scaled * _SPREAD)
+        return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
+
+    found = least_squares(residuals, np.zeros(4), loss="soft_l1", f_scale=2.0)
+    return np.asarray(np.exp(found.x * _SPREAD), np.float64)
+
+
+def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
+    """Placements to measure: contiguous stretches, few and many, devices in turn; feasible, none a single device."""
+    random = np.random.default_rng(seed)
+    live = np.flatnonzero(problem.graph.kinds != NodeKind.CONSTANT)
+    first = np.full(problem.group_count, problem.graph.nodes)
+    np.minimum.at(first, problem.groups[live], live)
+    order = np.argsort(first, kind="stable")
+    found: list[NDArray[np.uint8]] = []
+    for count in _STRETCHES:
+        count = min(count, problem.group_count)
+        cuts = np.sort(random.choice(np.arange(1, problem.group_count), count - 1, replace=False))
+        stretch = np.searchsorted(cuts, np.arange(problem.group_count), side="right") + len(found)
+        placement = np.empty(problem.group_count, np.uint8)
+        placement[order] = stretch % len(problem.devices)
+        placement = np.where(
+            problem.group_supported[np.arange(problem.group_count), placement],
+            placement,
+            problem.group_supported.argmax(axis=1),
+        )
+        placement = problem.repair(placement.astype(np.uint8))
+        if placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0:
+            found.append(placement)
+    return found
+
+
+def measure_latencies(
+    model: ov.Model,
+    problem: PlacementProblem,
+    core: ov.Core,
+    inputs: Sequence[NDArray[Any]],
+    placements: Sequence[NDArray[np.uint8]],
+    advance: Callable[[str], None] = lambda _: None,
+) -> Floats:
+    """Latency of placements in µs, [placements]; in turns with each device alone, whose times are the problem's.
+
+    The time of the devices alone is what `problem` says: a machine that is slower now than when they were measured is
+    no matter.
+
+    Args:
+        model: normalised, without affinities; not changed.
+        problem: of the model; each of its devices runs the whole model.
+        core: has the devices.
+        inputs: of the model.
+        placements: uint8 [groups] each.
+        advance: is told what happens.
+
+    Raises:
+        RuntimeError: a device, or HETERO, does not run the model.
+    """
+    hetero = f"HETERO:{','.join(problem.devices)}"
+    model = model.clone()
+    alone = [_runner(core, model, name, inputs) for name in problem.devices]
+    singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
+    unit = float(problem.evaluate(singles).latency_us.sum())
+    found = []
+    for number, placement in enumerate(placements):
+        advance(f"{hetero}: {number + 1} of {len(placements)}")
+        set_affinities(model, problem.affinity(placement))
+        placed = _runner(core, model, hetero, inputs)
+        remove_affinities(model)
+        seconds = np.array([[run() for run in (placed, *alone)] for _ in range(_ROUNDS)])
+        # What else runs on the machine only ever adds.
+        seconds = np.quantile(seconds, 0.25, axis=0)
+        found.append(seconds[0] / seconds[1:].sum() * unit)
+    return np.array(found)
+
+
+def _runner(core: ov.Core, model: ov.Model, device: str, inputs: Sequence[NDArray[Any]]) -> Callable[[], float]:
+    """A function that runs the compiled model twice, and returns the seconds of the second run."""
+    request = core.compile_model(model, device, hardware.compile_properties(device)).create_infer_request()
+    arrays, stateful = list(inputs), bool(request.query_state())
+
+    def once() -> float:
+        if stateful:
+            request.reset_state()
+        start = time.perf_counter()
+        request.start_async(arrays)
+        request.wait()
+        return time.perf_counter() - start
+
+    def run() -> float:
+        once()  # brings back into caches what the others displaced
+        return once()
+
+    run()
+    return run

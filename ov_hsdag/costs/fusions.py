@@ -1,0 +1,133 @@
+"""What does not add up: operations that are executed as one, and tensors that are kept in a device's own layout.
+
+Both are priced with the node that is torn off: `PlacementProblem.fused_with` names the node that it has to share a
+submodel with, and `torn_us` what it costs more where it does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.costs.roofline import ELEMENTWISE
+from ov_hsdag.graph import NodeKind
+
+if TYPE_CHECKING:
+    from ov_hsdag.graph import ComputationGraph
+
+Floats = NDArray[np.float64]
+
+# Operations that work in a layout of the device's own (channels last, or in blocks), and those that take images as they
+# come and leave them so.
+_CONVOLUTIONS = frozenset(
+    {
+        "Convolution",
+        "GroupConvolution",
+        "ConvolutionBackpropData",
+        "GroupConvolutionBackpropData",
+        "DeformableConvolution",
+    }
+)
+_CARRIERS = ELEMENTWISE | {
+    "AdaptiveAvgPool", "AvgPool", "BatchNormInference", "Concat", "DepthToSpace", "Interpolate", "LRN", "MaxPool",
+    "Pad", "ReduceMean", "ReduceMax", "SpaceToDepth", "Split", "VariadicSplit", "GroupNormalization", "Softmax", "MVN",
+}  # fmt: skip
+
+# Where a path of images begins anew: a convolution reads one tensor, a Concat joins several, and rewrites each.
+_ENDS = _CONVOLUTIONS | {"Concat"}
+
+
+def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:
+    """The edge of each node's largest input that is no constant, -1 where there is none, int32 [nodes]."""
+    result = np.full(graph.nodes, -1, np.int32)
+    live = np.flatnonzero(graph.kinds[graph.input_source] != NodeKind.CONSTANT)
+    # The first of several that are equally large comes last, and stays.
+    order = live[np.lexsort((-live, graph.output_bytes[graph.input_output[live]]))]
+    result[graph.input_node[order]] = order
+    return result
+
+
+def own_layout(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """Whether a device is likely to keep a node's result in its own layout: from the graph alone, bool [nodes]."""
+    edges = main_inputs(graph)
+    result = np.zeros(graph.nodes, bool)
+    for node in range(graph.nodes):
+        if graph.kinds[node] != NodeKind.OP or len(graph.output_shapes[graph.output_ptr[node]]) < 4:
+            continue
+        type_name = graph.types[node]
+        carried = type_name in _CARRIERS and edges[node] >= 0 and result[graph.input_source[edges[node]]]
+        result[node] = type_name in _CONVOLUTIONS or carried
+    return result
+
+
+def layout_ends(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """Nodes whose `torn_us` is for rewriting tensors; of others it is for what is executed as one, bool [nodes]."""
+    return np.asarray(np.isin(np.asarray(graph.types), list(_ENDS)))
+
+
+def fusions(
+    graph: ComputationGraph, parts: NDArray[np.int32], us: Floats, alone_us: Floats
+) -> tuple[NDArray[np.int32], Floats]:
+    """Fusions of one device from what it was seen to execute as one.
+
+    Args:
+        graph: the graph.
+        parts: executed node that each operation is part of, -1 for none, int32 [nodes].
+        us: measured time of each node within its executed node, µs, float64 [nodes].
+        alone_us: its time by itself, µs, float64 [nodes].
+
+    Returns:
+        (node that each is executed with, -1 for none, int32 [nodes]; what it costs more when torn off, µs, [nodes]).
+    """
+    fused_with, torn_us = np.full(graph.nodes, -1, np.int32), np.zeros(graph.nodes)
+    together = (parts[graph.input_node] >= 0) & (parts[graph.input_node] == parts[graph.input_source])
+    np.maximum.at(fused_with, graph.input_node[together], graph.input_source[together])
+    fused = fused_with >= 0
+    torn_us[fused] = np.maximum(alone_us - us, 0.0)[fused]
+    return fused_with, torn_us
+
+
+def with_layouts(
+    graph: ComputationGraph,
+    fused_with: NDArray[np.int32],
+    torn_us: Floats,
+    own: NDArray[np.bool_],
+    us_per_byte: Floats,
+) -> tuple[NDArray[np.int32], Floats]:
+    """Adds what rewriting tensors costs where a convolution is torn from the one before it.
+
+    Whatever stands between the two takes tensors as they come. So it does not matter where the path between them is
+    cut, or how often: the tensor is rewritten once on leaving and once on entering.
+
+    Args:
+        graph: the graph.
+        fused_with: int32 [nodes, devices]; nodes that have one keep it.
+        torn_us: µs, float64 [nodes, devices].
+        own: whether a device keeps a node's result in its own layout, bool [nodes, devices].
+        us_per_byte: of rewriting, 0 where it costs nothing, float64 [devices].
+    """
+    fused_with, torn_us = fused_with.copy(), torn_us.copy()
+    edges = main_inputs(graph)
+    ends = layout_ends(graph)
+    for device in np.flatnonzero(us_per_byte > 0):
+        before: dict[int, int] = {}
+        for node in np.flatnonzero(ends & own[:, device] & (fused_with[:, device] < 0)):
+            source = _source(graph, edges, int(node))
+            while source >= 0 and own[source, device] and not ends[source]:
+                source = _source(graph, edges, source)
+            if source >= 0 and own[source, device]:
+                before[int(node)] = source
+        shared = np.bincount(list(before.values()), minlength=graph.nodes)
+        for target, source in before.items():
+            size = float(graph.output_bytes[graph.input_output[edges[target]]])
+            left = float(graph.output_bytes[graph.output_ptr[source]]) / shared[source]
+            fused_with[target, device] = source
+            torn_us[target, device] = size * us_per_byte[device] + left * us_per_byte.mean()
+    return fused_with, torn_us
+
+
+def _source(graph: ComputationGraph, edges: NDArray[np.int32], node: int) -> int:
+    """The node that computes the largest input, -1 where there is none."""
+    return int(graph.input_source[edges[node]]) if edges[node] >= 0 else -1

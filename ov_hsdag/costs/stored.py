@@ -1,0 +1,200 @@
+"""Costs of one model that were measured on devices, kept beside the model.
+
+They are used where the graph, the device, its properties and OpenVINO's version are those that were measured, and
+ignored otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import devices as hardware
+from ov_hsdag.errors import UserError
+from ov_hsdag.files import write_json
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.graph import ComputationGraph
+
+FORMAT_VERSION = 1
+
+SUFFIX = ".costs.json"
+
+# Properties that change what a device takes, beside those that a virtual device declares.
+_PROPERTIES = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT", "EXECUTION_MODE_HINT")
+
+
+def path_beside(model: str | os.PathLike[str]) -> Path:
+    """Where the costs of a model are kept: model.xml → model.costs.json."""
+    path = Path(model)
+    return path.with_name(path.stem + SUFFIX)
+
+
+def graph_hash(graph: ComputationGraph) -> str:
+    """Tells graphs apart by what costs depend on: types, edges and shapes, not names."""
+    digest = hashlib.sha256()
+    shapes = [list(map(int, shape)) for shape in graph.output_shapes]
+    digest.update(json.dumps([graph.types, graph.output_types, shapes]).encode())
+    for array in (graph.input_ptr, graph.input_output, graph.output_ptr):
+        digest.update(np.ascontiguousarray(array, np.int32).tobytes())
+    digest.update(np.ascontiguousarray(graph.flops, np.float64).tobytes())
+    return digest.hexdigest()
+
+
+def identity(core: ov.Core, device: str) -> dict[str, Any]:
+    """What has to be the same for costs of a device to hold."""
+    import openvino as ov
+
+    properties = dict(hardware.virtual_devices().get(device, {}))
+    for key in _PROPERTIES:
+        try:
+            value = core.get_property(device, key)
+        except (RuntimeError, TypeError):
+            continue
+        properties[key] = str(getattr(value, "get_type_name", lambda value=value: value)())
+    return {
+        "full_name": hardware.full_name(core, device) or "",
+        "openvino": ov.__version__,
+        "properties": dict(sorted(properties.items())),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceCosts:
+    """Measured costs on one device.
+
+    Attributes:
+        identity: of the device, see `identity`.
+        measured: when, for people.
+        node_us: time of each node, µs, float64 [nodes].
+        fused_with: see `PlacementProblem`, int32 [nodes].
+        torn_us: see `PlacementProblem`, µs, float64 [nodes].
+    """
+
+    identity: Mapping[str, Any]
+    measured: str
+    node_us: NDArray[np.float64]
+    fused_with: NDArray[np.int32]
+    torn_us: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class BorderCosts:
+    """What submodels and transfers cost in one model. They count for exactly these devices.
+
+    Attributes:
+        names: devices, [devices].
+        submodel_us: see `PlacementProblem`, float64 [devices].
+        transfer_us: see `PlacementProblem`, float64 [devices, devices].
+        transfer_us_per_byte: see `PlacementProblem`, float64 [devices, devices].
+    """
+
+    names: tuple[str, ...]
+    submodel_us: NDArray[np.float64]
+    transfer_us: NDArray[np.float64]
+    transfer_us_per_byte: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelCosts:
+    """Measured costs of one model.
+
+    Attributes:
+        graph: `graph_hash` of the normalised model.
+        devices: by device name.
+        borders: None where they were not measured.
+    """
+
+    graph: str
+    devices: Mapping[str, DeviceCosts]
+    borders: BorderCosts | None = None
+
+    def of(self, graph: ComputationGraph, names: Sequence[str], core: ov.Core) -> dict[str, DeviceCosts]:
+        """The costs that hold for this graph and these devices, by name; those of other devices are left out."""
+        if self.graph != graph_hash(graph):
+            return {}
+        found = {name: self.devices[name] for name in names if name in self.devices}
+        return {name: costs for name, costs in found.items() if costs.identity == identity(core, name)}
+
+    def borders_of(self, names: Sequence[str]) -> BorderCosts | None:
+        """What was measured of borders between these devices, in this order; None where they are others."""
+        if self.borders is None or set(self.borders.names) != set(names):
+            return None
+        order = [self.borders.names.index(name) for name in names]
+        grid = np.ix_(order, order)
+        return BorderCosts(
+            tuple(names),
+            self.borders.submodel_us[order],
+            self.borders.transfer_us[grid],
+            self.borders.transfer_us_per_byte[grid],
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes JSON, whole or not at all. Raises UserError where it cannot be written."""
+        entries = {
+            name: {
+                "identity": dict(costs.identity),
+                "measured": costs.measured,
+                "node_us": np.round(costs.node_us, 3).tolist(),
+                "fused_with": costs.fused_with.tolist(),
+                "torn_us": np.round(costs.torn_us, 3).tolist(),
+            }
+            for name, costs in self.devices.items()
+        }
+        document: dict[str, Any] = {"version": FORMAT_VERSION, "graph": self.graph, "devices": entries}
+        if self.borders is not None:
+            arrays = {key: getattr(self.borders, key).tolist() for key in _BORDERS}
+            document["borders"] = {"names": list(self.borders.names), **arrays}
+        write_json(path, document)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ModelCosts:
+        """Reads what `save` wrote. Raises UserError where the file is none."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            if document["version"] != FORMAT_VERSION:
+                raise UserError(
+                    f"'{path}' has format {document['version']} of measured costs, expected {FORMAT_VERSION}"
+                )
+            entries = {name: _device(entry) for name, entry in document["devices"].items()}
+            return cls(document["graph"], entries, _borders(document.get("borders")))
+        except OSError as error:
+            raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(
+                f"'{path}' holds no measured costs of a model: measure them with ov-hsdag calibrate"
+            ) from error
+
+
+_BORDERS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
+
+
+def _borders(entry: Mapping[str, Any] | None) -> BorderCosts | None:
+    if entry is None:
+        return None
+    names = tuple(map(str, entry["names"]))
+    arrays = [np.array(entry[key], np.float64) for key in _BORDERS]
+    shapes = [(len(names),), (len(names), len(names)), (len(names), len(names))]
+    if [array.shape for array in arrays] != shapes or not all((array >= 0).all() for array in arrays):
+        raise ValueError("arrays that do not fit together")
+    return BorderCosts(names, *arrays)
+
+
+def _device(entry: Mapping[str, Any]) -> DeviceCosts:
+    us, torn = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
+    fused = np.array(entry["fused_with"], np.int32)
+    sound = us.ndim == 1 and us.shape == torn.shape == fused.shape
+    sound = sound and bool(np.isfinite([us, torn]).all() and (us >= 0).all() and (torn >= 0).all())
+    if not sound or not ((fused >= -1) & (fused < len(us))).all():
+        raise ValueError("arrays that do not fit together")
+    return DeviceCosts(dict(entry["identity"]), str(entry["measured"]), us, fused, torn)

@@ -1,0 +1,409 @@
+"""Calibration: executed nodes have their operations, fits recover what made the data, stored costs hold or do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as op
+import pytest
+
+from ov_hsdag import devices, legality
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.cli.calibrate import calibrate as command
+from ov_hsdag.costs import blocks, borders, calibrate, factors, layers, node_times
+from ov_hsdag.costs.executions import Counters, Executions
+from ov_hsdag.costs.fit import Samples, fit_costs, fit_figures
+from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layouts
+from ov_hsdag.costs.measure import random_inputs
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.roofline import Roofline
+from ov_hsdag.costs.stored import ModelCosts, graph_hash, identity, path_beside
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph, NodeKind
+from ov_hsdag.place import build_problem, place
+from ov_hsdag.placement import set_affinities
+from tests.conftest import ONE_CORE
+
+NAMES = ("CPU_A", "CPU_B")
+HETERO = "HETERO:CPU_A,CPU_B"
+
+
+def residual_model(channels: int = 16, side: int = 14) -> ov.Model:
+    """Convolution, bias and activation twice, a residual addition, pooling, a matrix product."""
+    random = np.random.default_rng(0)
+
+    def weights(*shape: int) -> ov.Node:
+        return op.constant(random.standard_normal(shape).astype(np.float32) * 0.1)
+
+    image = op.parameter([1, 8, side, side], np.float32, name="image")
+    node = op.convolution(image, weights(channels, 8, 3, 3), [1, 1], [1, 1], [1, 1], [1, 1], name="first")
+    node = stem = op.relu(op.add(node, weights(1, channels, 1, 1)), name="stem")
+    node = op.convolution(node, weights(channels, channels, 3, 3), [1, 1], [1, 1], [1, 1], [1, 1], name="second")
+    node = op.relu(op.add(node, stem), name="joined")
+    node = op.convolution(node, weights(channels, channels, 1, 1), [1, 1], [0, 0], [0, 0], [1, 1], name="third")
+    node = op.reduce_mean(node, np.array([2, 3]), False)
+    node = op.softmax(op.matmul(node, weights(channels, 10), False, False), 1, name="out")
+    return ov.Model([op.result(node)], [image], "residual")
+
+
+@pytest.fixture(params=["residual", "bert-small", "mobilenet-v2-small", "lstm-stateful"])
+def model(request: pytest.FixtureRequest) -> ov.Model:
+    built = residual_model() if request.param == "residual" else ZOO[request.param].build()
+    legality.normalise(built)
+    return built
+
+
+def run(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov.CompiledModel, Counters]:
+    compiled = core.compile_model(model, device, devices.compile_properties(device, {"PERF_COUNT": True}))
+    counters = Counters(compiled, random_inputs(model))
+    for _ in range(count):
+        counters.run()
+    return compiled, counters
+
+
+def test_all_executed_time_has_an_operation(two_cpu_core: ov.Core, model: ov.Model) -> None:
+    graph = ComputationGraph.from_model(model)
+    compiled, counters = run(two_cpu_core, model, "CPU_A")
+    us = counters.us()
+    found = Executions.of(compiled, graph, us)
+    assert us
+    assert found.unexplained_us == 0
+    assert sum(item.us for item in found.items) == pytest.approx(sum(us.values()))
+    for item in found.items:
+        assert item.nodes or item.serves >= 0
+        assert all(graph.kinds[node] != NodeKind.CONSTANT for node in item.nodes)
+
+
+def test_every_operation_that_is_not_folded_is_part_of_an_execution(two_cpu_core: ov.Core, model: ov.Model) -> None:
+    graph = ComputationGraph.from_model(model)
+    compiled, counters = run(two_cpu_core, model, "CPU_A")
+    found = Executions.of(compiled, graph, counters.us())
+    covered = {node for item in found.items for node in item.nodes}
+    computing = (graph.kinds == NodeKind.OP) & ~Roofline(graph).folded & (graph.flops > 0)
+    lost = [graph.names[node] for node in np.flatnonzero(computing) if node not in covered]
+    assert lost == []
+
+
+def test_executed_time_of_a_split_model_has_an_operation_of_its_submodel(two_cpu_core: ov.Core) -> None:
+    model = residual_model()
+    problem = build_problem(model, DeviceSet(NAMES), core=two_cpu_core)
+    placement = problem.repair((np.arange(problem.group_count) % 2).astype(np.uint8))
+    set_affinities(model, problem.affinity(placement))
+    compiled, counters = run(two_cpu_core, model, HETERO)
+    us = counters.us()
+    assert len({submodel for submodel, _ in us}) > 1
+    found = Executions.of(compiled, problem.graph, us)
+    assert found.unexplained_us == 0
+    assert found.total_us == pytest.approx(sum(us.values()))
+    device = placement[problem.groups]
+    for item in found.items:
+        assert len({device[node] for node in item.nodes}) <= 1
+    leaving = {problem.graph.names[item.serves] for item in found.items if item.inserted and item.leaving}
+    entering = {problem.graph.names[item.serves] for item in found.items if item.inserted and not item.leaving}
+    assert entering  # images become what convolutions read
+    assert not leaving & {"out"}
+
+
+def test_fused_operations_share_an_execution(two_cpu_core: ov.Core) -> None:
+    model = residual_model()
+    legality.normalise(model)
+    graph = ComputationGraph.from_model(model)
+    compiled, counters = run(two_cpu_core, model, "CPU_A")
+    found = Executions.of(compiled, graph, counters.us())
+    stem = next(item for item in found.items if graph.index("stem") in item.nodes)
+    assert {graph.types[node] for node in stem.nodes} == {"Convolution", "Add", "Relu"}
+
+
+def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model) -> None:
+    graph = ComputationGraph.from_model(model)
+    roofline = Roofline(graph)
+    profile = Profile.builtin(NAMES, two_cpu_core).device("CPU_A")
+    weights = node_times.shares(graph, roofline, roofline.node_us(profile))
+    found = node_times.node_times(
+        model, "CPU_A", two_cpu_core, graph=graph, weights=weights, inputs=random_inputs(model), submodel_us=1.0
+    )
+    assert found.us.sum() == pytest.approx(found.latency_us - 1.0)
+    assert (found.us >= 0).all()
+    assert found.us[graph.kinds == NodeKind.CONSTANT].sum() == 0
+
+
+def test_counters_leave_the_first_inferences_out(two_cpu_core: ov.Core) -> None:
+    model = residual_model()
+    _, counters = run(two_cpu_core, model, "CPU_A", 0)
+    with pytest.raises(ValueError, match="no inference"):
+        counters.us()
+    counters.run()
+    assert sum(counters.us().values()) > 0
+
+
+def synthetic(noise: float) -> tuple[Samples, np.ndarray, np.ndarray, float]:
+    random = np.random.default_rng(1)
+    rates, bands, launch = np.array([800.0, 60.0, 30.0]), np.array([12.0, 25.0, 40.0]), 3.0
+    count = 90
+    kind = np.arange(count) % 3
+    flops = 10 ** random.uniform(4, 9, count)
+    moved = 10 ** random.uniform(3, 7, count)
+    us = np.maximum(flops / rates[kind] / 1e3, moved / bands[kind] / 1e3) + launch
+    us *= np.exp(noise * random.standard_normal(count))
+    sample = np.arange(count)
+    samples = Samples(us, sample, kind, flops, moved, np.ones(count, bool), ("Convolution", "MatMul", "Add"))
+    return samples, rates, bands, launch
+
+
+@pytest.mark.parametrize(("noise", "tolerance"), [(0.0, 0.06), (0.1, 0.25)])
+def test_fit_recovers_the_figures_that_made_the_data(noise: float, tolerance: float) -> None:
+    samples, rates, bands, launch = synthetic(noise)
+    found = fit_figures(samples, np.full(3, 200.0), np.full(3, 14.0), 1.0)
+    np.testing.assert_allclose(found.rate_gflops, rates, rtol=tolerance)
+    np.testing.assert_allclose(found.gbps, bands, rtol=tolerance)
+    assert found.launch_us == pytest.approx(launch, rel=tolerance)
+    assert found.error < 0.02 + noise
+
+
+def test_fit_withstands_outliers() -> None:
+    samples, rates, _, _ = synthetic(0.02)
+    us = samples.us.copy()
+    us[::10] *= 8
+    found = fit_figures(replace(samples, us=us), np.full(3, 200.0), np.full(3, 14.0), 1.0)
+    np.testing.assert_allclose(found.rate_gflops, rates, rtol=0.2)
+
+
+def test_costs_of_borders_are_recovered_and_never_negative() -> None:
+    random = np.random.default_rng(2)
+    rows = random.uniform(0, 10, (30, 4)) * [1, 10, 1e6, 1e6]
+    true = np.array([5.0, 2.0, 1e-4, 0.0])
+    us = rows @ true
+    np.testing.assert_allclose(fit_costs(rows, us, np.ones(30)), true, rtol=1e-6, atol=1e-9)
+    noisy = fit_costs(rows, us * (1 + 0.05 * random.standard_normal(30)), 1 / us)
+    assert (noisy >= 0).all()
+    np.testing.assert_allclose(rows @ noisy, us, rtol=0.15)
+
+
+def test_fusions_follow_what_was_executed_together() -> None:
+    graph = ComputationGraph.from_model(residual_model())
+    first, stem = graph.index("first"), graph.index("stem")
+    bias = int(graph.input_source[graph.input_ptr[stem]])
+    parts = np.full(graph.nodes, -1, np.int32)
+    parts[[first, bias, stem]] = 7
+    us, alone = np.full(graph.nodes, 2.0), np.full(graph.nodes, 5.0)
+    fused_with, torn_us = fusions(graph, parts, us, alone)
+    assert fused_with[bias] == first
+    assert fused_with[stem] == bias
+    assert (fused_with >= 0).sum() == 2
+    assert torn_us[bias] == torn_us[stem] == 3.0
+    assert torn_us.sum() == 6.0
+
+
+def test_layouts_tie_convolutions_across_what_stands_between() -> None:
+    graph = ComputationGraph.from_model(residual_model())
+    own = own_layout(graph)
+    first, second, third = (graph.index(name) for name in ("first", "second", "third"))
+    assert own[[first, second, third, graph.index("stem"), graph.index("joined")]].all()
+    assert not own[graph.index("image")]
+    assert not own[graph.index("out")]
+    none = np.full((graph.nodes, 2), -1, np.int32), np.zeros((graph.nodes, 2))
+    fused_with, torn_us = with_layouts(graph, *none, np.stack([own, own], axis=1), np.array([1e-3, 0.0]))
+    assert fused_with[second, 0] == first
+    assert fused_with[third, 0] in (first, second)
+    size = 4 * 16 * 14 * 14
+    assert torn_us[second, 0] > size * 1e-3  # entering, and a share of leaving
+    assert (fused_with[:, 1] == -1).all()
+    assert torn_us[:, 1].sum() == 0
+
+
+def test_main_input_is_the_largest_that_is_no_constant() -> None:
+    graph = ComputationGraph.from_model(residual_model())
+    edges = main_inputs(graph)
+    for node in range(graph.nodes):
+        inputs = range(graph.input_ptr[node], graph.input_ptr[node + 1])
+        live = [edge for edge in inputs if graph.kinds[graph.input_source[edge]] != NodeKind.CONSTANT]
+        sizes = [graph.output_bytes[graph.input_output[edge]] for edge in live]
+        assert edges[node] == (live[int(np.argmax(sizes))] if live else -1)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """A model's IR and the profile that the command wrote, with costs beside the model.
+
+    From a few small layers, borders and blocks: what is tested is not how exact it is.
+    """
+    folder = tmp_path_factory.mktemp("calibrated")
+    source, profile = folder / "model.xml", folder / "profile.json"
+    ov.save_model(residual_model(), source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
+        for name in ("CONVOLUTIONS", "DEPTHWISE", "PRODUCTS", "ATTENTIONS", "TOKENS", "IMAGES"):
+            patch.setattr(layers, name, getattr(layers, name)[:2])
+        patch.setattr(borders, "_TOKENS", borders._TOKENS[:2])
+        patch.setattr(borders, "_IMAGES", borders._IMAGES[:2])
+        patch.setattr(borders, "_ROUNDS", 3)
+        patch.setattr(blocks, "_STAGES", ((64, 14),))
+        patch.setattr(blocks, "_LAYERS", 1)
+        patch.setattr(factors, "_STRETCHES", (2, 4))
+        patch.setattr(factors, "_ROUNDS", 2)
+        patch.setattr(calibrate, "_COPIES", 1)
+        patch.setattr(node_times, "_SECONDS", 0.02)
+        command(HETERO, profile, [source])
+    yield source, profile
+
+
+def test_command_writes_a_profile_that_loads(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:
+    _, path = written
+    profile = Profile.load(path)  # checks the schema
+    document = json.loads(path.read_text())
+    assert set(document["devices"]) == set(NAMES)
+    assert {(link["from"], link["to"]) for link in document["links"]} == {NAMES, NAMES[::-1]}
+    for name in NAMES:
+        entry = document["devices"][name]
+        assert ov.__version__ in entry["efficiency"]["source"]
+        assert two_cpu_core.get_property(name, "FULL_DEVICE_NAME") in entry["description"]
+        assert profile.device(name).gbps_of("Convolution") == entry["gbps"]["value"]["Convolution"]
+    transfer_us, per_byte = profile.transfer(NAMES)
+    assert (transfer_us >= 0).all()
+    assert (per_byte[~np.eye(2, dtype=bool)] >= 0).all()
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [
+        "model.bin", "model.costs.json", "model.xml", "profile.json"
+    ]  # fmt: skip
+
+
+def test_stored_costs_are_used_where_they_hold(
+    written: tuple[Path, Path], two_cpu_core: ov.Core, recwarn: pytest.WarningsRecorder
+) -> None:
+    source, path = written
+    costs = ModelCosts.load(path_beside(source))
+    model = two_cpu_core.read_model(source)
+    problem = build_problem(model, DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=costs)
+    for column, name in enumerate(NAMES):
+        np.testing.assert_array_equal(problem.node_us[:, column], costs.devices[name].node_us)
+        np.testing.assert_array_equal(problem.fused_with[:, column], costs.devices[name].fused_with)
+        np.testing.assert_array_equal(problem.torn_us[:, column], costs.devices[name].torn_us)
+    assert not [warning for warning in recwarn if "costs" in str(warning.message)]
+    placement = place(
+        two_cpu_core.read_model(source),
+        HETERO,
+        core=two_cpu_core,
+        profile=path,
+        policy="none",
+        costs=path_beside(source),
+    )
+    assert placement.predicted is not None
+    assert placement.predicted["measured_costs"] == list(NAMES)
+
+
+@pytest.mark.parametrize("change", ["model", "version", "property", "name"])
+def test_stored_costs_of_something_else_are_ignored_with_a_line(
+    written: tuple[Path, Path], two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    source, path = written
+    costs = ModelCosts.load(path_beside(source))
+    model = two_cpu_core.read_model(source)
+    if change == "model":
+        model = residual_model(channels=24)
+    elif change == "name":
+        costs = ModelCosts(costs.graph, {f"{name}_2": entry for name, entry in costs.devices.items()})
+    else:
+        key, value = ("openvino", "2025.0") if change == "version" else ("properties", {})
+        entries = {
+            name: replace(entry, identity={**entry.identity, key: value}) for name, entry in costs.devices.items()
+        }
+        costs = ModelCosts(costs.graph, entries)
+    with pytest.warns(UserWarning, match="do not hold for CPU_A, CPU_B"):
+        problem = build_problem(model, DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=costs)
+    expected = Profile.load(path).node_us(problem.graph, NAMES)
+    np.testing.assert_array_equal(problem.node_us, expected)
+
+
+def test_costs_that_hold_for_one_device_are_used_for_it(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:
+    source, path = written
+    costs = ModelCosts.load(path_beside(source))
+    one = ModelCosts(costs.graph, {"CPU_B": costs.devices["CPU_B"]})
+    with pytest.warns(UserWarning, match="do not hold for CPU_A "):
+        problem = build_problem(
+            two_cpu_core.read_model(source), DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=one
+        )
+    np.testing.assert_array_equal(problem.node_us[:, 1], costs.devices["CPU_B"].node_us)
+    assert not np.array_equal(problem.node_us[:, 0], costs.devices["CPU_A"].node_us)
+
+
+def test_graph_hash_ignores_names_and_sees_shapes(two_cpu_core: ov.Core) -> None:
+    one, other = residual_model(), residual_model()
+    for node in other.get_ops():
+        node.set_friendly_name(f"renamed_{node.get_friendly_name()}")
+    hashes = [graph_hash(ComputationGraph.from_model(model)) for model in (one, other, residual_model(side=16))]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_identity_tells_properties_apart(monkeypatch: pytest.MonkeyPatch, two_cpu_core: ov.Core) -> None:
+    before = identity(two_cpu_core, "CPU_A")
+    assert before["openvino"] == ov.__version__
+    assert before["properties"]["INFERENCE_PRECISION_HINT"] == "f32"
+    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=2,INFERENCE_PRECISION_HINT=f32")
+    core = ov.Core()
+    devices.register(core)
+    assert identity(core, "CPU_A") != before
+
+
+def stored(**changes: object) -> str:
+    entry = {"identity": {}, "measured": "", "node_us": [1.0], "fused_with": [-1], "torn_us": [0.0]}
+    return json.dumps({"version": 1, "graph": "x", "devices": {"CPU_A": {**entry, **changes}}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        stored(fused_with=[5]),
+        stored(node_us=[-1.0]),
+        stored(node_us=[1.0, 2.0]),
+        stored(torn_us=["much"]),
+        '{"version": 7, "graph": "x", "devices": {}}',
+    ],
+)
+def test_files_that_hold_no_costs_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "model.costs.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"model\.costs\.json"):
+        ModelCosts.load(path)
+
+
+def test_missing_costs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        ModelCosts.load(tmp_path / "none.costs.json")
+
+
+def test_absent_device_is_refused(two_cpu_core: ov.Core, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match='device "GPU" is not at hand'):
+        command("HETERO:GPU,CPU_A", tmp_path / "profile.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("a.xml/profile.json", "profile.json"), ("profile.xml", r"must end in \.json"), ("a.costs.json", "written twice")],
+)
+def test_outputs_that_cannot_be_are_refused_at_once(
+    two_cpu_core: ov.Core, tmp_path: Path, output: str, message: str
+) -> None:
+    model = tmp_path / "a.xml"
+    model.write_text("")
+    with pytest.raises(UserError, match=message):
+        command(HETERO, tmp_path / output, [model])
+    assert list(tmp_path.iterdir()) == [model]
+
+
+def test_missing_and_damaged_models_are_refused(two_cpu_core: ov.Core, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such model"):
+        command(HETERO, tmp_path / "profile.json", [tmp_path / "none.xml"])
+    damaged = tmp_path / "damaged.xml"
+    damaged.write_text("<net")
+    with pytest.raises(UserError, match="cannot read"):
+        command(HETERO, tmp_path / "profile.json", [damaged])
+    assert list(tmp_path.iterdir()) == [damaged]
