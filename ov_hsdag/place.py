@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import contest, legality
+from ov_hsdag.costs.calibrate import calibrate_model
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import DeviceSet
@@ -65,8 +66,9 @@ def place(
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
         shapes: example shapes of dynamic inputs for the cost model, and for measuring.
         memory: bytes that the model may have on a device, by its name, in place of the profile's limits.
-        measure: measure the best predicted placements (in processes of their own) against each single device and
-            HETERO's own choices, and choose by that. By default the choice is the prediction's.
+        measure: measure what the model's operations cost on the devices (unless `costs` tell), and then the best
+            predicted placements (in processes of their own) against each single device and HETERO's own choices; choose
+            by that. By default the choice is the prediction's.
         measure_seconds: that this may take, about.
         report: is told what is being measured.
         costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
@@ -91,6 +93,9 @@ def place(
     limits = _limits(memory or {}, devices)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
+    if measure and given is None:
+        with clock("calibrate"):
+            costs = _calibrated(model, devices, profile, core, costs, shapes, report)
     problem = build_problem(
         model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=costs, clock=clock
     )
@@ -163,8 +168,7 @@ def build_problem(
     clock = clock or _Clock()
     if core is None:
         core = _new_core()
-    if not isinstance(profile, Profile):
-        profile = Profile.load(profile) if profile else Profile.builtin(devices.names, core)
+    profile = _profile(profile, devices, core)
     for name in devices:
         profile.device(name)
     with clock("normalise"):
@@ -323,6 +327,37 @@ def _answers(core: ov.Core, device: str) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _calibrated(
+    model: ov.Model,
+    devices: DeviceSet,
+    profile: Profile | str | PathLike[str] | None,
+    core: ov.Core,
+    costs: ModelCosts | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    report: Callable[[str], None] | None,
+) -> ModelCosts | None:
+    """The model's costs on these devices: those that are known where they hold, else measured now."""
+    if costs is not None:
+        legality.normalise(model)
+        if len(costs.of(ComputationGraph.from_model(model, shapes=shapes), devices.names, core)) == len(devices):
+            return costs
+    if report:
+        report(f"measuring operations on {', '.join(devices)}")
+    try:
+        return calibrate_model(model, core, devices.names, _profile(profile, devices, core), shapes=shapes)[0]
+    except (RunError, RuntimeError) as error:
+        # Predictions are then a profile's, and the measured choice among placements is as good as ever.
+        reason = " ".join(str(error).split())[-200:]
+        warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {reason}", stacklevel=3)
+        return costs
+
+
+def _profile(profile: Profile | str | PathLike[str] | None, devices: DeviceSet, core: ov.Core) -> Profile:
+    if isinstance(profile, Profile):
+        return profile
+    return Profile.load(profile) if profile else Profile.builtin(devices.names, core)
 
 
 def _measured(

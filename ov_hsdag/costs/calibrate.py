@@ -294,6 +294,7 @@ def calibrate_model(
     names: Sequence[str],
     profile: Profile,
     advance: Advance = lambda _: None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Measures a model on each device alone.
 
@@ -304,6 +305,7 @@ def calibrate_model(
         profile: of the devices, for what one run of the whole model cannot tell: how the time of operations that are
             executed as one is divided, and what each takes by itself.
         advance: is told what happens.
+        shapes: example shapes of dynamic inputs.
 
     Returns:
         (costs, times of each device that was measured).
@@ -313,9 +315,9 @@ def calibrate_model(
     """
     model = model.clone()
     legality.normalise(model)
-    graph = ComputationGraph.from_model(model)
+    graph = ComputationGraph.from_model(model, shapes=shapes)
     roofline = Roofline(graph)
-    inputs: list[NDArray[Any]] = random_inputs(model)
+    inputs: list[NDArray[Any]] = random_inputs(model, shapes=shapes)
     times: dict[str, NodeTimes] = {}
     errors: list[str] = []
     for name in names:
