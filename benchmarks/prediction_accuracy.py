@@ -6,10 +6,10 @@ and dearer at random, on devices of equal speed; a device for each legality grou
 or less. All are made legal, and none is a single device.
 
 Each placement runs in turns with both devices alone, the three one after another within a fraction of a second. What
-is compared is its time in units of the sum of the two: drift of a shared machine cancels. Times are lower quartiles over
-turns: what else runs on a machine only ever adds; and what was measured while the devices alone were clearly slower than
-at best is measured again. Two of five placements also run with four requests in flight, in turns with the faster device
-(two requests).
+is compared is its time in units of the sum of the two: drift of a shared machine cancels. Times are lower quartiles
+over turns: what else runs on a machine only ever adds; and what was measured while the devices alone were clearly
+slower than at best is measured again. Two of five placements also run with four requests in flight, in turns with the
+faster device (two requests).
 
 Predictions come from the simulator, once after calibrating the devices only, and once with the costs of the model
 measured on them (`ov-hsdag calibrate --model`). The calibration is part of this script's run and sees none of the
@@ -213,9 +213,14 @@ def measure(zoo_model: ZooModel, core: ov.Core, path: Path, count: int, until: f
 
 def _disturbed(entries: list[dict[str, Any]]) -> list[int]:
     """Entries during which the devices alone were slower than at the best of times."""
-    alone = np.array([_undisturbed(entry["turns_us"])[1:] for entry in entries]).reshape(-1, len(DEVICES))
-    usual = np.quantile(alone, 0.1, axis=0) if len(alone) else 0.0
-    return np.flatnonzero((alone > DISTURBED * usual).any(axis=1)).tolist()
+    found: set[int] = set()
+    for key in ("turns_us", "periods_us"):
+        numbers = [number for number, entry in enumerate(entries) if key in entry]
+        if numbers:
+            alone = np.array([_undisturbed(entries[number][key])[1:] for number in numbers])
+            slow = (alone > DISTURBED * np.quantile(alone, 0.1, axis=0)).any(axis=1)
+            found.update(np.array(numbers)[slow].tolist())
+    return sorted(found)
 
 
 def _undisturbed(turns: list[list[float]]) -> Floats:
