@@ -17,6 +17,7 @@ from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.cli.calibrate import calibrate as command
 from ov_hsdag.costs import blocks, borders, calibrate, factors, layers, node_times
 from ov_hsdag.costs.executions import Counters, Executions
+from ov_hsdag.costs.factors import fit_factors
 from ov_hsdag.costs.fit import Samples, fit_costs, fit_figures
 from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layouts
 from ov_hsdag.costs.measure import random_inputs
@@ -183,6 +184,44 @@ def test_costs_of_borders_are_recovered_and_never_negative() -> None:
     noisy = fit_costs(rows, us * (1 + 0.05 * random.standard_normal(30)), 1 / us)
     assert (noisy >= 0).all()
     np.testing.assert_allclose(rows @ noisy, us, rtol=0.15)
+
+
+def test_factors_are_recovered_and_stay_where_nothing_speaks_of_them() -> None:
+    random = np.random.default_rng(3)
+    parts = random.uniform(0.2, 1.0, (12, 5)) * [1000.0, 200.0, 400.0, 300.0, 0.0]
+    true = np.array([2.0, 0.6, 1.5, 7.0])
+    found = fit_factors(parts, parts[:, 0] + parts[:, 1:] @ true)
+    np.testing.assert_allclose(found[:3], true[:3], rtol=0.2)
+    assert found[3] == pytest.approx(1.0)
+    noisy = (parts[:, 0] + parts[:, 1:] @ true) * np.exp(0.03 * random.standard_normal(12))
+    again = fit_factors(parts, noisy)
+    np.testing.assert_allclose(parts[:, 0] + parts[:, 1:] @ again, parts[:, 0] + parts[:, 1:] @ true, rtol=0.1)
+
+
+def test_terms_add_up_to_the_predicted_latency(two_cpu_core: ov.Core) -> None:
+    problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=two_cpu_core)
+    placements = factors.draw(problem)
+    assert len(placements) > 2
+    evaluation = problem.evaluate(np.stack(placements))
+    assert (evaluation.infeasible == 0).all()
+    np.testing.assert_allclose(factors.terms(problem, placements).sum(axis=1), evaluation.latency_us)
+
+
+def test_bandwidth_by_type_and_layouts_price_what_they_say() -> None:
+    graph = ComputationGraph.from_model(residual_model())
+    before = Profile.builtin(["CPU"])
+    device = before.device("CPU")
+    slow = replace(device, gbps={"Softmax": device.memory_gbps / 100, "default": device.memory_gbps})
+    after = Profile({"CPU": replace(slow, layout_gbps=2.0)})
+    changed = after.node_us(graph, ["CPU"])[:, 0] - before.node_us(graph, ["CPU"])[:, 0]
+    assert {graph.types[node] for node in np.flatnonzero(changed)} == {"Softmax"}
+    fused_with, torn_us = after.fusions(graph, ["CPU"])
+    usual, usual_us = before.fusions(graph, ["CPU"])
+    tied = np.flatnonzero(fused_with[:, 0] != usual[:, 0])
+    assert [graph.names[node] for node in tied] == ["second", "third"]
+    assert (torn_us[tied, 0] > 0).all()
+    others = np.setdiff1d(np.arange(graph.nodes), tied)
+    np.testing.assert_array_equal(torn_us[others], usual_us[others])
 
 
 def test_fusions_follow_what_was_executed_together() -> None:
