@@ -64,14 +64,15 @@ RESULTS = Path(__file__).with_name("results")
 FLOORS = {"model": (0.95, 0.10), "devices": (0.85, 0.25)}
 THROUGHPUT_FLOOR = 0.9
 
-ROUNDS = 9
+# Turns, of fast models and of those that the devices together take longer for.
+ROUNDS, SLOW_ROUNDS, SLOW_SECONDS = 9, 5, 0.15
 # A placement is measured again, so often, where a device alone took so many times what it takes at best.
 TRIES, DISTURBED = 3, 1.15
 KINDS = 5
 STEPS = ("calibrate", "measure", "report")
 REQUESTS = 4
-PERIODS = 4
-SECONDS = 0.6
+PERIODS = 3
+SECONDS = 0.5
 
 Floats = NDArray[np.float64]
 
@@ -188,7 +189,7 @@ def measure(zoo_model: ZooModel, core: ov.Core, path: Path, count: int, until: f
         set_affinities(placed, problem.affinity(placement))
         runner = Runner(core, placed, DEVICES.hetero, inputs)
         turns = []
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if sum(single.once() for single in singles) < SLOW_SECONDS else SLOW_ROUNDS):
             turns.append((runner.once(), *(single.once() for single in singles)))
         entry: dict[str, Any] = {
             "kind": kind,
