@@ -34,6 +34,10 @@ _STABLE = 0.02
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 4, 40, 0.5
 
 
+# Layouts of images that submodels exchange, as the CPU and the GPU plugin call them.
+_PLAIN = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
+
+
 @dataclass(frozen=True, eq=False)
 class NodeTimes:
     """What one device takes for one model.
@@ -112,6 +116,8 @@ def node_times(
             break
     assert executions is not None
     us = np.median(copies, axis=0)
+    if not us.any():  # a plugin that names nothing: the cost model divides the latency
+        us = weights
     latency = statistics.median(latencies) * 1e6
     scale = max(latency - submodel_us, 0.5 * latency) / max(us.sum(), 1e-9)
     parts = np.full(graph.nodes, -1, np.int32)
@@ -119,7 +125,7 @@ def node_times(
     for number, item in enumerate(executions.items):
         if item.nodes:
             parts[list(item.nodes)] = number
-            own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout != "abcdefgh"[: len(item.layout)]
+            own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN
     return NodeTimes(us * scale, parts, own_layout, latency, len(copies))
 
 
