@@ -15,6 +15,7 @@ import pytest
 from ov_hsdag import devices, legality
 from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.cli.calibrate import calibrate as command
+from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.costs import blocks, borders, calibrate, factors, layers, node_times
 from ov_hsdag.costs.executions import Counters, Executions
 from ov_hsdag.costs.factors import fit_factors
@@ -333,6 +334,14 @@ def test_stored_costs_are_used_where_they_hold(
     )
     assert placement.predicted is not None
     assert placement.predicted["measured_costs"] == list(NAMES)
+
+
+def test_place_says_that_it_used_measured_costs(
+    written: tuple[Path, Path], two_cpu_core: ov.Core, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, profile = written
+    place_command(source, HETERO, tmp_path / "placed.xml", profile=profile, policy="none", measure=False)
+    assert f"costs: measured on CPU_A, CPU_B ({path_beside(source)})" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change", ["model", "version", "property", "name"])

@@ -53,7 +53,7 @@ def calibrate(
         hardware.register(core)
         check_devices(core, names)
         loaded = [(path, common.read_model(core, path)) for path in models]
-        with console.steps("calibrating") as advance:
+        with console.progress("calibrating") as advance:
             document, reports = calibrate_devices(core, names, advance)
             profile = Profile.of(document, str(output))
             measured = [(path, *calibrate_model(read, core, names, profile, advance)) for path, read in loaded]

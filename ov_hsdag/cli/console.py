@@ -80,17 +80,6 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda more: status.update(f"{text}: {more}")
 
 
-@contextmanager
-def steps(text: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on standard error that tells what the block says it is doing; nothing where that is no terminal."""
-    stderr = Console(stderr=True)
-    if not stderr.is_terminal:
-        yield lambda step: None
-        return
-    with stderr.status(text) as status:
-        yield lambda step: status.update(f"{text}: {step}")
-
-
 class Show(Protocol):
     def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
         """Print a command's result: `data` as JSON, or `text` and `table` for people."""

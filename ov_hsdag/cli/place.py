@@ -115,7 +115,7 @@ def place(
             # Placing says where operations run and leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
         used = (placement.predicted or {}).get("measured_costs")
-        note = f"\ncosts: measured on {', '.join(used)} ({beside})" if used else ""
+        note = f"\ncosts: measured on {', '.join(used)}{f' ({beside})' if measured else ''}" if used else ""
         show(_as_json(placement), f"{output}: {placement.summary()}{note}", _table(placement))
 
 
