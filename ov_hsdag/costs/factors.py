@@ -31,8 +31,9 @@ Floats = NDArray[np.float64]
 _NOISE = 0.05
 _SPREAD = np.array([1.5, 0.7, 0.7, 0.7])
 
-# Contiguous stretches of the placements that are measured.
-_STRETCHES = (3, 6, 12, 24, 5, 9)
+# What is measured: so many contiguous stretches, and placements in which each group goes its own way. What placers
+# choose is like the former; the latter, which tear everything, say how borders add up.
+_STRETCHES, _TORN = (3, 6, 12, 24), 2
 
 _ROUNDS = 5
 
@@ -75,28 +76,26 @@ def fit_factors(parts: Floats, us: Floats) -> Floats:
 
 
 def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
-    """Placements to measure: contiguous stretches, few and many, devices in turn; feasible, none a single device."""
+    """Placements to measure: contiguous stretches, devices in turn, and dice; feasible, none a single device."""
     random = np.random.default_rng(seed)
     live = np.flatnonzero(problem.graph.kinds != NodeKind.CONSTANT)
     first = np.full(problem.group_count, problem.graph.nodes)
     np.minimum.at(first, problem.groups[live], live)
     order = np.argsort(first, kind="stable")
-    found: list[NDArray[np.uint8]] = []
-    for count in _STRETCHES:
-        count = min(count, problem.group_count)
-        cuts = np.sort(random.choice(np.arange(1, problem.group_count), count - 1, replace=False))
-        stretch = np.searchsorted(cuts, np.arange(problem.group_count), side="right") + len(found)
-        placement = np.empty(problem.group_count, np.uint8)
-        placement[order] = stretch % len(problem.devices)
-        placement = np.where(
-            problem.group_supported[np.arange(problem.group_count), placement],
-            placement,
-            problem.group_supported.argmax(axis=1),
-        )
-        placement = problem.repair(placement.astype(np.uint8))
-        if placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0:
-            found.append(placement)
-    return found
+    everyone = np.arange(problem.group_count)
+    drawn: list[NDArray[np.uint8]] = []
+    for number, count in enumerate(_STRETCHES):
+        cuts = np.sort(random.choice(everyone[1:], min(count, problem.group_count) - 1, replace=False))
+        wanted = np.empty(problem.group_count, np.int64)
+        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
+        wanted = np.where(problem.group_supported[everyone, wanted], wanted, problem.group_supported.argmax(axis=1))
+        drawn.append(problem.repair(wanted.astype(np.uint8)))
+    drawn.extend(problem.random(random, _TORN))
+    return [
+        placement
+        for placement in drawn
+        if placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0
+    ]
 
 
 def measure_latencies(
