@@ -88,10 +88,10 @@ class PlacementProblem:
         submodel_us: time that each submodel on a device costs, µs, float64 [devices].
         memory_bytes: memory limits, -1 for none, int64 [devices].
         rule: HETERO's splitting rule, see `split_rule`.
-        fused_with: node into whose execution a device fuses a node, -1 where it runs by itself; None: nothing is fused.
-            It computes an input of the node, for which nobody else has a use. int32 [nodes, devices].
-        torn_us: what a node costs more on a device, µs, where that one is in another submodel and it runs by itself;
-            None: nothing. float64 [nodes, devices].
+        fused_with: node whose company saves a device time on a node, -1 for none; None: there are none. It is the one
+            into whose execution the node is fused, or one with which it shares a layout. int32 [nodes, devices].
+        torn_us: what a node costs more on a device, µs, where that one is in another submodel; None: nothing. Minimum
+            cuts and refinement's moves see only those whose tensor nobody else reads. float64 [nodes, devices].
     """
 
     graph: ComputationGraph
