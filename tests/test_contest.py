@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import openvino as ov
@@ -14,7 +15,7 @@ from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.costs.agreement import TOLERANCE, tolerance
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet, compile_properties, inference_precision, register
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.memory import parse_memory
 from ov_hsdag.place import build_problem
 from ov_hsdag.placement import Placement
@@ -122,10 +123,18 @@ def test_where_nothing_runs_the_prediction_decides(core: ov.Core, monkeypatch: p
         options["faults"] = dict.fromkeys(ways, "tests.worker_faults:killed_at_start")
         return real(model, devices, ways, *more, **options)  # type: ignore[arg-type]
 
+    def uncalibrated(*_: object, **__: object) -> object:
+        raise RunError("no device runs the whole model")
+
     monkeypatch.setattr(contest, "Rivals", broken)
+    # The package's `place` is the function.
+    monkeypatch.setattr(sys.modules["ov_hsdag.place"], "calibrate_model", uncalibrated)
     model = ZOO["squeezenet"].build()
-    with pytest.warns(UserWarning, match="nothing could be measured.*CPU_A: its worker was ended by SIGKILL"):
+    with pytest.warns(UserWarning) as warned:
         placement = ov_hsdag.place(model, PAIR, core=core, measure=True)
+    told = "\n".join(str(warning.message) for warning in warned)
+    assert "calibrating failed: no device runs the whole model" in told
+    assert "nothing could be measured" in told and "CPU_A: its worker was ended by SIGKILL" in told
     assert placement.chosen == "CPU_A"
     assert placement.measured is not None and placement.measured["CPU_A"]["failed"]
     assert "predicted 1.00x best single device" in placement.summary()

@@ -151,6 +151,7 @@ def test_a_worker_is_idle_between_its_turns(core: ov.Core) -> None:
 
 SCRIPT = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 import openvino as ov
 from ov_hsdag import devices
 from ov_hsdag.bench.zoo import ZOO
