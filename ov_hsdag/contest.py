@@ -30,7 +30,7 @@ SECONDS = 60.0
 """That measuring may take, about."""
 
 # Placements that are measured, the best by prediction.
-_MEASURED = 4
+_MEASURED = 6
 
 # Of the final between the best simple candidate and a placement that was faster: enough to tell 3% where turns differ
 # by 5%.

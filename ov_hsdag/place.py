@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # below it the cost model knows nothing.
 MARGIN = 0.005
 
-# How much slower a device may be than predicted: the median error of predictions, about.
-_HEDGE = 0.06
+# How much slower a device may be than predicted: the median error of predictions, about, and a large one.
+_HEDGES = {"slower": 0.06, "much slower": 0.15}
 
 
 def place(
@@ -290,7 +290,7 @@ def _learned(placers: Sequence[HSDAGPlacer], problem: PlacementProblem, *, asked
 
 
 def _hedges(placers: Sequence[Placer], problem: PlacementProblem) -> list[_Candidate]:
-    """For measuring: what placers find if one device, each in turn, is a little slower than predicted.
+    """For measuring: what placers find if one device, each in turn, is slower than predicted.
 
     Throughput is a matter of balance, and predictions are off by some per cent: then a placement that leans a little
     to the right side is better than the one that is predicted best. Latency is a sum, in which such errors are small.
@@ -299,9 +299,10 @@ def _hedges(placers: Sequence[Placer], problem: PlacementProblem) -> list[_Candi
         return []
     found = []
     for number, name in enumerate(problem.devices):
-        slower = np.where(np.arange(len(problem.devices)) == number, 1 + _HEDGE, 1.0)
-        other = replace(problem, node_us=problem.node_us * slower)
-        found += [replace(_run(placer, other), name=f"{placer.name} ({name} slower)") for placer in placers]
+        for slower, share in _HEDGES.items():
+            factor = np.where(np.arange(len(problem.devices)) == number, 1 + share, 1.0)
+            other = replace(problem, node_us=problem.node_us * factor)
+            found += [replace(_run(placer, other), name=f"{placer.name} ({name} {slower})") for placer in placers]
     return found
 
 
