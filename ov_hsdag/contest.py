@@ -57,7 +57,7 @@ class Result:
 
 def require_devices(core: ov.Core, devices: DeviceSet) -> None:
     """Raises UserError where one is not on this machine."""
-    missing = [name for name in devices if hardware.full_name(core, name) is None]
+    missing = hardware.absent(core, devices)
     if missing:
         raise UserError(f"device {missing[0]} is not on this machine, so nothing can be measured there")
 

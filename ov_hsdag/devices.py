@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,11 @@ def is_virtual(name: str) -> bool:
     """Whether a device name can only be that of a CPU plugin registered again ("CPU_A", never "CPU" or "CPU.0")."""
     base = name.partition(".")[0]
     return base != "CPU" and kind_of(name) == "CPU"
+
+
+def absent(core: ov.Core, names: Iterable[str]) -> list[str]:
+    """Those of the devices that are not on this machine."""
+    return [name for name in names if full_name(core, name) is None]
 
 
 def full_name(core: ov.Core, name: str) -> str | None:

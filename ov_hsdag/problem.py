@@ -171,6 +171,17 @@ class PlacementProblem:
             np.zeros(shape) if self.torn_us is None else self.torn_us,
         )
 
+    def torn_node_us(self, placement: NDArray[np.integer[Any]], submodel: NDArray[np.int32]) -> NDArray[np.float64]:
+        """What each node costs more for a torn fusion, µs, float64 [nodes].
+
+        Args:
+            placement: device numbers, [groups].
+            submodel: of each node, as `split` tells for it, [nodes].
+        """
+        nodes = np.arange(self.graph.nodes)
+        fused_with, torn_us = (array[nodes, placement[self.groups]] for array in self.fusions)
+        return np.where((fused_with >= 0) & (submodel[fused_with] != submodel), torn_us, 0.0)
+
     @cached_property
     def tensor_torn_us(self) -> NDArray[np.float64]:
         """What a device pays, µs, that receives a tensor whose producer it fuses with, float64 [tensors, devices]."""

@@ -63,12 +63,12 @@ def bench(
     import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices import full_name
+    from ov_hsdag.devices import absent
 
     costs = Profile.load(profile) if profile else None
     core = ov.Core()
     register(core)
-    missing = [name for name in devices.names if full_name(core, name) is None]
+    missing = absent(core, devices.names)
     if missing:
         raise UserError(f"this machine has no {', '.join(missing)}: bench measures, so that all devices must be there")
     with console.result(as_json) as show:

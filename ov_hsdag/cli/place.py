@@ -60,7 +60,7 @@ def place(
     common.check_output(output)
     common.check_model(model)
 
-    from ov_hsdag.devices import DeviceSet, full_name, register
+    from ov_hsdag.devices import DeviceSet, absent, register
     from ov_hsdag.memory import parse_memory
     from ov_hsdag.problem import check_objective
 
@@ -92,7 +92,7 @@ def place(
             contest.require_devices(core, devices)
         elif measure is None:
             # A placement that is given is taken however fast it is.
-            measure = given is None and all(full_name(core, name) is not None for name in devices)
+            measure = given is None and not absent(core, devices)
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)

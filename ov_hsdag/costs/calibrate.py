@@ -48,10 +48,9 @@ class DeviceReport:
 
 def check_devices(core: ov.Core, names: Sequence[str]) -> None:
     """Raises UserError where a device is not at hand."""
-    for name in names:
-        if hardware.full_name(core, name) is None:
-            there = ", ".join(core.available_devices) or "none"
-            raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
+    for name in hardware.absent(core, names):
+        there = ", ".join(core.available_devices) or "none"
+        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
 
 
 def calibrate_devices(

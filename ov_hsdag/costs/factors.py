@@ -46,10 +46,7 @@ def terms(problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]]) ->
     for placement in placements:
         device = placement[problem.groups]
         split = problem.split(placement)
-        submodel = split["submodel"]
-        assert problem.fused_with is not None and problem.torn_us is not None  # set when it was made
-        fused, torn_us = problem.fused_with[nodes, device], problem.torn_us[nodes, device]
-        torn = np.where((fused >= 0) & (submodel[fused] != submodel), torn_us, 0.0)
+        torn = problem.torn_node_us(placement, split["submodel"])
         work, calls = problem.node_us[nodes, device].sum(), problem.submodel_us[split["submodel_device"]].sum()
         rest = float(problem.evaluate(placement).latency_us[0]) - work - calls - torn.sum()
         rows.append([work, calls, max(rest, 0.0), torn[ends].sum(), torn[~ends].sum()])

@@ -144,8 +144,7 @@ class Corrector:
             cell = np.ravel_multi_index((device, self._kind, self._part), shape)
             split = problem.split(placement)
             us = problem.node_us[nodes, device]
-            inside, more = (array[nodes, device] for array in problem.fusions)
-            us = us + np.where((inside >= 0) & (split["submodel"][inside] != split["submodel"]), more, 0.0)
+            us = us + problem.torn_node_us(placement, split["submodel"])
             work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
             count = np.bincount(split["submodel_device"], minlength=devices)
             submodel[row] = count * problem.submodel_us

@@ -769,9 +769,8 @@ def finetune(
     if core is None:
         core = ov.Core()
         hardware.register(core)
-    for name in () if simulated else devices:
-        if hardware.full_name(core, name) is None:
-            raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
+    for name in () if simulated else hardware.absent(core, devices):
+        raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
     problem = build_problem(model, devices, objective=objective, profile=profile, core=core)
     network = None
