@@ -144,7 +144,8 @@ def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, m
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.warns(UserWarning, match="nothing could be measured.*cannot start a process.*/nowhere/python"):
         placement = ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, core=core, measure=True)
-    assert placement.chosen == "CPU_A" and placement.measured is None
+    # By calibrated costs either of two equal devices may be the faster one.
+    assert placement.chosen in ("CPU_A", "CPU_B") and placement.measured is None
 
 
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:
