@@ -77,11 +77,13 @@ STEPS = ("calibrate", "measure", "report")
 REQUESTS = 4
 PERIODS = 3
 SECONDS = 0.5
+# The calibration was designed while looking at the placements of seed 0.
+SEED = 1
 
 Floats = NDArray[np.float64]
 
 
-def draw(problem: PlacementProblem, count: int, seed: int = 0) -> list[tuple[str, NDArray[np.uint8]]]:
+def draw(problem: PlacementProblem, count: int, seed: int = SEED) -> list[tuple[str, NDArray[np.uint8]]]:
     """Placements of the five kinds in turn, each legal and on both devices, none twice."""
     random = np.random.default_rng(seed)
     kinds: tuple[tuple[str, Callable[[], NDArray[np.uint8]]], ...] = (
