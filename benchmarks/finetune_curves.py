@@ -1,7 +1,7 @@
 """How fast fine-tuning finds good placements on real HETERO: from the pretrained policy, from scratch, random search.
 
 Two virtual one-core CPU devices in f32, throughput. Every start measures placements with the same instrument, against
-the best single device in turns (`ov_hsdag.costs.measure`), and the curve is the best ratio after so many measurements.
+the best single device in turns (`ov_hsdag.measuring.measure`); the curve is the best ratio after so many measurements.
 
 Random search draws legal placements in turn from two distributions: contiguous splits (stages of random ends along the
 topological order, on the devices in random order), and a device for each legality group by the throw of a die, repaired
@@ -32,10 +32,10 @@ from rich.table import Table
 
 from ov_hsdag import devices
 from ov_hsdag.bench.zoo import ZooModel, cache_folder, select
-from ov_hsdag.costs.measure import Measurement, Measurer
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.files import write_json
+from ov_hsdag.measuring.measure import Measurement, Measurer
 from ov_hsdag.place import build_problem
 from ov_hsdag.placers.pipeline import topological_groups
 from ov_hsdag.problem import PlacementProblem

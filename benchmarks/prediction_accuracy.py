@@ -46,13 +46,13 @@ from scipy.stats import spearmanr
 
 from ov_hsdag import devices
 from ov_hsdag.bench.zoo import ZOO, ZooModel
-from ov_hsdag.costs.calibrate import calibrate_devices, calibrate_model
-from ov_hsdag.costs.measure import random_inputs
+from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.files import write_json, write_text
+from ov_hsdag.measuring.measure import random_inputs
 from ov_hsdag.place import build_problem
 from ov_hsdag.placement import set_affinities
 from ov_hsdag.placers.mincut import MinCut

@@ -28,11 +28,11 @@ from ov_hsdag import devices as hardware
 from ov_hsdag import legality
 from ov_hsdag.bench.rivals import Rival, measure, rivals
 from ov_hsdag.bench.zoo import ZooModel, select
-from ov_hsdag.costs.choice import Ratio
-from ov_hsdag.costs.process import Candidate
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import UserError
 from ov_hsdag.files import write_json
+from ov_hsdag.measuring.choice import Ratio
+from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.place import build_problem, place
 
 RESULTS = Path(__file__).parent / "results" / "throughput.json"

@@ -13,18 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import devices as hardware
-from ov_hsdag.costs import choice
-from ov_hsdag.costs.measure import COMPILING, HETERO_DEFAULT, Rivals, measurements
-from ov_hsdag.costs.process import Candidate
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.measure import COMPILING, HETERO_DEFAULT, PIPELINE_HINT, Rivals, measurements
+from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.problem import PlacementProblem
 
 if TYPE_CHECKING:
     import openvino as ov
-
-PIPELINE_HINT = "pipeline_hint"
-"""Name of HETERO's own choice under MODEL_DISTRIBUTION_POLICY: PIPELINE_PARALLEL."""
 
 SECONDS = 60.0
 """That measuring may take, about."""
@@ -75,7 +72,7 @@ def hold(
 ) -> Result:
     """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
 
-    A placement wins only in a final against the best of those, see `ov_hsdag.costs.choice.choose`.
+    A placement wins only in a final against the best of those, see `ov_hsdag.measuring.choice.choose`.
 
     Args:
         model: of the problem, normalised; not changed.

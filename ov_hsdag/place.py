@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import contest, legality
-from ov_hsdag.costs.calibrate import calibrate_model
+from ov_hsdag.calibration.calibrate import calibrate_model
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import DeviceSet

@@ -14,20 +14,20 @@ import pytest
 
 from ov_hsdag import devices, legality
 from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.calibration import blocks, borders, calibrate, factors, layers, node_times
+from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.factors import fit_factors
+from ov_hsdag.calibration.fit import Samples, fit_costs, fit_figures
 from ov_hsdag.cli.calibrate import calibrate as command
 from ov_hsdag.cli.place import place as place_command
-from ov_hsdag.costs import blocks, borders, calibrate, factors, layers, node_times
-from ov_hsdag.costs.executions import Counters, Executions
-from ov_hsdag.costs.factors import fit_factors
-from ov_hsdag.costs.fit import Samples, fit_costs, fit_figures
 from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layouts
-from ov_hsdag.costs.measure import random_inputs
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph, NodeKind
+from ov_hsdag.measuring.measure import random_inputs
 from ov_hsdag.place import build_problem, place
 from ov_hsdag.placement import set_affinities
 from tests.conftest import ONE_CORE

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ov_hsdag.costs.choice import GAIN, Ratio, beaten, best, challenge, choose, settled
-from ov_hsdag.costs.measure import race
-from ov_hsdag.costs.process import WorkerError
+from ov_hsdag.measuring.choice import GAIN, Ratio, beaten, best, challenge, choose, settled
+from ov_hsdag.measuring.measure import race
+from ov_hsdag.measuring.process import WorkerError
 
 SIMPLE = {"A", "B", "hetero"}
 RUNS = 200

@@ -12,10 +12,11 @@ import pytest
 import ov_hsdag
 from ov_hsdag import contest
 from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.costs.agreement import TOLERANCE, tolerance
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet, compile_properties, inference_precision, register
 from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
+from ov_hsdag.measuring.measure import PIPELINE_HINT
 from ov_hsdag.memory import parse_memory
 from ov_hsdag.place import build_problem
 from ov_hsdag.placement import Placement
@@ -40,7 +41,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     )
     measured = placement.measured
     assert measured is not None
-    simple = {"CPU_A", "CPU_B", "hetero", contest.PIPELINE_HINT}
+    simple = {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT}
     # Of placers that agree the first is named.
     hedges = [f"hsdag ({name} {slower})" for name in ("CPU_A", "CPU_B") for slower in ("slower", "much slower")]
     placed = set(measured) - simple
@@ -52,7 +53,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
         assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed"}
         assert figures["failed"] is None, (name, figures)
         assert figures["throughput_ips"] > 0 and 0 < figures["ci"][0] <= figures["ci"][1]
-    assert 1.0 in {measured[name]["ratio"] for name in ("CPU_A", "CPU_B", "hetero", contest.PIPELINE_HINT)}
+    assert 1.0 in {measured[name]["ratio"] for name in ("CPU_A", "CPU_B", "hetero", PIPELINE_HINT)}
     assert measured["CPU_A"]["submodels"] == measured["hetero"]["submodels"] == 1
     for name in placed:
         assert measured[name]["submodels"] == placement.baselines[name]["submodels"] > 1

@@ -26,10 +26,10 @@ from ov_hsdag import devices
 from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.cli.finetune import duration
 from ov_hsdag.cli.finetune import finetune as cli_finetune
-from ov_hsdag.costs.measure import Judge, Measurement, Measurer
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.features import policy_input
 from ov_hsdag.files import PREFIX
+from ov_hsdag.measuring.measure import Judge, Measurement, Measurer
 from ov_hsdag.placement import Placement
 from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.problem import PlacementProblem

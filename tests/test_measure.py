@@ -9,11 +9,11 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.costs.agreement import largest_difference
-from ov_hsdag.costs.measure import Measurement, Measurer, random_inputs, take_turns
-from ov_hsdag.costs.worker import Runner
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError
+from ov_hsdag.measuring.agreement import largest_difference
+from ov_hsdag.measuring.measure import Measurement, Measurer, random_inputs, take_turns
+from ov_hsdag.measuring.worker import Runner
 from ov_hsdag.place import build_problem
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.problem import PlacementProblem

@@ -16,10 +16,10 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.costs.measure import Measurer, compare, random_inputs
-from ov_hsdag.costs.process import Candidate, WorkerError, Workshop
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError
+from ov_hsdag.measuring.measure import Measurer, compare, random_inputs
+from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.place import build_problem
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
@@ -155,8 +155,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the backgrou
 import openvino as ov
 from ov_hsdag import devices
 from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.costs.measure import random_inputs
-from ov_hsdag.costs.process import Candidate, Workshop
+from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.measuring.process import Candidate, Workshop
 model = ZOO["squeezenet"].build()
 workshop = Workshop(model, random_inputs(model), "latency")
 workers = [workshop.start(), workshop.start("tests.worker_faults:hangs_compiling")]

@@ -1,4 +1,4 @@
-"""What can happen to a worker: faults for `ov_hsdag.costs.worker`, each a function of a point and what is at hand."""
+"""What can happen to a worker: faults for `ov_hsdag.measuring.worker`, functions of a point and what is at hand."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.agreement import TOLERANCE, largest_difference
+from ov_hsdag.measuring.agreement import TOLERANCE, largest_difference
 
 __all__ = ["TOLERANCE", "infer", "largest_difference"]
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs import choice
-from ov_hsdag.costs.measure import ROUNDS, SECONDS, Measurement, Rivals, measurements
-from ov_hsdag.costs.process import Candidate
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.measure import PIPELINE_HINT, ROUNDS, SECONDS, Measurement, Rivals, measurements
+from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.placers.mincut import MinCut
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 SHARES = (0.5, 0.7, 0.8, 0.9)
 """Of the operations, that splits by hand give the first device."""
-
-PIPELINE_HINT = "hetero-pipeline"
-"""Name of HETERO's own choice when it is told to make a pipeline."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +149,7 @@ def measure(
         objective: "latency" of one request, or "throughput" with several in flight.
         core: has the devices.
         found: of `rivals`.
-        rounds, seconds, shapes, report: as in `ov_hsdag.costs.measure.compare`.
+        rounds, seconds, shapes, report: as in `ov_hsdag.measuring.measure.compare`.
 
     Raises:
         RunError: the model cannot be measured at all, or nothing runs it.

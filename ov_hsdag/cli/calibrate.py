@@ -14,7 +14,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.errors import UserError
 
 if TYPE_CHECKING:
-    from ov_hsdag.costs.node_times import NodeTimes
+    from ov_hsdag.calibration.node_times import NodeTimes
 
 Models = Annotated[
     list[Path] | None,
@@ -40,7 +40,7 @@ def calibrate(
     import openvino as ov
 
     from ov_hsdag import devices as hardware
-    from ov_hsdag.costs.calibrate import calibrate_devices, calibrate_model, check_devices
+    from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model, check_devices
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import path_beside
     from ov_hsdag.devices import DeviceSet

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.costs.measure import random_inputs
 from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.measuring.agreement import largest_difference
+from ov_hsdag.measuring.measure import random_inputs
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -54,7 +55,7 @@ def verify(
             compiled = _compile_placed(core, loaded, device, devices)
             outputs = _outputs(compiled, inputs)
         references = _references(core, loaded, devices, inputs)
-        differences = {name: relative_difference(outputs, reference) for name, reference in references.items()}
+        differences = {name: largest_difference([reference], [outputs]) for name, reference in references.items()}
 
         tolerance = TOLERANCE_F16 if any(name.startswith(F16_ONLY) for name in devices) else TOLERANCE
         largest = max(differences.values())
@@ -70,23 +71,6 @@ def verify(
         show(result, _text(result))
     if not result["equal"]:
         raise typer.Exit(1)
-
-
-def relative_difference(outputs: Sequence[NDArray[Any]], reference: Sequence[NDArray[Any]]) -> float:
-    """Largest difference of any output relative to that output's largest value; inf where shapes or NaNs differ."""
-    largest = 0.0
-    for ours, theirs in zip(outputs, reference, strict=True):
-        if ours.shape != theirs.shape:
-            return float("inf")
-        a, b = ours.astype(np.float64), theirs.astype(np.float64)
-        # Infinities and NaNs are equal to themselves; their difference would not be.
-        odd = ~np.isfinite(a) | ~np.isfinite(b)
-        if not np.array_equal(a[odd], b[odd], equal_nan=True):
-            return float("inf")
-        a, b = a[~odd], b[~odd]
-        if a.size:
-            largest = max(largest, float(np.abs(a - b).max() / max(np.abs(b).max(), np.finfo(np.float32).tiny)))
-    return largest
 
 
 def _compile_placed(core: ov.Core, model: ov.Model, device: str, devices: Sequence[str]) -> ov.CompiledModel:

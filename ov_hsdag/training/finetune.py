@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
 from ov_hsdag import devices as hardware
-from ov_hsdag.costs.measure import HETERO_DEFAULT, Judge, Measurement, Measurer
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.features import PolicyInput, policy_input
 from ov_hsdag.files import save_model_atomically, write_json
+from ov_hsdag.measuring.measure import HETERO_DEFAULT, Judge, Measurement, Measurer
 from ov_hsdag.place import build_problem
 from ov_hsdag.placement import Placement, set_affinities
 from ov_hsdag.placers import checkpoint as policies

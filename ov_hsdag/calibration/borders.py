@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import devices as hardware
-from ov_hsdag.costs.executions import Counters, Executions
-from ov_hsdag.costs.fit import fit_costs
+from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.fit import fit_costs
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.placement import set_affinities
 

@@ -1,8 +1,9 @@
 """What runs inside a worker process: one model compiled in one way, and turns of it on command.
 
-A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else. `ov_hsdag.costs.process`
-starts workers and talks to them: one JSON object for each command and each answer, framed, over the two pipes that were
-the process's standard input and output. Those descriptors are then given away, as OpenVINO's plugins print to them.
+A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else.
+`ov_hsdag.measuring.process` starts workers and talks to them: one JSON object for each command and each answer,
+framed, over the two pipes that were the process's standard input and output. Those descriptors are then given away,
+as OpenVINO's plugins print to them.
 
 Commands, by "do": "compile" (device, properties, affinity: file or null, outputs: file or null), "turn" (seconds),
 "quit". An answer with "error" says that OpenVINO refused; the worker is as good as before. The first answer comes

@@ -19,19 +19,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs import choice
-from ov_hsdag.costs.agreement import TOLERANCE, largest_difference, tolerance
-from ov_hsdag.costs.choice import Ratio
-from ov_hsdag.costs.process import Candidate, Worker, WorkerError, Workshop
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError
 from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.agreement import TOLERANCE, largest_difference, tolerance
+from ov_hsdag.measuring.choice import Ratio
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, Workshop
 
 if TYPE_CHECKING:
     import openvino as ov
 
 HETERO_DEFAULT = "hetero"
 """Name of HETERO's own choice, the reference where no device runs the whole model."""
+
+PIPELINE_HINT = "hetero-pipeline"
+"""Name of HETERO's own choice under MODEL_DISTRIBUTION_POLICY: PIPELINE_PARALLEL."""
 
 ROUNDS, SECONDS = 12, 0.25
 """Of a comparison: rounds at most, and seconds of a turn."""
@@ -165,8 +168,8 @@ def race(
         seconds: of a turn.
         until: no round begins that would end after this time of `time.monotonic`, but the first.
         halving: those that are clearly worse than the best take part no more (successive halving), and it ends when
-            `ov_hsdag.costs.choice.settled`. Without it all run all rounds, for looking often makes luck, unless the
-            best is `ov_hsdag.costs.choice.obvious`.
+            `ov_hsdag.measuring.choice.settled`. Without it all run all rounds, for looking often makes luck, unless the
+            best is `ov_hsdag.measuring.choice.obvious`.
     """
     rates: dict[str, list[float]] = {name: [] for name in runners}
     failed: dict[str, str] = {}
@@ -364,7 +367,7 @@ def compare(
 
     Returns:
         A measurement of each candidate, in their order; `value` and `reference` are medians over the rounds that it ran
-        in, `rates` allow to compare any two (`ov_hsdag.costs.choice.Ratio.of`).
+        in, `rates` allow to compare any two (`ov_hsdag.measuring.choice.Ratio.of`).
 
     Raises:
         RunError: see `Rivals`. What happens to a candidate is told in its measurement.

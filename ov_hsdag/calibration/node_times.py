@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import devices as hardware
-from ov_hsdag.costs.executions import Counters, Executions
+from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.graph import NodeKind
 
@@ -85,17 +85,7 @@ def node_times(
     """
     config = hardware.compile_properties(device)
     plain = core.compile_model(model, device, config)
-    request = plain.create_infer_request()
-    stateful = bool(request.query_state())
-
-    def once() -> float:
-        if stateful:
-            request.reset_state()
-        start = time.perf_counter()
-        request.start_async(list(inputs))
-        request.wait()
-        return time.perf_counter() - start
-
+    once = SingleRequest(plain, inputs).run
     once()
     runs = int(np.clip(_SECONDS / max(once(), 1e-6) / 2, _FEWEST_RUNS, _MOST_RUNS))
     latencies: list[float] = []

@@ -7,7 +7,6 @@ A few random placements of a model tell how much that is, as factors on the simu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from ov_hsdag import devices as hardware
+from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.fusions import layout_ends
-from ov_hsdag.graph import NodeKind
 from ov_hsdag.placement import remove_affinities, set_affinities
+from ov_hsdag.placers.pipeline import topological_groups
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -75,10 +75,7 @@ def fit_factors(parts: Floats, us: Floats) -> Floats:
 def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
     """Placements to measure: contiguous stretches, devices in turn, and dice; feasible, none a single device."""
     random = np.random.default_rng(seed)
-    live = np.flatnonzero(problem.graph.kinds != NodeKind.CONSTANT)
-    first = np.full(problem.group_count, problem.graph.nodes)
-    np.minimum.at(first, problem.groups[live], live)
-    order = np.argsort(first, kind="stable")
+    order = topological_groups(problem)
     everyone = np.arange(problem.group_count)
     drawn: list[NDArray[np.uint8]] = []
     for number, count in enumerate(_STRETCHES):
@@ -139,16 +136,7 @@ def measure_latencies(
 
 def _runner(core: ov.Core, model: ov.Model, device: str, inputs: Sequence[NDArray[Any]]) -> Callable[[], float]:
     """A function that runs the compiled model twice, and returns the seconds of the second run."""
-    request = core.compile_model(model, device, hardware.compile_properties(device)).create_infer_request()
-    arrays, stateful = list(inputs), bool(request.query_state())
-
-    def once() -> float:
-        if stateful:
-            request.reset_state()
-        start = time.perf_counter()
-        request.start_async(arrays)
-        request.wait()
-        return time.perf_counter() - start
+    once = SingleRequest(core.compile_model(model, device, hardware.compile_properties(device)), inputs).run
 
     def run() -> float:
         once()  # brings back into caches what the others displaced

@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 from ov_hsdag import devices as hardware
 from ov_hsdag import legality
-from ov_hsdag.costs.blocks import image_network, token_network
-from ov_hsdag.costs.borders import Borders, measure_borders
-from ov_hsdag.costs.executions import Counters, Executions
-from ov_hsdag.costs.factors import draw, fit_factors, measure_latencies, terms
-from ov_hsdag.costs.fit import Figures, Samples, fit_figures
+from ov_hsdag.calibration.blocks import image_network, token_network
+from ov_hsdag.calibration.borders import Borders, measure_borders
+from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.factors import draw, fit_factors, measure_latencies, terms
+from ov_hsdag.calibration.fit import Figures, Samples, fit_figures
+from ov_hsdag.calibration.layers import PREFIX, layer_model
+from ov_hsdag.calibration.node_times import NodeTimes, node_times, shares
 from ov_hsdag.costs.fusions import fusions, layout_ends, with_layouts
-from ov_hsdag.costs.layers import PREFIX, layer_model
-from ov_hsdag.costs.measure import random_inputs
-from ov_hsdag.costs.node_times import NodeTimes, node_times, shares
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import BorderCosts, DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.measuring.measure import random_inputs
 from ov_hsdag.problem import PlacementProblem
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ the operations that it computes (`originalLayersNames`), and an inserted one (a 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.graph import NodeKind
 
 if TYPE_CHECKING:
@@ -61,20 +61,17 @@ class Counters:
 
     def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]]) -> None:
         """`compiled` has PERF_COUNT on. Runs the warm-up. Raises RuntimeError where inference fails."""
-        self._request = compiled.create_infer_request()
-        self._inputs = list(inputs)
+        self._single = SingleRequest(compiled, inputs)
         self._runs = 0
-        self._stateful = bool(self._request.query_state())
         for _ in range(_WARM_UP):
-            self._infer()
+            self.run()
         self._first = self._read()
         self._before = self._runs
 
     def run(self) -> float:
         """One inference; its seconds."""
-        start = time.perf_counter()
-        self._infer()
-        return time.perf_counter() - start
+        self._runs += 1
+        return self._single.run()
 
     def us(self) -> dict[tuple[int, str], float]:
         """Mean µs of each executed node since the warm-up, by submodel (0 where there is one) and name."""
@@ -87,17 +84,9 @@ class Counters:
             result[key] = max(total / runs, 0.0)
         return result
 
-    def _infer(self) -> None:
-        if self._stateful:
-            self._request.reset_state()
-        # As pipelines run it: each submodel in the threads of its own device, which waking takes time.
-        self._request.start_async(self._inputs)
-        self._request.wait()
-        self._runs += 1
-
     def _read(self) -> dict[tuple[int, str], float]:
         found: dict[tuple[int, str], float] = {}
-        for item in self._request.profiling_info:
+        for item in self._single.request.profiling_info:
             if item.status.name != "EXECUTED":
                 continue
             match = _SUBMODEL.match(item.node_name)

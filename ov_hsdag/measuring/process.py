@@ -1,7 +1,7 @@
 """Worker processes as their parent sees them: started, asked within a time limit, and gone when they are not needed.
 
-A `Workshop` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.costs.worker`). Whatever
-a worker does, its parent gets an answer or a `WorkerError` with the reason in one line.
+A `Workshop` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.measuring.worker`).
+Whatever a worker does, its parent gets an answer or a `WorkerError` with the reason in one line.
 
 Nothing is left behind: workers quit when they are told to, and when the pipe from their parent closes, however their
 parent ended; the folder is removed by the parent, else by a worker, else by the next workshop of the machine.
@@ -33,10 +33,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs import worker
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError
 from ov_hsdag.files import process_runs
+from ov_hsdag.measuring import worker
 from ov_hsdag.placement import Placement
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Worker:
         Args:
             folder: of the workshop.
             objective: of the workshop.
-            fault: for tests: "module:function", called at the worker's points, see `ov_hsdag.costs.worker.Fault`.
+            fault: for tests: "module:function", called at the worker's points, see `ov_hsdag.measuring.worker.Fault`.
         """
         self.alive = True
         self.submodels = 0
@@ -171,7 +171,9 @@ class Worker:
         self._number = next(_numbers)
         self._log = open(folder / f"{self._number}.log", "w+b")  # noqa: SIM115 closed by `end`
         # The parent's own search path: the package may be found there only, and the script that runs is not imported.
-        code = "import sys; sys.path[:] = sys.argv[4:]; from ov_hsdag.costs.worker import main; main(*sys.argv[1:4])"
+        code = (
+            "import sys; sys.path[:] = sys.argv[4:]; from ov_hsdag.measuring.worker import main; main(*sys.argv[1:4])"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder), objective, fault, *sys.path],
             stdin=subprocess.PIPE,

@@ -1,0 +1,1 @@
+"""Device profiles and the costs of models, measured on the machine."""
