@@ -73,7 +73,7 @@ def bench(
         raise UserError(f"this machine has no {', '.join(missing)}: bench measures, so that all devices must be there")
     with console.result(as_json) as show:
         found: list[dict[str, Any]] = []
-        with _bar() as bar:
+        with console.bar() as bar:
             for model in models:
                 results = _run(core, model, devices, objective, costs, learned, rounds, bar)
                 found.append({"model": str(model), "results": [result.to_dict() for result in results]})
@@ -156,14 +156,6 @@ def _write(path: Path, document: dict[str, Any]) -> None:
     writer.writerows(rows)
     with atomic_file(path) as file:
         file.write(text.getvalue())
-
-
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    stderr = Console(stderr=True)
-    return Progress(TextColumn("{task.description}"), BarColumn(), console=stderr, disable=not stderr.is_terminal)
 
 
 def _table(rows: Sequence[dict[str, Any]], objective: str) -> Table:

@@ -12,10 +12,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 debug = False
 """Whether --debug was given: errors come with their traceback, and OpenVINO's own chatter is not held back."""
@@ -78,6 +81,15 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
         return
     with stderr.status(text) as status:
         yield lambda more: status.update(f"{text}: {more}")
+
+
+def bar() -> Progress:
+    """A progress bar on standard error, for use in a `with` block; disabled where that is no terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    stderr = Console(stderr=True)
+    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
 
 class Show(Protocol):

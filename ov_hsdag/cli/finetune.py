@@ -121,7 +121,7 @@ def finetune(
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
-        with _bar() as bar:
+        with console.bar() as bar:
             record, placement = tuning.finetune(
                 loaded,
                 device,
@@ -160,15 +160,6 @@ def _budget(
     if resume:
         return None
     return make(measurements=_DEFAULT_SIMULATED) if simulated else make(seconds=_DEFAULT_SECONDS)
-
-
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    stderr = Console(stderr=True)
-    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
 
 def _reporter(bar: Progress) -> Report:

@@ -83,7 +83,7 @@ def pretrain(
         if not resume and not any(folder.glob("*/*.npz")):
             console.message(f"making the corpus in {folder} (models are converted once)")
             make(folder, report=console.message)
-        with _bar() as bar:
+        with console.bar() as bar:
             seconds = 60 * checkpoint_minutes
             record = run(output, folder, settings, checkpoint_seconds=seconds, end=end, report=_reporter(bar))
         final = record["history"][-1] if record["history"] else {}
@@ -92,15 +92,6 @@ def pretrain(
 
 def _options(given: Mapping[str, Any]) -> str:
     return ", ".join("--ppo-clip" if name == "clip" else f"--{name.replace('_', '-')}" for name in given)
-
-
-def _bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    stderr = Console(stderr=True)
-    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
 
 
 def _reporter(bar: Progress) -> Callable[[int, int, dict[str, float]], None]:
