@@ -43,11 +43,12 @@ DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
 test: lint native-test pytest
 
 # Tests, and the commands that they start here, find the package of the tree before the installed one: it gets the
-# wheel's native core. The .pth file and the console scripts are the wheel's.
+# wheel's native core. The .pth file and the console scripts are the wheel's. Two processes, for two cores: torch would
+# start a thread for each core in both.
 pytest: $(VENV)/.test $(VENV)/.installed
 	rm -f ov_hsdag/_native*.so
 	cp $(VENV)/lib/python*/site-packages/ov_hsdag/_native*.so ov_hsdag/
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check $(PYTHON_FILES)

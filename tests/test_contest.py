@@ -264,8 +264,7 @@ def submodels(compiled: ov.CompiledModel, affinity: dict[str, str]) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize(("objective", "measure"), [("latency", False), ("throughput", False), ("throughput", True)])
 def test_a_model_larger_than_a_device_is_split_so_that_it_fits(core: ov.Core, objective: str, measure: bool) -> None:
     """Checked on what was compiled: the weights of a device's submodels, and the most tensors alive in one of them."""
     model = ZOO["resnet50"].build()
