@@ -1,10 +1,20 @@
 """Random legal placements of real models on real HETERO: does each compile, compute the same, and split as predicted?
 
-Every row is a model of the zoo. Placements are drawn at random from all legal ones that use both devices: a device for
-each legality group by the throw of a die, which cuts a model into many more submodels than a placer would. Each is
-compiled on HETERO with two virtual CPU devices in f32; its outputs are compared with a single device (largest
-difference relative to the output's largest magnitude), its number of submodels with what the native splitting rule
-says. The exit status is 1 unless all are right.
+Every model of the zoo is tried on three pairs of devices (PAIRS):
+
+cpu   two CPU devices in f32
+gpu   OpenVINO's GPU plugin, in the rig of tests/rig (an f32 hint), and the CPU
+npu   two CPU devices, the first of which is said to run only what an NPU-like device would (SUPPORTED)
+
+Placements are drawn at random from all legal ones that use both devices: a device for each legality group by the throw
+of a die, which cuts a model into many more submodels than a placer would. In the rig, where each submodel takes a
+quarter of a second to compile, two of three have random stretches of the model instead. The outputs of each are
+compared with those of the CPU alone (largest difference relative to the output's largest magnitude), its number of
+submodels with what the native splitting rule says.
+
+Each model and pair runs in a process of its own: a plugin that crashes costs one row. Rows are kept as they come, in
+results/legality_table.json, with the table in results/legality_table.md; the next call goes on where one ended. The
+exit status is 1 unless all rows are there and right.
 """
 
 from __future__ import annotations
@@ -12,40 +22,77 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
-from ov_hsdag import devices
+from ov_hsdag import devices, legality
 from ov_hsdag.bench.compare import TOLERANCE, infer, largest_difference
 from ov_hsdag.bench.zoo import ZooModel, select
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import UserError
 from ov_hsdag.files import atomic_file
+from ov_hsdag.graph import NodeKind
 from ov_hsdag.place import build_problem
 from ov_hsdag.placement import Placement
 from ov_hsdag.problem import PlacementProblem
 
-MODELS = (
-    "onnx", "bert-base", "bert-dynamic", "vit-base", "swin-tiny", "t5-encoder-base", "t5-encoder-dynamic",
-    "mobilenet-v2", "convnext-tiny", "lstm", "lstm-dynamic", "lstm-stateful",
-)  # fmt: skip
-F32 = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
-DEVICES = DeviceSet(("CPU_A", "CPU_B"))
+HERE = Path(__file__).resolve().parent
+RIG = HERE.parent / "tests" / "rig" / "run"
+RESULTS = HERE / "results" / "legality_table.json"
+
+# What a small accelerator runs: dense layers, what is fused with them, and moving data about; no control flow, states,
+# sorting or recurrent layers. Constants, Parameters and Results are no operations.
+SUPPORTED = """
+    Convolution GroupConvolution ConvolutionBackpropData MatMul Add Subtract Multiply Divide Maximum Minimum Relu PRelu
+    Clamp Sigmoid Tanh Gelu Swish HSwish HSigmoid SoftPlus Elu Exp Sqrt Power Negative Abs SquaredDifference Softmax
+    MaxPool AvgPool ReduceMean ReduceSum ReduceMax MVN BatchNormInference Concat Split VariadicSplit Reshape Squeeze
+    Unsqueeze Transpose StridedSlice Slice Gather Broadcast Tile Pad Interpolate DepthToSpace SpaceToDepth Convert
+    ShapeOf FakeQuantize Select Equal Greater Less NormalizeL2
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two devices, and how many placements are tried on them."""
+
+    devices: DeviceSet
+    placements: int
+    title: str
+    dice: int | None = None  # of the placements; all by default
+    rig: bool = False
+    lacking: str | None = None  # the device that is said to run SUPPORTED alone
+
+
+ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
+CPUS = DeviceSet(("CPU_A", "CPU_B"))
+REFERENCE = "CPU_B"
+PAIRS = {
+    "cpu": Pair(CPUS, 10, "CPU + CPU"),
+    "gpu": Pair(DeviceSet(("GPU", "CPU")), 3, "GPU + CPU", dice=1, rig=True),
+    "npu": Pair(CPUS, 3, "NPU-like + CPU", lacking="CPU_A"),
+}
 
 
 @dataclass
 class Row:
-    """What became of one model's placements."""
+    """What became of one model's placements on one pair of devices.
+
+    alone: largest difference of the first device alone from the reference; None where it does not run the model alone.
+    """
 
     model: str
+    pair: str
+    release: str = ov.__version__.split("-")[0]
     nodes: int = 0
     groups: int = 0
     placements: int = 0
@@ -53,61 +100,129 @@ class Row:
     equal: int = 0
     exact: int = 0
     submodels: list[int] = field(default_factory=list)
-    largest_difference: float = 0.0
+    difference: float = 0.0
+    alone: float | None = None
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     @property
     def perfect(self) -> bool:
-        return 0 < self.placements == self.compiled == self.equal == self.exact
+        return 0 < self.placements == self.compiled == self.equal == self.exact and not self.failures
 
 
-def check(row: Row, zoo_model: ZooModel, core: ov.Core, count: int, seed: int) -> None:
-    """Draws, compiles, infers and compares `count` placements of one model; fills in `row`."""
+def check(zoo_model: ZooModel, name: str, count: int, seed: int, keep: Callable[[Row], None]) -> None:
+    """Draws, compiles, infers and compares `count` placements of a model; `keep` gets the row after each step."""
+    pair, row = PAIRS[name], Row(zoo_model.name, name)
     start = time.perf_counter()
+    core = new_core()
     model = zoo_model.build()
     inputs = zoo_model.inputs(seed)
-    expected = infer(core.compile_model(model.clone(), DEVICES.names[0]), inputs)
-    problem = build_problem(model, DEVICES, core=core)
+    expected = infer(core.compile_model(model.clone(), REFERENCE), inputs)
+    row.alone = alone(core, model, pair.devices.names[0], inputs, expected)
+    keep(row)
+    problem = build_problem(model, pair.devices, core=core)
+    if pair.lacking:
+        problem = lacking(problem, pair.lacking)
     row.nodes, row.groups = problem.graph.nodes, problem.group_count
-    for number, placement in enumerate(draw(problem, count, seed)):
+    placements = draw(problem, count, seed, pair.dice)
+    if len({placement.tobytes() for placement in placements}) < count:
+        row.notes.append(f"{len({placement.tobytes() for placement in placements})} different placements")
+    if any(placement.min() == placement.max() for placement in placements):
+        row.notes.append("fits on one device only")
+    for placement in placements:
         row.placements += 1
         try:
             _check_placement(row, model, problem, placement, core, inputs, expected)
         except RuntimeError as error:
-            row.failures.append(f"placement {number}: {' '.join(str(error).split())[-300:]}")
-    row.seconds = time.perf_counter() - start
+            row.failures.append(f"placement {row.placements - 1}: {last_words(str(error))}")
+        row.seconds = round(time.perf_counter() - start, 1)
+        keep(row)
 
 
-def draw(problem: PlacementProblem, count: int, seed: int) -> list[NDArray[np.uint8]]:
-    """Random legal placements, each on both devices.
+def new_core() -> ov.Core:
+    core = ov.Core()
+    devices.register(core)
+    for name in ("GPU", "CPU"):
+        if name in core.available_devices:
+            core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32"})
+    return core
 
-    Making a throw of the die legal can end with everything on one device, which would prove nothing: such draws are
-    repeated. Raises RuntimeError when nearly all of them are.
+
+def alone(
+    core: ov.Core,
+    model: ov.Model,
+    device: str,
+    inputs: list[dict[str, NDArray]],
+    expected: list[list[NDArray]],
+) -> float | None:
+    """How far a device alone is from the reference, None where it does not run the model."""
+    try:
+        return largest_difference(expected, infer(core.compile_model(model.clone(), device), inputs))
+    except RuntimeError:
+        return None
+
+
+def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
+    """The same problem on a device that runs SUPPORTED alone.
+
+    Raises UserError where operations that must share a device have none left.
+    """
+    graph = problem.graph
+    supported = problem.supported.copy()
+    runs = (graph.kinds != NodeKind.OP) & (graph.kinds != NodeKind.SINK) | np.isin(graph.types, SUPPORTED.split())
+    supported[:, problem.devices.index(device)] &= runs
+    legality.require_support(graph, problem.groups, supported, problem.devices)
+    return replace(problem, supported=supported)
+
+
+def draw(problem: PlacementProblem, count: int, seed: int, dice: int | None = None) -> list[NDArray[np.uint8]]:
+    """Random legal placements, on both devices where any are; the first `dice` by dice, others in stretches.
+
+    Making a random placement legal can end with everything on one device, which would prove nothing: such draws are
+    repeated.
     """
     random = np.random.default_rng(seed)
     placements: list[NDArray[np.uint8]] = []
-    for _ in range(20):
-        drawn = problem.random(random, count)
-        placements += [placement for placement in drawn if placement.min() != placement.max()]
-        if len(placements) >= count:
-            return placements[:count]
-    raise RuntimeError(f"only {len(placements)} of {20 * count} random placements use both devices")
+    while len(placements) < count:
+        for _ in range(20):
+            if dice is None or len(placements) < dice:
+                drawn = problem.random(random, 1)[0]
+            else:
+                drawn = problem.repair(stretches(problem, random))
+            if drawn.min() != drawn.max():
+                break
+        placements.append(drawn)
+    return placements
+
+
+def stretches(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
+    """The devices in turn along the topological order, with up to eight borders at random; uint8 [groups]."""
+    first_node = np.unique(problem.groups, return_index=True)[1]
+    borders = random.integers(0, problem.group_count, random.integers(1, 9))
+    turn = (np.arange(problem.group_count)[:, None] >= borders).sum(axis=1) + random.integers(2)
+    chosen = np.empty(problem.group_count, np.int64)
+    chosen[first_node.argsort()] = turn % len(problem.devices)
+    everyone = np.arange(problem.group_count)
+    return np.where(problem.group_supported[everyone, chosen], chosen, problem.group_supported.argmax(axis=1)).astype(
+        np.uint8
+    )
 
 
 def _check_placement(
     row: Row,
     model: ov.Model,
     problem: PlacementProblem,
-    placement: np.ndarray,
+    placement: NDArray[np.uint8],
     core: ov.Core,
-    inputs: list[dict[str, np.ndarray]],
-    expected: list[list[np.ndarray]],
+    inputs: list[dict[str, NDArray]],
+    expected: list[list[NDArray]],
 ) -> None:
     predicted = int(problem.evaluate(placement).submodels[0])
     placed = model.clone()
-    Placement(devices=DEVICES.names, affinity=problem.affinity(placement)).apply(placed)
-    compiled = core.compile_model(placed, DEVICES.hetero, devices.compile_properties(DEVICES.hetero))
+    pair = PAIRS[row.pair].devices
+    Placement(devices=pair.names, affinity=problem.affinity(placement)).apply(placed)
+    compiled = core.compile_model(placed, pair.hetero, devices.compile_properties(pair.hetero))
     row.compiled += 1
     submodels = int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
     row.submodels.append(submodels)
@@ -115,72 +230,141 @@ def _check_placement(
     if submodels != predicted:
         row.failures.append(f"placement {row.placements - 1}: {submodels} submodels, predicted {predicted}")
     difference = largest_difference(expected, infer(compiled, inputs))
-    row.largest_difference = max(row.largest_difference, difference)
+    row.difference = max(row.difference, difference)
     row.equal += difference <= TOLERANCE
     if difference > TOLERANCE:
         row.failures.append(f"placement {row.placements - 1}: outputs differ by {difference:.2g}")
 
 
-def table(rows: list[Row]) -> Table:
-    result = Table(title=f"random legal placements on {DEVICES.hetero}, f32, OpenVINO {ov.__version__.split('-')[0]}")
-    result.add_column("model")
-    for title in (
-        "nodes",
-        "groups",
-        "placements",
-        "compiled",
-        "equal",
-        "submodels exact",
-        "submodels",
-        "largest diff.",
-        "s",
-    ):
-        result.add_column(title, justify="right")
-    for row in rows:
-        spread = f"{min(row.submodels)} to {max(row.submodels)}" if row.submodels else ""
-        counts = (row.nodes, row.groups, row.placements, row.compiled, row.equal, row.exact)
-        cells = (row.model, *map(str, counts), spread, f"{row.largest_difference:.1e}", f"{row.seconds:.0f}")
-        result.add_row(*cells, style="" if row.perfect else "red")
-    return result
+def last_words(text: str) -> str:
+    return " ".join(text.split())[-300:]
+
+
+def in_a_process(model: str, pair: str, count: int, seed: int, seconds: float) -> Row:
+    """The row of one model and pair, whatever happens to the process that makes it."""
+    command = [sys.executable, __file__, "--row", pair, "--placements", str(count), "--seed", str(seed), model]
+    environment = {**os.environ, devices.VIRTUAL_DEVICES_VARIABLE: ";".join(f"{name}:{ONE_CORE}" for name in CPUS)}
+    environment["OV_HSDAG_DISABLE"] = "1"  # affinities are set here, and by nobody else
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "row.json"
+        command += ["--output", str(output)]
+        try:
+            ended = subprocess.run(
+                [str(RIG), *command] if PAIRS[pair].rig else command,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=seconds,
+            )
+            failure = f"ended with status {ended.returncode}: {last_words(ended.stderr)}" if ended.returncode else ""
+        except subprocess.TimeoutExpired:
+            failure = f"not done after {seconds:.0f} s"
+        row = Row(**json.loads(output.read_text())) if output.exists() else Row(model, pair)
+    if failure:
+        row.failures.append(failure)
+    return row
+
+
+def load(path: Path) -> dict[tuple[str, str], Row]:
+    rows = [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
+    return {(row.model, row.pair): row for row in rows}
+
+
+def store(path: Path, rows: Iterable[Row]) -> None:
+    with atomic_file(path, "w") as file:
+        json.dump([asdict(row) for row in rows], file, indent=1)
+    with atomic_file(path.with_suffix(".md"), "w") as file:
+        file.write(markdown(list(rows)))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    lines = [
+        "# Random legal placements on HETERO",
+        "",
+        f"OpenVINO {', '.join(sorted({row.release for row in rows}))}.",
+        "",
+    ]
+    for name, pair in PAIRS.items():
+        own = [row for row in rows if row.pair == name]
+        if not own:
+            continue
+        lines += [f"## {pair.title}: {pair.devices.hetero}", "", summary(own), ""]
+        lines += ["| model | nodes | groups | placements | compiled | equal | exact | submodels | difference |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        for row in own:
+            spread = f"{min(row.submodels)} to {max(row.submodels)}" if row.submodels else ""
+            counts = (row.nodes, row.groups, row.placements, row.compiled, row.equal, row.exact)
+            lines.append(f"| {row.model} | {' | '.join(map(str, counts))} | {spread} | {row.difference:.0e} |")
+        said = [f"- {row.model}: {text}" for row in own for text in (*row.notes, *row.failures)]
+        lines += ["", *said, ""] if said else [""]
+    return "\n".join(lines)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    parts = ", ".join(f"{sum(getattr(row, key) for row in rows)} {key}" for key in ("compiled", "equal", "exact"))
+    total = sum(row.placements for row in rows)
+    return (
+        f"{len(rows)} models, {total} placements: {parts}; {sum(not row.perfect for row in rows)} models with a fault."
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help="names, families or tags of the zoo")
-    parser.add_argument("--placements", type=int, default=20, help="placements of each model (default 20)")
+    parser.add_argument(
+        "models", nargs="*", default=["quick"], metavar="MODEL", help="names, families or tags of the zoo"
+    )
+    parser.add_argument(
+        "--pairs", nargs="+", choices=PAIRS, default=list(PAIRS), help="pairs of devices (default: all)"
+    )
+    parser.add_argument("--placements", type=int, help="placements of each model and pair")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="write the table as JSON, too")
+    parser.add_argument("--again", action="store_true", help="rows that failed are tried once more")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="start no row after this time")
+    parser.add_argument("--row-seconds", type=float, default=600, help="the most that one row may take (default 600)")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time (default 1)")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--row", choices=PAIRS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-
-    os.environ[devices.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{F32}" for name in DEVICES)
-    core = ov.Core()
-    devices.register(core)
     try:
         models = select(arguments.models)
     except UserError as error:
         parser.error(str(error))
-    rows = []
-    for model in models:
-        row = Row(model.name)
-        rows.append(row)
-        try:
-            check(row, model, core, arguments.placements, arguments.seed)
-        except Exception as error:  # a failure of this model must not hide the other models' rows
-            row.failures.append(f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}")
-        print(f"{row.model}: {'right' if row.perfect else 'WRONG'}", file=sys.stderr, flush=True)
 
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    console.print(table(rows))
-    for row in rows:
-        for failure in row.failures:
-            console.print(f"{row.model}: {failure}", style="red", markup=False)
-    total = sum(row.placements for row in rows)
-    parts = ", ".join(f"{sum(getattr(row, key) for row in rows)} {key}" for key in ("compiled", "equal", "exact"))
-    console.print(f"{len(rows)} models, {total} placements: {parts}")
-    if arguments.output:
-        with atomic_file(arguments.output, "w") as file:
-            json.dump([asdict(row) for row in rows], file, indent=1)
-    return 0 if rows and all(row.perfect for row in rows) else 1
+    if arguments.row:  # this is a process for one row
+        output = arguments.output
+
+        def keep(row: Row) -> None:
+            with atomic_file(output, "w") as file:
+                json.dump(asdict(row), file)
+
+        check(models[0], arguments.row, arguments.placements, arguments.seed, keep)
+        return 0
+
+    rows = load(arguments.output)
+    wanted = [(model.name, pair) for pair in arguments.pairs for model in models]
+    release = Row("", "").release
+    old = {key for key, row in rows.items() if row.release != release or (arguments.again and not row.perfect)}
+    end = time.perf_counter() + arguments.seconds
+
+    def make(key: tuple[str, str]) -> Row | None:
+        if time.perf_counter() > end:
+            return None
+        return in_a_process(
+            *key, arguments.placements or PAIRS[key[1]].placements, arguments.seed, arguments.row_seconds
+        )
+
+    with ThreadPoolExecutor(arguments.jobs) as jobs:
+        for row in jobs.map(make, [key for key in wanted if key not in rows or key in old]):
+            if row:
+                rows[row.model, row.pair] = row
+                verdict = "right" if row.perfect else "WRONG"
+                print(f"{row.pair} {row.model}: {verdict} {row.seconds:.0f} s", *row.failures, flush=True)
+                store(arguments.output, rows.values())
+    found = [rows[key] for key in wanted if key in rows]
+    for name in arguments.pairs:
+        print(f"{PAIRS[name].title}: {summary([row for row in found if row.pair == name])}")
+    return 0 if len(found) == len(wanted) and all(row.perfect for row in found) else 1
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ ZOO_SAMPLE = (
     "resnet50", "squeezenet", "shufflenet", "bert-small", "bert-dynamic", "gpt2-past", "llama-stateful", "t5-small",
     "t5-encoder-small", "t5-encoder-dynamic", "vit-small", "swin-small", "convnext-small", "mobilenet-v2-small",
     "unet-small", "yolos-small", "whisper-encoder-small", "lstm", "lstm-stateful", "gru", "dlrm", "branching",
-    "mixture-of-experts-small", "looped-cell",
+    "mixture-of-experts-small", "looped-cell", "resnet-small-int8", "bert-small-fp16", "llama-small-int4-weights",
+    "llama-beams", "nms-detector", "scan", "splitting", "masked-pooling", "tensor-iterator", "string-classifier",
+    "mobilenet-tflite",
 )  # fmt: skip
 
 

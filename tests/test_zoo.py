@@ -92,6 +92,28 @@ def test_the_zoo_covers_many_families() -> None:
     assert len({model.family for model in select(["quick"])}) >= 60
 
 
+@pytest.mark.parametrize(
+    ("name", "type_name", "element_type"),
+    [
+        ("resnet-small-int8", "FakeQuantize", ov.Type.f32),
+        ("bert-small-fp16", "Constant", ov.Type.f16),
+        ("llama-small-int4-weights", "Constant", ov.Type.i4),
+        ("llama-beams", "ReadValue", ov.Type.f32),
+        ("nms-detector", "NonMaxSuppression", ov.Type.i64),
+        ("scan", "TensorIterator", ov.Type.f32),
+        ("looped-cell", "Loop", ov.Type.f32),
+        ("branching", "If", ov.Type.f32),
+        ("splitting", "VariadicSplit", ov.Type.f32),
+        ("masked-pooling", "Parameter", ov.Type.boolean),
+        ("string-classifier", "Parameter", ov.Type.string),
+        ("mobilenet-tflite", "GroupConvolution", ov.Type.f32),
+    ],
+)
+def test_kinds_of_models_are_what_they_say(name: str, type_name: str, element_type: ov.Type) -> None:
+    nodes = [node for node in ZOO[name].build().get_ops() if node.get_type_name() == type_name]
+    assert element_type in {node.get_output_element_type(0) for node in nodes}
+
+
 def test_select_by_name_family_and_tag() -> None:
     assert [model.name for model in select(["lstm"])] == ["lstm"], "a model's name goes before its family's"
     assert {model.family for model in select(["swin"])} == {"swin"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ov_hsdag.bench.models import onnx_light, other, text, vision
+from ov_hsdag.bench.models import formats, onnx_light, other, text, vision
 from ov_hsdag.bench.models.base import CACHE_VARIABLE, ZooModel, cache_folder
 from ov_hsdag.errors import UserError
 
@@ -25,7 +25,7 @@ def _registry(models: Iterable[ZooModel]) -> dict[str, ZooModel]:
     return registry
 
 
-ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.MODELS, *other.MODELS))
+ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.MODELS, *other.MODELS, *formats.MODELS))
 
 
 def select(wanted: Iterable[str]) -> list[ZooModel]:

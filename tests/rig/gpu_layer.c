@@ -1,0 +1,94 @@
+/* An OpenCL layer that lets OpenVINO's own GPU plugin run on Intel's OpenCL runtime for CPUs.
+ *
+ * The Khronos loader (libOpenCL.so.1) asks the libraries in OPENCL_LAYERS for a table of functions to call instead of
+ * the driver's. This one copies the driver's table and replaces three of its entries:
+ *
+ *  - clGetDeviceIDs, clGetDeviceInfo: the CPU is a GPU, of a vendor other than Intel. The plugin then takes its generic
+ *    path: OpenCL C kernels, no binaries for Intel's GPUs. Intel's subgroup extensions are hidden as well, so that it
+ *    picks reference kernels. Those that use subgroups rely on sizes that the CPU runtime does not keep, and compute
+ * wrong results.
+ *  - clReleaseProgram: does nothing. The plugin asks kernels for their program after it released it, which OpenCL
+ * allows and the CPU runtime does not survive. Programs stay until the process ends.
+ *
+ * The few declarations below stand for Khronos' headers (CL/cl.h, CL/cl_icd.h, CL/cl_layer.h), which are in no package
+ * that installs without root. Their values, and the order of the table, are part of OpenCL's binary interface.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct platform* cl_platform_id;
+typedef struct device* cl_device_id;
+typedef struct program* cl_program;
+
+enum { CL_SUCCESS = 0, CL_INVALID_VALUE = -30 };
+enum { CL_DEVICE_TYPE = 0x1000, CL_DEVICE_VENDOR_ID = 0x1001, CL_DEVICE_EXTENSIONS = 0x1030 };
+enum { CL_LAYER_API_VERSION = 0x4240, CL_LAYER_NAME = 0x4241, CL_LAYER_API_VERSION_100 = 100 };
+static const uint64_t CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
+
+/* Places in the table. */
+enum { GET_DEVICE_IDS = 2, GET_DEVICE_INFO = 3, RELEASE_PROGRAM = 29, TABLE_SIZE = 512 };
+
+static const uint32_t OTHER_VENDOR = 0x1002;
+
+static const void* table[TABLE_SIZE];
+static int32_t (*next_get_device_ids)(cl_platform_id, uint64_t, uint32_t, cl_device_id*, uint32_t*);
+static int32_t (*next_get_device_info)(cl_device_id, uint32_t, size_t, void*, size_t*);
+
+static int32_t get_device_ids(cl_platform_id platform, uint64_t type, uint32_t entries, cl_device_id* devices,
+                              uint32_t* count) {
+    return next_get_device_ids(platform, type == CL_DEVICE_TYPE_GPU ? CL_DEVICE_TYPE_ALL : type, entries, devices,
+                               count);
+}
+
+/* Makes names of extensions unknown, in place, so that the text keeps its length. */
+static void hide(char* extensions, const char* prefix) {
+    for (char* at = extensions; (at = strstr(at, prefix)); ++at)
+        if (at == extensions || at[-1] == ' ') memset(at, 'x', strcspn(at, " "));
+}
+
+static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size, void* value, size_t* written) {
+    int32_t status = next_get_device_info(device, query, size, value, written);
+    if (status != CL_SUCCESS || !value) return status;
+    if (query == CL_DEVICE_TYPE) memcpy(value, &CL_DEVICE_TYPE_GPU, sizeof CL_DEVICE_TYPE_GPU);
+    if (query == CL_DEVICE_VENDOR_ID) memcpy(value, &OTHER_VENDOR, sizeof OTHER_VENDOR);
+    if (query == CL_DEVICE_EXTENSIONS) {
+        hide(value, "cl_intel_subgroups");
+        hide(value, "cl_intel_required_subgroup_size");
+    }
+    return status;
+}
+
+static int32_t release_program(cl_program program) {
+    (void)program;
+    return CL_SUCCESS;
+}
+
+/* What the loader calls, in this order. */
+int32_t clGetLayerInfo(uint32_t query, size_t size, void* value, size_t* written) {
+    static const char name[] = "a CPU as a GPU, for tests";
+    static const uint32_t version = CL_LAYER_API_VERSION_100;
+    const void* answer = query == CL_LAYER_API_VERSION ? (const void*)&version : name;
+    size_t length = query == CL_LAYER_API_VERSION ? sizeof version : sizeof name;
+    if (query != CL_LAYER_API_VERSION && query != CL_LAYER_NAME) return CL_INVALID_VALUE;
+    if (value && size < length) return CL_INVALID_VALUE;
+    if (value) memcpy(value, answer, length);
+    if (written) *written = length;
+    return CL_SUCCESS;
+}
+
+int32_t clInitLayerWithProperties(uint32_t entries, const void* const* target, uint32_t* layer_entries,
+                                  const void* const** layer, const uint64_t* properties) {
+    (void)properties;
+    if (!target || !layer_entries || !layer || entries <= RELEASE_PROGRAM || entries > TABLE_SIZE)
+        return CL_INVALID_VALUE;
+    memcpy(table, target, entries * sizeof *table);
+    next_get_device_ids = target[GET_DEVICE_IDS];
+    next_get_device_info = target[GET_DEVICE_INFO];
+    table[GET_DEVICE_IDS] = get_device_ids;
+    table[GET_DEVICE_INFO] = get_device_info;
+    table[RELEASE_PROGRAM] = release_program;
+    *layer_entries = entries;
+    *layer = table;
+    return CL_SUCCESS;
+}

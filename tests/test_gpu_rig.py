@@ -1,0 +1,176 @@
+"""HETERO:GPU,CPU with OpenVINO's own GPU plugin, in the rig of tests/rig."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RIG = ROOT / "tests" / "rig"
+BIN = Path(sys.executable).parent  # where ovc and benchmark_app are
+
+Run = Callable[..., str]
+
+pytestmark = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"),
+    reason="the GPU rig needs Intel's OpenCL runtime for CPUs, which PyPI has for Linux on x86-64 alone",
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG") or key.endswith("CACHE")}
+    return {**clean, "PYTHONPATH": str(ROOT), **more}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rig() -> None:
+    """Made by the first test that comes, unless it is there. Where it cannot be made, tests fail."""
+    made = subprocess.run([sys.executable, RIG / "setup"], capture_output=True, text=True, check=False, timeout=600)
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Standard output of a command in the rig, in an empty directory.
+
+    Its Pythons have the hook as they have where the wheel is installed, by the .pth line.
+    """
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "ov_hsdag.pth").symlink_to(ROOT / "ov_hsdag.pth")
+    (hook / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(hook)!r})\n")
+
+    def in_rig(*command: str | Path, **variables: str) -> str:
+        ended = subprocess.run(
+            [RIG / "run", *command],
+            env=environment(
+                PYTHONPATH=f"{hook}{os.pathsep}{ROOT}", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}", **variables
+            ),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    return in_rig
+
+
+def test_there_is_a_gpu_in_the_rig_alone(run: Run) -> None:
+    code = """
+        import os
+        import openvino as ov
+        core = ov.Core()
+        print(core.available_devices, *sorted(key for key in os.environ if key.startswith(("OCL", "OPENCL"))))
+        """
+    code = textwrap.dedent(code)
+    assert run(sys.executable, "-c", code) == "['CPU', 'GPU'] OCL_ICD_VENDORS OPENCL_LAYERS\n"
+    outside = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert outside.stdout.endswith("]\n")
+
+
+def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
+    code = """
+        import openvino as ov
+        from ov_hsdag.bench.compare import infer, largest_difference
+        from ov_hsdag.bench.zoo import select
+        core = ov.Core()
+        for one in select(["squeezenet", "bert-small", "lstm", "unet-small"]):
+            model, inputs = one.build(), one.inputs(0)
+            compiled = [core.compile_model(model, d, {"INFERENCE_PRECISION_HINT": "f32"}) for d in ("CPU", "GPU")]
+            print(one.name, largest_difference(*(infer(each, inputs) for each in compiled)))
+        """
+    differences = dict(line.split() for line in run(sys.executable, "-c", textwrap.dedent(code)).splitlines())
+    assert len(differences) == 4
+    assert all(float(difference) < 1e-3 for difference in differences.values()), differences
+
+
+def test_random_legal_placements_run_on_gpu_and_cpu(tmp_path: Path) -> None:
+    table = [sys.executable, ROOT / "benchmarks" / "legality_table.py", "--pairs", "gpu", "--placements", "2"]
+    models = ("bert-dynamic", "squeezenet", "lstm-stateful", "branching", "looped-cell", "nms-detector")
+    output = tmp_path / "table.json"
+    command = [*table, "--jobs", "2", "--output", output, *models]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = json.loads(output.read_text())
+    assert {row["model"] for row in rows} == set(models)
+    for row in rows:
+        assert row["placements"] == row["compiled"] == row["equal"] == row["exact"] == 2, row
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of four layers as torch exports it, [1, 64] tokens of a vocabulary of 2,000."""
+    path = tmp_path_factory.mktemp("bert") / "bert.onnx"
+    code = f"""
+        import torch, transformers
+        torch.manual_seed(0)
+        sizes = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+        config = transformers.BertConfig(**sizes, vocab_size=2000, attn_implementation="eager")
+        model = transformers.BertModel(config, add_pooling_layer=False).eval()
+        ids = torch.randint(2000, (1, 64))
+        names = ["input_ids", "attention_mask"]
+        torch.onnx.export(model, (ids, torch.ones_like(ids)), {str(path)!r}, input_names=names, dynamo=False)
+        """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment(), capture_output=True, check=True)
+    return path
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import openvino as ov
+
+compiled = ov.Core().compile_model("bert.xml", sys.argv[1])
+tokens = np.random.default_rng(0).integers(0, 2000, (1, 64))
+np.save(sys.argv[2], compiled([tokens, np.ones_like(tokens)])[0])
+print(compiled.get_property("EXECUTION_DEVICES"))
+"""
+
+
+def test_an_unchanged_script_and_benchmark_app_follow_ovcs_placement(run: Run, bert: Path, tmp_path: Path) -> None:
+    told = run("ovc", bert, "--placement", "HETERO:GPU,CPU", "--placement_objective", "throughput")
+    submodels = re.search(r"placement HETERO:GPU,CPU \(throughput\): \w+, (\d+) submodels", told)
+    assert submodels
+
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert run(sys.executable, "script.py", "HETERO:GPU,CPU", "both.npy") == "['CPU', 'GPU']\n"
+    assert run(sys.executable, "script.py", "CPU", "cpu.npy") == "['CPU']\n"
+    both, cpu = np.load(tmp_path / "both.npy"), np.load(tmp_path / "cpu.npy")
+    # The CPU may infer in bf16.
+    assert np.abs(both - cpu).max() < 0.1 * np.abs(cpu).max()
+
+    told = run("benchmark_app", "-m", "bert.xml", "-d", "HETERO:GPU,CPU", "-niter", "3", "-hint", "none")
+    assert "Execution Devices:['CPU', 'GPU']" in told
+    assert f"HETERO_NUMBER_OF_SUBMODELS: {submodels[1]}\n" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "error"),
+    [
+        ("setup", {"CC": "no-such-compiler"}, "it needs a C compiler; install gcc, or name one in CC\n"),
+        ("setup", {"PIP_NO_INDEX": "1"}, "pip cannot download its packages: ERROR: .*intel-opencl-rt.*\n"),
+        ("run", {}, "in .*/new; make one with .*/setup\n"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named(command: str, variables: dict[str, str], error: str, tmp_path: Path) -> None:
+    variables = {**variables, "OV_HSDAG_RIG": str(tmp_path / "new")}
+    start = [sys.executable, RIG / "setup"] if command == "setup" else [RIG / "run", "true"]
+    ended = subprocess.run(start, env={**environment(), **variables}, capture_output=True, text=True, check=False)
+    assert ended.returncode == (1 if command == "setup" else 2)
+    assert re.fullmatch(f"error: no GPU rig:? {error}", ended.stderr)
+    assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")]

@@ -1,0 +1,83 @@
+"""The legality table on a few models of each kind; benchmarks/legality_table.py makes the whole one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.devices import DeviceSet
+from ov_hsdag.graph import NodeKind
+from ov_hsdag.place import build_problem
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "benchmarks" / "legality_table.py"
+
+MODELS = (
+    "bert-small-fp16", "llama-beams", "llama-small-int4-weights", "nms-detector", "scan", "splitting", "masked-pooling",
+    "tensor-iterator", "string-classifier", "mobilenet-tflite", "branching",
+)  # fmt: skip
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    command = [sys.executable, SCRIPT, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("legality_table", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["legality_table"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["legality_table"]
+
+
+def test_every_kind_of_model_runs_split_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    output = tmp_path / "table.json"
+    options = ("--pairs", "cpu", "npu", "--placements", "3", "--jobs", "2", "--output", output)
+    first = run(*options, *MODELS[:4])
+    assert first.returncode == 0, first.stdout + first.stderr
+    ended = run(*options, *MODELS)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    tried = [line.split()[1] for line in ended.stdout.splitlines() if ": right " in line]
+    assert sorted(tried) == sorted(f"{name}:" for name in MODELS[4:] * 2)
+    rows = json.loads(output.read_text())
+    assert {(row["model"], row["pair"]) for row in rows} == {(name, pair) for name in MODELS for pair in ("cpu", "npu")}
+    for row in rows:
+        assert row["placements"] == row["compiled"] == row["equal"] == row["exact"] == 3, row
+    assert f"{len(MODELS)} models, {3 * len(MODELS)} placements" in output.with_suffix(".md").read_text()
+
+
+def test_a_row_that_fails_is_kept_and_ends_with_status_1(tmp_path: Path) -> None:
+    output = tmp_path / "table.json"
+    ended = run("--pairs", "cpu", "--row-seconds", "0.01", "--output", output, "lstm")
+    assert ended.returncode == 1
+    assert json.loads(output.read_text())[0]["failures"] == ["not done after 0 s"]
+    assert "lstm: not done after 0 s" in output.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("name", ["lstm-stateful", "nms-detector", "mixture-of-experts-small"])
+def test_a_device_that_lacks_operations_gets_none_of_them(table: ModuleType, two_cpu_core: ov.Core, name: str) -> None:
+    problem = build_problem(ZOO[name].build(), DeviceSet(("CPU_A", "CPU_B")), core=two_cpu_core)
+    lacking = table.lacking(problem, "CPU_A")
+    types = np.array(problem.graph.types)
+    inside = (problem.graph.kinds == NodeKind.OP) | (problem.graph.kinds == NodeKind.SINK)
+    missing = inside & ~np.isin(types, table.SUPPORTED.split())
+    assert missing.any()
+    for placement in table.draw(lacking, 3, seed=0):
+        assert placement.min() != placement.max()
+        assert (placement[lacking.groups][missing] == 1).all()
