@@ -1,9 +1,14 @@
-"""Builds the native core and puts ov_hsdag.pth at the top of site-packages; everything else is in pyproject.toml."""
+"""Builds the native code and puts ov_hsdag.pth at the top of site-packages; everything else is in pyproject.toml.
+
+Native code is the core (ov_hsdag._native) and, where the environment has OpenVINO already, the extension library.
+"""
 
 import os
+import runpy
 from pathlib import Path
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
+from pybind11.setup_helpers import build_ext as pybind11_build_ext
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
@@ -12,6 +17,9 @@ PTH = "ov_hsdag.pth"
 # Warnings fail only our own builds (make test sets the variable): a newer compiler than ours warns of things that we
 # could not see, and must not keep a user from installing this release.
 WARNINGS = ["-Wall", "-Wextra", *(["-Werror"] if os.environ.get("OV_HSDAG_WERROR") == "1" else [])]
+
+# Not imported: importing the package would install its hooks.
+NATIVE_BUILD = runpy.run_path("ov_hsdag/native_build.py")
 
 # Pybind11Extension adds -fvisibility=hidden where the compiler knows it.
 COMPILE_ARGS = ["/O2", "/W4", "/EHsc"] if os.name == "nt" else ["-O3", *WARNINGS]
@@ -24,6 +32,22 @@ class BuildPyWithPth(build_py):
         super().run()
         self._pth_target().parent.mkdir(parents=True, exist_ok=True)
         self.copy_file(PTH, str(self._pth_target()))
+        if not self.editable_mode:
+            self._copy_sources()
+
+    def _copy_sources(self) -> None:
+        """For `ov-hsdag extension --build`: the library belongs to one release of OpenVINO, the user's."""
+        inside = Path(self.build_lib) / "ov_hsdag" / "native_sources"
+        for name in NATIVE_BUILD["CORE_FILES"]:
+            for kind in ("cpp", "hpp"):
+                self._copy(Path("cpp_ext") / f"{name}.{kind}", inside)
+        for path in sorted(Path("transformations").rglob("*")):
+            if path.is_file():
+                self._copy(path, inside)
+
+    def _copy(self, path: Path, folder: Path) -> None:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        self.copy_file(str(path), str(folder / path))
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         return [*super().get_outputs(include_bytecode), str(self._pth_target())]
@@ -39,6 +63,24 @@ class BuildPyWithPth(build_py):
         return Path(self.get_finalized_command("install").install_data).with_name("purelib") / PTH
 
 
+class BuildExtWithLibrary(pybind11_build_ext):
+    """Also compiles the extension library. Without it the package works, and `ov-hsdag extension --build` makes it."""
+
+    def run(self) -> None:
+        super().run()
+        target = Path(self.get_ext_fullpath("ov_hsdag._native")).parent / "lib"
+        openvino = NATIVE_BUILD["installed_openvino"]()
+        if openvino is None:
+            print("ov_hsdag: no extension library for C++ programs: OpenVINO is not installed here yet")
+            return
+        try:
+            NATIVE_BUILD["build"](Path.cwd(), openvino, target, WARNINGS[2:])
+        except NATIVE_BUILD["BuildError"] as error:
+            if WARNINGS[2:]:
+                raise
+            print(f"ov_hsdag: no extension library for C++ programs: {error}")
+
+
 ParallelCompile("OV_HSDAG_BUILD_JOBS", default=0).install()
 
 setup(
@@ -52,5 +94,5 @@ setup(
             extra_compile_args=COMPILE_ARGS,
         )
     ],
-    cmdclass={"build_py": BuildPyWithPth},
+    cmdclass={"build_py": BuildPyWithPth, "build_ext": BuildExtWithLibrary},
 )

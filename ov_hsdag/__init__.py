@@ -14,16 +14,18 @@ TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own con
 if TYPE_CHECKING:
     from typing import Any
 
+    from ov_hsdag.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
     from ov_hsdag.place import place
     from ov_hsdag.placement import Placement
 
 __version__ = "0.1.0"
-__all__ = ["HSDAGPlacement", "Placement", "__version__", "place"]
+__all__ = ["HSDAGPlacement", "Placement", "__version__", "extension_path", "place"]
 
 _HOMES = {
     "HSDAGPlacement": "ov_hsdag.integration.passes",
     "Placement": "ov_hsdag.placement",
+    "extension_path": "ov_hsdag.extension",
     "place": "ov_hsdag.place",
 }
 

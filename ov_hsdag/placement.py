@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag import files
+from ov_hsdag import files, marks
 from ov_hsdag.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Placement:
 
         Every value is a JSON string: rt_info comes back from a file as text. "default" is the device with most nodes,
         "default_nodes" are its nodes (so that nodes that appear later are told apart), "exceptions" are the other
-        devices' nodes: {device: [names]}.
+        devices' nodes: {device: [names]}. The outputs get marks, for readers without Python (:mod:`ov_hsdag.marks`).
         """
         if RT_INFO in model.rt_info:
             del model.rt_info[RT_INFO]
@@ -122,6 +122,7 @@ class Placement:
             # Plain text where it is a name or a number already: a C++ reader needs no JSON for those.
             text = str(value) if isinstance(value, str | int) else json.dumps(value, default=_plain)
             model.set_rt_info(text, [RT_INFO, key])
+        marks.write(model, self.devices, self.affinity)
 
     @classmethod
     def of(cls, model: ov.Model) -> Placement | None:
@@ -172,6 +173,7 @@ class Placement:
         """Remove an embedded placement and every node's affinity from ``model``, in place."""
         if RT_INFO in model.rt_info:
             del model.rt_info[RT_INFO]
+        marks.remove(model)
         remove_affinities(model)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -11,6 +11,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.bench import bench
 from ov_hsdag.cli.calibrate import calibrate
 from ov_hsdag.cli.devices import devices
+from ov_hsdag.cli.extension import extension
 from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.place import place
 from ov_hsdag.cli.pretrain import pretrain
@@ -24,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for _command in (place, verify, devices, calibrate, bench, finetune, pretrain, strip):
+for _command in (place, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
     app.command()(_command)
 
 # Its own class is private to typer, which carries its own copy of click in newer releases.

@@ -1,0 +1,23 @@
+"""`ov-hsdag extension`: the library that lets programs without Python follow a placement."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+
+
+def extension(
+    build: Annotated[bool, typer.Option("--build", help="Compile it for the installed OpenVINO (needs g++).")] = False,
+    debug: common.Debug = False,
+) -> None:
+    """Print the path of the library for Core::add_extension and benchmark_app -extensions."""
+    from ov_hsdag import extension as library
+
+    if build:
+        with console.progress("compiling the extension library"):
+            library.build()
+    print(library.extension_path())

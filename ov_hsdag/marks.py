@@ -1,0 +1,50 @@
+"""A placement where OpenVINO's native reader finds it: in the layers of a model's outputs.
+
+A library that OpenVINO loads (``ov_hsdag.extension_path()``) can look at one layer at a time while an IR is read, not at
+the model's rt_info. So the outputs (Results, Assigns, and Parameters without consumers) carry marks:
+``ov_hsdag:<version>:<id>:<number>/<count>:<placement>``, with the placement in one of them. OpenVINO writes runtime
+information of a node into the layer's ``<data>`` under two names only, whoever saves the model; this is the one that no
+plugin reads. Without the library, it means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+ATTRIBUTE = "alt_width"
+PREFIX = "ov_hsdag:"
+VERSION = 1
+
+
+def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str]) -> None:
+    """Mark the outputs of ``model``, in place of marks that are there."""
+    remove(model)
+    names: dict[str, list[str]] = {device: [] for device in devices}
+    for name, device in affinity.items():
+        names[device].append(name)
+    on = {f"on {number}": names[device] for number, device in enumerate(devices)}
+    text = json.dumps({"devices": list(devices), **on}, separators=(",", ":"))
+    outputs = _outputs(model)
+    # Read by outputs in any order: each says which of how many it is, and of which placement.
+    start = f"{PREFIX}{VERSION}:{zlib.crc32(text.encode()):08x}"
+    for number, node in enumerate(outputs):
+        node.get_rt_info()[ATTRIBUTE] = f"{start}:{number}/{len(outputs)}:{text if number == 0 else ''}"
+
+
+def remove(model: ov.Model) -> None:
+    """Remove the marks of ``model``, in place."""
+    for node in model.get_ops():
+        rt_info = node.get_rt_info()
+        if ATTRIBUTE in rt_info and rt_info[ATTRIBUTE].astype(str).startswith(PREFIX):
+            del rt_info[ATTRIBUTE]
+
+
+def _outputs(model: ov.Model) -> list[ov.Node]:
+    unused = [node for node in model.get_parameters() if not node.output(0).get_target_inputs()]
+    return [*model.get_results(), *(node for node in model.get_sinks() if node.get_type_name() == "Assign"), *unused]

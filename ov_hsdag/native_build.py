@@ -1,0 +1,117 @@
+"""Compile the extension library against an OpenVINO that is installed with pip.
+
+Used by setup.py, which cannot import the packages that ov_hsdag needs, and by ``ov-hsdag extension --build``: standard
+library only. The CMake project in transformations/ builds the same for C++ users.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+LOADER = "libov_hsdag_extension.so"
+"""What programs load. Beside it lies one part for each release of OpenVINO: LOADER + ".2641"."""
+
+CORE_FILES = ("graph", "groups", "hetero")
+"""What the library takes from the native core, cpp_ext."""
+
+
+class BuildError(Exception):
+    """Why there is no library, in one line."""
+
+
+def installed_openvino() -> Path | None:
+    """The openvino package of the environment that is installed into, also from pip's isolated build environment."""
+    for key in ("platlib", "purelib"):
+        package = Path(sysconfig.get_paths()[key]) / "openvino"
+        if (package / "__init__.py").exists():
+            return package
+    return None
+
+
+def release(openvino: Path) -> str:
+    """ "2641" of the OpenVINO 2026.4.1 in a folder, as in libopenvino.so.2641. Raises BuildError where there is none."""
+    return _library(openvino).name.rpartition(".")[2]
+
+
+def sources(root: Path) -> list[Path]:
+    """The files that the library is made of, under a folder with cpp_ext/ and transformations/."""
+    core = [root / "cpp_ext" / f"{name}.{kind}" for name in CORE_FILES for kind in ("cpp", "hpp")]
+    own = [path for folder in ("include", "src") for path in (root / "transformations" / folder).rglob("*.[ch]pp")]
+    return [*core, *sorted(own)]
+
+
+def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ()) -> Path:
+    """Compile the library into the folder ``target``, in half a minute. Returns the loader's path.
+
+    root      folder with cpp_ext/ and transformations/
+    openvino  the installed openvino package
+    options   further options of the compiler
+
+    Raises BuildError where that does not work; the folder is then as it was.
+    """
+    if sys.platform != "linux":
+        raise BuildError("it is built on Linux only")
+    compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or ""]
+    if not shutil.which(compiler[0]):
+        raise BuildError("there is no C++ compiler (install g++, or name one in the variable CXX)")
+    library = _library(openvino)
+    if not (openvino / "include" / "openvino" / "openvino.hpp").exists():
+        raise BuildError(f"the OpenVINO in {openvino} has no C++ headers")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        command = [
+            *(*compiler, "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", *options),
+            f"-D_GLIBCXX_USE_CXX11_ABI={_abi(openvino)}",
+            *(f"-I{root / part}" for part in ("cpp_ext", "transformations/include", "transformations/src")),
+            *("-isystem", str(openvino / "include")),
+        ]
+        units = [path for path in sources(root) if path.suffix == ".cpp"]
+        objects = {path: folder / f"{path.stem}.o" for path in units}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda path: _run([*command, "-c", str(path), "-o", str(objects[path])]), units))
+        loader_object = next(made for path, made in objects.items() if path.stem == "extension_loader")
+        parts = [str(made) for made in objects.values() if made != loader_object]
+        link = [*compiler, "-shared", "-Wl,--no-undefined"]
+        # No path to OpenVINO inside: the program that loads the library has its own.
+        part = folder / f"{LOADER}.{release(openvino)}"
+        _run([*link, *parts, str(library), f"-Wl,-rpath-link,{library.parent}", "-o", str(part)])
+        _run([*link, str(loader_object), "-ldl", "-o", str(folder / LOADER)])
+        target.mkdir(parents=True, exist_ok=True)
+        for made in (part, folder / LOADER):  # the loader last: where it is, all is
+            beside = target / f".{made.name}-{os.getpid()}"
+            shutil.copy(made, beside)
+            beside.replace(target / made.name)
+    return target / LOADER
+
+
+def _library(openvino: Path) -> Path:
+    found = [path for path in (openvino / "libs").glob("libopenvino.so.*") if path.suffix[1:].isdigit()]
+    if not found:
+        raise BuildError(f"there is no OpenVINO library in {openvino / 'libs'} (install openvino with pip)")
+    return found[0]
+
+
+def _abi(openvino: Path) -> str:
+    """Which of libstdc++'s two binary interfaces the release was built with: older wheels have the old one."""
+    for config in (openvino / "cmake").glob("OpenVINOConfig.cmake"):
+        match = re.search(r'OpenVINO_GLIBCXX_USE_CXX11_ABI "?([01])', config.read_text(encoding="utf-8"))
+        if match:
+            return match[1]
+    return "1"
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]
+        raise BuildError(f"the compiler refuses: {lines[0].strip()[:300]}")

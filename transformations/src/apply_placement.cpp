@@ -1,0 +1,36 @@
+#include "ov_hsdag/apply_placement.hpp"
+
+#include "complete.hpp"
+#include "openvino/core/except.hpp"
+#include "stored_placement.hpp"
+
+namespace ov_hsdag {
+
+ApplyPlacement::ApplyPlacement(const std::string& device)
+    : devices_(device == "HETERO" ? std::vector<std::string>{} : device_list(device)) {}
+
+bool ApplyPlacement::run_on_model(const std::shared_ptr<ov::Model>& model) {
+    StoredPlacement placement;
+    try {
+        placement = StoredPlacement::of(*model);
+        if (placement.devices.empty()) return false;
+        if (!devices_.empty()) placement = placement.map_to(devices_);
+    } catch (const std::invalid_argument& error) {
+        OPENVINO_THROW("ov_hsdag: ", error.what());
+    }
+    const DeviceOfNode device = complete(model, placement.known(), static_cast<std::int32_t>(placement.devices.size()));
+    for (const auto& node : model->get_ops()) {
+        node->get_rt_info()[kAffinity] = placement.devices[device.at(node.get())];
+    }
+    return true;
+}
+
+std::vector<std::string> ApplyPlacement::devices_of(const std::shared_ptr<const ov::Model>& model) {
+    try {
+        return StoredPlacement::of(*model).devices;
+    } catch (const std::invalid_argument& error) {
+        OPENVINO_THROW("ov_hsdag: ", error.what());
+    }
+}
+
+}  // namespace ov_hsdag

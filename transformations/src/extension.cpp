@@ -1,0 +1,71 @@
+// The part of the extension library that belongs to one release of OpenVINO: extension_loader.cpp loads it.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "openvino/core/op_extension.hpp"
+#include "openvino/op/assign.hpp"
+#include "openvino/op/parameter.hpp"
+#include "reading.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// The attribute of a layer that has the mark. It is OpenVINO's: of all runtime information of a node, it writes only
+// "PrimitivesPriority" and this one into the file as text, whoever saves the model.
+constexpr const char* kMarkAttribute = "alt_width";
+
+std::shared_ptr<ov::Node> make_result(const ov::OutputVector& inputs, ov::AttributeVisitor&) {
+    return std::make_shared<PlacedResult>(inputs.at(0));
+}
+
+// As the reader makes operations of its own opsets.
+template <typename T>
+std::shared_ptr<ov::Node> make(const ov::OutputVector& inputs, ov::AttributeVisitor& visitor) {
+    const auto node = std::make_shared<T>();
+    node->set_arguments(inputs);
+    if (node->visit_attributes(visitor)) node->constructor_validate_and_infer_types();
+    return node;
+}
+
+// Reads an operation that OpenVINO knows itself; the reader asks extensions first.
+class OutputExtension : public ov::BaseOpExtension {
+public:
+    using Make = std::shared_ptr<ov::Node> (*)(const ov::OutputVector&, ov::AttributeVisitor&);
+
+    OutputExtension(const char* type, int opset, Make make)
+        : opset_("opset" + std::to_string(opset)), type_(type, opset_.c_str()), make_(make) {}
+
+    const ov::DiscreteTypeInfo& get_type_info() const override { return type_; }
+
+    ov::OutputVector create(const ov::OutputVector& inputs, ov::AttributeVisitor& visitor) const override {
+        const auto node = make_(inputs, visitor);
+        std::string mark;
+        visitor.on_attribute(kMarkAttribute, mark);
+        note_output(node, mark);
+        return node->outputs();
+    }
+
+    std::vector<ov::Extension::Ptr> get_attached_extensions() const override { return {}; }
+
+private:
+    std::string opset_;
+    ov::DiscreteTypeInfo type_;
+    Make make_;
+};
+
+}  // namespace
+}  // namespace ov_hsdag
+
+extern "C" __attribute__((visibility("default"))) void ov_hsdag_create_extensions(
+    std::vector<ov::Extension::Ptr>& extensions) {
+    using namespace ov_hsdag;
+    constexpr int kOpsets = 20;  // some tools write the newest opset for all
+    for (int opset = 1; opset <= kOpsets; ++opset) {
+        extensions.push_back(std::make_shared<OutputExtension>("Result", opset, &make_result));
+        extensions.push_back(std::make_shared<OutputExtension>("Parameter", opset, &make<ov::op::v0::Parameter>));
+        if (opset < 3) continue;
+        const auto make_assign = opset < 6 ? &make<ov::op::v3::Assign> : &make<ov::op::v6::Assign>;
+        extensions.push_back(std::make_shared<OutputExtension>("Assign", opset, make_assign));
+    }
+}

@@ -1,0 +1,146 @@
+#include "model_graph.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "openvino/core/graph_util.hpp"
+#include "openvino/op/parameter.hpp"
+#include "openvino/op/util/assign_base.hpp"
+#include "openvino/op/util/read_value_base.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// What an unbounded dimension counts as: ov_hsdag.graph has the same.
+constexpr std::int64_t kUnboundedBatch = 1;
+constexpr std::int64_t kUnboundedDimension = 128;
+
+NodeKind kind_of(const std::string& type) {
+    if (type == "Parameter") return NodeKind::kParameter;
+    if (type == "Constant") return NodeKind::kConstant;
+    if (type == "Result") return NodeKind::kResult;
+    return type == "Assign" ? NodeKind::kSink : NodeKind::kOp;
+}
+
+std::string variable_of(const std::shared_ptr<ov::Node>& node) {
+    if (const auto read = ov::as_type_ptr<ov::op::util::ReadValueBase>(node)) return read->get_variable_id();
+    if (const auto assign = ov::as_type_ptr<ov::op::util::AssignBase>(node)) return assign->get_variable_id();
+    return {};
+}
+
+// HETERO connects submodels with tensors that are empty at first, and cannot hand over strings.
+bool is_movable(const ov::Output<ov::Node>& output) {
+    if (output.get_element_type() == ov::element::string) return false;
+    const ov::PartialShape& shape = output.get_partial_shape();
+    if (shape.is_static()) return true;
+    return shape.rank().is_static() && std::all_of(shape.begin(), shape.end(), [](const ov::Dimension& d) {
+               return d.is_static() || d.get_min_length() <= 0;
+           });
+}
+
+std::int64_t bounded(const ov::Dimension& dimension, std::int64_t otherwise) {
+    if (dimension.is_static()) return dimension.get_length();
+    const std::int64_t upper = dimension.get_max_length();
+    return upper > 0 && upper < INT32_MAX ? upper : std::max(otherwise, dimension.get_min_length());
+}
+
+ov::PartialShape static_shape(const ov::PartialShape& shape) {
+    if (shape.rank().is_dynamic()) return ov::PartialShape{kUnboundedBatch, kUnboundedDimension};
+    std::vector<ov::Dimension> dimensions;
+    for (const ov::Dimension& dimension : shape) {
+        dimensions.emplace_back(bounded(dimension, dimensions.empty() ? kUnboundedBatch : kUnboundedDimension));
+    }
+    return ov::PartialShape(std::move(dimensions));
+}
+
+// The arrays that Graph is made of, for a list of nodes.
+struct Arrays {
+    std::vector<NodeKind> kinds;
+    std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
+};
+
+Arrays arrays_of(const ov::NodeVector& nodes) {
+    Arrays arrays;
+    std::unordered_map<const ov::Node*, std::size_t> number;
+    for (const auto& node : nodes) {
+        number.emplace(node.get(), arrays.kinds.size());
+        arrays.kinds.push_back(kind_of(node->get_type_name()));
+        for (const auto& value : node->input_values()) {
+            const std::size_t source = number.at(value.get_node());
+            arrays.inputs.push_back(arrays.output_ptr[source] + static_cast<std::int32_t>(value.get_index()));
+        }
+        arrays.input_ptr.push_back(static_cast<std::int32_t>(arrays.inputs.size()));
+        // HETERO sees a Result as a place, not as a tensor of its own.
+        const bool result = arrays.kinds.back() == NodeKind::kResult;
+        arrays.output_ptr.push_back(arrays.output_ptr.back() +
+                                    (result ? 0 : static_cast<std::int32_t>(node->get_output_size())));
+    }
+    return arrays;
+}
+
+Graph graph_of(Arrays arrays) {
+    std::vector<std::int64_t> output_bytes(static_cast<std::size_t>(arrays.output_ptr.back()));
+    std::vector<std::int64_t> weight_bytes(arrays.kinds.size());
+    return {std::move(arrays.kinds),      std::move(arrays.input_ptr), std::move(arrays.inputs),
+            std::move(arrays.output_ptr), std::move(output_bytes),     std::move(weight_bytes)};
+}
+
+}  // namespace
+
+ModelGraph::ModelGraph(const ov::NodeVector& given) : nodes(given), graph(graph_of(arrays_of(given))) {
+    for (const auto& node : nodes) {
+        types.emplace_back(node->get_type_name());
+        variables.push_back(variable_of(node));
+        if (graph.kind[types.size() - 1] == NodeKind::kResult) continue;
+        for (const auto& output : node->outputs()) {
+            outputs_.push_back(output);
+            movable.push_back(is_movable(output) ? 1 : 0);
+        }
+    }
+}
+
+bool ModelGraph::is_short(std::int32_t output, std::int64_t most) const {
+    const ov::PartialShape& declared = outputs_[output].get_partial_shape();
+    if (declared.rank().is_dynamic() || declared.rank().get_length() > 1) return false;
+    if (declared.rank().get_length() == 0) return true;
+    if (declared[0].is_static()) return declared[0].get_length() <= most;
+    const ov::PartialShape& shape = sized(output).get_partial_shape();
+    if (shape.rank().is_dynamic()) return kUnboundedDimension <= most;
+    return shape.size() == 0 || bounded(shape[0], kUnboundedDimension) <= most;
+}
+
+const ov::Output<ov::Node>& ModelGraph::sized(std::int32_t output) const {
+    if (!sized_) {
+        sized_ = outputs_;
+        std::unordered_map<const ov::Node*, std::shared_ptr<ov::Node>> copies;
+        ov::OutputVector made;
+        try {
+            for (const auto& node : nodes) {
+                const std::string type = node->get_type_name();
+                if (type == "Result") continue;
+                std::shared_ptr<ov::Node> copy = node;
+                if (type == "Parameter") {
+                    copy = std::make_shared<ov::op::v0::Parameter>(node->get_output_element_type(0),
+                                                                   static_shape(node->get_output_partial_shape(0)));
+                } else if (type != "Assign") {  // a copy of it would change the variable that both share
+                    ov::OutputVector inputs;
+                    for (const auto& value : node->input_values()) {
+                        inputs.push_back(copies.at(value.get_node())->output(value.get_index()));
+                    }
+                    copy = node->clone_with_new_inputs(inputs);
+                }
+                copies.emplace(node.get(), copy);
+                for (const auto& port : copy->outputs()) made.push_back(port);
+                kept_.push_back(std::move(copy));
+            }
+            if (made.size() == outputs_.size()) sized_ = std::move(made);
+        } catch (const std::exception&) {
+            // The inputs' defaults do not fit together: what the model declares has to do.
+        }
+    }
+    return (*sized_)[static_cast<std::size_t>(output)];
+}
+
+ov::NodeVector ordered(const ov::NodeVector& roots) { return ov::topological_sort(roots); }
+
+}  // namespace ov_hsdag

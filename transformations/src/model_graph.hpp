@@ -1,0 +1,40 @@
+// An OpenVINO model as the native core's graph; ov_hsdag/graph.py makes the same in Python.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph.hpp"
+#include "openvino/core/node.hpp"
+
+namespace ov_hsdag {
+
+class ModelGraph {
+public:
+    // nodes: all nodes of a model (or of a part of it that no edge leaves), in topological order.
+    explicit ModelGraph(const ov::NodeVector& nodes);
+
+    ov::NodeVector nodes;
+    std::vector<std::string> types;      // [nodes] "Convolution"
+    std::vector<std::string> variables;  // [nodes] of a ReadValue or Assign, "" for others
+    std::vector<std::uint8_t> movable;   // [outputs] whether HETERO can hand the tensor from submodel to submodel
+    Graph graph;                         // without sizes: they are for costs
+
+    // Whether an output is a scalar or a vector of at most `most` elements; unbounded inputs count as in Python.
+    [[nodiscard]] bool is_short(std::int32_t output, std::int64_t most) const;
+
+private:
+    [[nodiscard]] const ov::Output<ov::Node>& sized(std::int32_t output) const;
+
+    ov::OutputVector outputs_;                             // [outputs]
+    mutable std::optional<ov::OutputVector> sized_;        // [outputs] the same with static inputs, made when needed
+    mutable std::vector<std::shared_ptr<ov::Node>> kept_;  // owners of sized_
+};
+
+// Nodes in the order of ov::Model::get_ordered_ops for a model with these outputs and Parameters.
+ov::NodeVector ordered(const ov::NodeVector& roots);
+
+}  // namespace ov_hsdag

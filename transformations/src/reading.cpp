@@ -1,0 +1,303 @@
+#include "reading.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "model_graph.hpp"
+#include "openvino/runtime/core.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// "ov_hsdag:<version>:<id>:<number>/<count>:<placement>", the last part empty in all marks but one.
+struct Mark {
+    int version = 0;
+    std::string id;
+    std::size_t number = 0;
+    std::size_t count = 0;
+    std::string_view placement;
+};
+
+constexpr std::string_view kPrefix = "ov_hsdag:";
+
+std::string_view take_until(std::string_view& text, char end) {
+    const std::size_t at = text.find(end);
+    if (at == std::string_view::npos) throw std::invalid_argument("its mark is incomplete");
+    const std::string_view part = text.substr(0, at);
+    text.remove_prefix(at + 1);
+    return part;
+}
+
+template <typename T>
+T number_in(std::string_view text) {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) throw std::invalid_argument("its mark has no number");
+    return value;
+}
+
+Mark parse_mark(std::string_view text) {
+    Mark mark;
+    text.remove_prefix(kPrefix.size());
+    mark.version = number_in<int>(take_until(text, ':'));
+    mark.id = take_until(text, ':');
+    mark.number = number_in<std::size_t>(take_until(text, '/'));
+    mark.count = number_in<std::size_t>(take_until(text, ':'));
+    mark.placement = text;
+    if (mark.version > kVersion) {
+        throw std::invalid_argument("it has version " + std::to_string(mark.version) + ", this library reads up to " +
+                                    std::to_string(kVersion));
+    }
+    return mark;
+}
+
+void say_once(const std::string& text) {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    const std::lock_guard lock(mutex);
+    if (said.insert(text).second) say(text);
+}
+
+// Whether the machine has a device; devices that a program registers itself are taken for granted.
+bool is_here(const std::string& device) {
+    static std::mutex mutex;
+    static std::map<std::string, bool> known;
+    const std::string kind = device.substr(0, device.find('.'));
+    if (kind != "GPU" && kind != "NPU") return true;
+    const std::lock_guard lock(mutex);
+    const auto found = known.find(device);
+    if (found != known.end()) return found->second;
+    bool here = true;
+    try {
+        ov::Core().get_property(device, ov::device::full_name);
+    } catch (const std::exception&) {
+        here = false;
+    }
+    known[device] = here;
+    return here;
+}
+
+StoredPlacement placement_here(std::string_view text) {
+    const StoredPlacement placement = StoredPlacement::of_mark(text);
+    std::vector<std::string> here;
+    for (const std::string& device : placement.devices) {
+        if (is_here(device)) here.push_back(device);
+    }
+    return placement.map_to(here);
+}
+
+bool has_affinity(const ov::Node& node) { return node.get_rt_info().count(kAffinity) != 0; }
+
+// All nodes that are connected to these, in topological order.
+ov::NodeVector connected(const ov::NodeVector& start) {
+    std::unordered_set<const ov::Node*> seen;
+    ov::NodeVector stack = start;
+    ov::NodeVector ends;
+    while (!stack.empty()) {
+        const std::shared_ptr<ov::Node> node = stack.back();
+        stack.pop_back();
+        if (!seen.insert(node.get()).second) continue;
+        bool used = false;
+        for (const auto& output : node->outputs()) {
+            for (const auto& input : output.get_target_inputs()) {
+                used = true;
+                stack.push_back(input.get_node()->shared_from_this());
+            }
+        }
+        for (const auto& value : node->input_values()) stack.push_back(value.get_node_shared_ptr());
+        if (!used) ends.push_back(node);
+    }
+    return ordered(ends);
+}
+
+// Gives a device to an output and to all above it that have none: by name, else from producers, else from consumers.
+void assign(const std::shared_ptr<ov::Node>& output, const StoredPlacement& placement) {
+    ov::NodeVector fresh;
+    std::vector<std::pair<std::shared_ptr<ov::Node>, std::size_t>> stack{{output, 0}};
+    std::unordered_set<const ov::Node*> seen{output.get()};
+    while (!stack.empty()) {
+        auto& [node, port] = stack.back();
+        if (port == node->get_input_size()) {
+            fresh.push_back(node);
+            stack.pop_back();
+            continue;
+        }
+        const auto source = node->get_input_node_shared_ptr(port++);
+        if (!has_affinity(*source) && seen.insert(source.get()).second) stack.emplace_back(source, 0);
+    }
+    const auto set = [&](ov::Node& node, const std::string& device) { node.get_rt_info()[kAffinity] = device; };
+    const auto take_from = [&](ov::Node& node, const ov::Node& other) {
+        if (has_affinity(node) || !has_affinity(other)) return;
+        set(node, other.get_rt_info().at(kAffinity).as<std::string>());
+    };
+    for (const auto& node : fresh) {
+        const auto found = placement.numbers.find(node->get_friendly_name());
+        if (found != placement.numbers.end()) set(*node, placement.devices[found->second]);
+    }
+    for (const auto& node : fresh) {
+        for (const auto& value : node->input_values()) take_from(*node, *value.get_node());
+    }
+    for (auto node = fresh.rbegin(); node != fresh.rend(); ++node) {
+        for (const auto& port : (*node)->outputs()) {
+            for (const auto& input : port.get_target_inputs()) take_from(**node, *input.get_node());
+        }
+        if (!has_affinity(**node)) set(**node, placement.devices.front());
+    }
+}
+
+// Makes the affinities of a whole model legal, as Placement.apply in Python does.
+void settle(Reading& reading) {
+    ov::NodeVector outputs;
+    for (const auto& [number, output] : reading.outputs) outputs.push_back(output.lock());
+    for (const auto& output : reading.others) outputs.push_back(output.lock());
+    outputs.erase(std::remove(outputs.begin(), outputs.end(), nullptr), outputs.end());
+    const auto by_name = [&](const ov::Node& node) -> std::int32_t {
+        const auto found = reading.placement.numbers.find(node.get_friendly_name());
+        return found == reading.placement.numbers.end() ? -1 : found->second;
+    };
+    const auto& devices = reading.placement.devices;
+    const ov::NodeVector nodes = connected(outputs);
+    const DeviceOfNode device = complete_as_is(nodes, by_name, static_cast<std::int32_t>(devices.size()));
+    for (const auto& node : nodes) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
+    reading.settled = true;
+}
+
+// Models that this thread reads or has read last.
+std::vector<std::shared_ptr<Reading>>& readings() {
+    constexpr std::size_t kMost = 8;
+    thread_local std::vector<std::shared_ptr<Reading>> recent;
+    const auto is_gone = [](const std::shared_ptr<Reading>& reading) {
+        return std::all_of(reading->outputs.begin(), reading->outputs.end(),
+                           [](const auto& output) { return output.second.expired(); });
+    };
+    recent.erase(std::remove_if(recent.begin(), recent.end(), is_gone), recent.end());
+    if (recent.size() > kMost) recent.erase(recent.begin());
+    return recent;
+}
+
+void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
+    auto& recent = readings();
+    auto found = std::find_if(recent.begin(), recent.end(), [&](const auto& reading) {
+        return reading->id == mark.id && !reading->settled && reading->outputs.count(mark.number) == 0;
+    });
+    if (found == recent.end()) {
+        found = recent.insert(recent.end(), std::make_shared<Reading>());
+        (*found)->id = mark.id;
+        (*found)->count = mark.count;
+    }
+    Reading& reading = **found;
+    reading.outputs[mark.number] = node;
+    if (const auto result = std::dynamic_pointer_cast<PlacedResult>(node)) result->reading = *found;
+    if (!mark.placement.empty()) reading.placement = placement_here(mark.placement);
+    if (reading.placement.devices.empty()) return;
+    if (reading.outputs.size() == reading.count) {
+        settle(reading);
+        return;
+    }
+    for (const auto& [number, output] : reading.outputs) {
+        const auto pending = output.lock();
+        // A Parameter has its name only after this call.
+        const bool unnamed = pending == node && node->get_input_size() == 0;
+        if (pending && !unnamed && !has_affinity(*pending)) assign(pending, reading.placement);
+    }
+}
+
+// An output that the model did not have when it was placed.
+void note_unmarked(const std::shared_ptr<ov::Node>& node) {
+    auto& recent = readings();
+    if (recent.empty() || recent.back()->placement.devices.empty() || node->get_input_size() == 0) return;
+    const ov::NodeVector above = ordered({node});
+    if (std::none_of(above.begin(), above.end(), [](const auto& one) { return has_affinity(*one); })) return;
+    Reading& reading = *recent.back();
+    reading.others.push_back(node);
+    if (const auto result = std::dynamic_pointer_cast<PlacedResult>(node)) result->reading = recent.back();
+    if (reading.settled) {
+        settle(reading);
+    } else {
+        assign(node, reading.placement);
+    }
+}
+
+// A node and its copy.
+using Twins = std::vector<std::pair<const ov::Node*, ov::Node*>>;
+
+// All above a Result and its copy; empty where the one is no copy of the other.
+Twins twins_above(const ov::Node& original, const ov::Node& copy) {
+    Twins twins{{original.get_input_node_ptr(0), copy.get_input_node_ptr(0)}};
+    std::unordered_set<const ov::Node*> seen{twins.front().second};
+    for (std::size_t at = 0; at < twins.size(); ++at) {
+        const auto [one, other] = twins[at];
+        if (one == other || one->get_type_info() != other->get_type_info() ||
+            one->get_input_size() != other->get_input_size()) {
+            return {};
+        }
+        for (std::size_t port = 0; port < one->get_input_size(); ++port) {
+            ov::Node* source = other->get_input_node_ptr(port);
+            if (seen.insert(source).second) twins.emplace_back(one->get_input_node_ptr(port), source);
+        }
+    }
+    return twins;
+}
+
+std::shared_ptr<const Reading> reading_of(const ov::NodeVector& nodes) {
+    for (const auto& node : nodes) {
+        const auto result = std::dynamic_pointer_cast<PlacedResult>(node);
+        if (result && result->reading) return result->reading;
+    }
+    return nullptr;
+}
+
+// Completes the affinities of the copied nodes. The originals are only looked at: other threads may do so, too.
+void complete_copies(const PlacedResult& original, const ov::Node& copy) {
+    const Twins twins = twins_above(original, copy);
+    const bool unsettled = original.reading && !original.reading->settled;
+    const bool missing =
+        std::any_of(twins.begin(), twins.end(), [](const auto& twin) { return !has_affinity(*twin.second); });
+    if (twins.empty() || !(missing || unsettled)) return;
+    const ov::NodeVector nodes = connected({std::const_pointer_cast<ov::Node>(original.shared_from_this())});
+    const auto reading = original.reading ? original.reading : reading_of(nodes);
+    // Where nothing has an affinity any more, somebody removed them.
+    if (!reading || std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); })) {
+        return;
+    }
+    const auto& devices = reading->placement.devices;
+    const DeviceOfNode device =
+        complete_as_is(nodes, reading->placement.known(), static_cast<std::int32_t>(devices.size()));
+    for (const auto& [one, other] : twins) {
+        if (unsettled || !has_affinity(*other)) other->get_rt_info()[kAffinity] = devices[device.at(one)];
+    }
+}
+
+}  // namespace
+
+std::shared_ptr<ov::Node> PlacedResult::clone_with_new_inputs(const ov::OutputVector& inputs) const {
+    check_new_args_count(this, inputs);
+    auto copy = std::make_shared<PlacedResult>(inputs.at(0));
+    copy->reading = reading;
+    try {
+        complete_copies(*this, *copy);
+    } catch (const std::exception& error) {
+        say_once(std::string("nodes that were added to a placed model get no device: ") + error.what());
+    }
+    return copy;
+}
+
+void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark) noexcept {
+    try {
+        if (mark.compare(0, kPrefix.size(), kPrefix) == 0) {
+            note_marked(node, parse_mark(mark));
+        } else {
+            note_unmarked(node);
+        }
+    } catch (const std::exception& error) {
+        say_once(std::string("a model is read without its placement: ") + error.what());
+    }
+}
+
+}  // namespace ov_hsdag

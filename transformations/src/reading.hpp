@@ -1,0 +1,47 @@
+// What the extension library does while OpenVINO reads a model, and when it copies one.
+//
+// The reader hands over one layer after the other and does not say when it is done. The outputs of a placed model
+// (Results, Assigns, and Parameters without consumers) therefore carry marks: which of how many outputs they are, and
+// one of them has the placement. Every output that comes gives its inputs their affinities; the last one settles all.
+//
+// Nodes that are added later (preprocessing) get theirs when the model is copied, which HETERO does before it looks at
+// affinities: a Result of ours sees its copy, with all of the copied nodes above it.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "openvino/core/node.hpp"
+#include "openvino/op/result.hpp"
+#include "stored_placement.hpp"
+
+namespace ov_hsdag {
+
+// One model that is read, or was.
+struct Reading {
+    std::string id;
+    std::size_t count = 0;                                   // outputs that the placed model has
+    std::map<std::size_t, std::weak_ptr<ov::Node>> outputs;  // by number
+    std::vector<std::weak_ptr<ov::Node>> others;             // outputs that the placed model did not have
+    StoredPlacement placement;                               // for the devices that are here; none known: no devices
+    bool settled = false;                                    // all outputs came: affinities are legal
+};
+
+// To OpenVINO it is a Result like any other: it has the same type.
+class PlacedResult : public ov::op::v0::Result {
+public:
+    explicit PlacedResult(const ov::Output<ov::Node>& value) : Result(value) {}
+
+    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
+
+    std::shared_ptr<const Reading> reading;  // none: no placement is known to be for this model
+};
+
+// To be called for each Result, Assign and Parameter that is read, with its mark (empty: none). Throws nothing: what
+// cannot be done is said in one line, and the model stays as it is.
+void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark) noexcept;
+
+}  // namespace ov_hsdag

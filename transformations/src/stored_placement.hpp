@@ -1,0 +1,50 @@
+// A placement as it travels with a model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "complete.hpp"
+#include "openvino/core/model.hpp"
+
+namespace ov_hsdag {
+
+// The newest form of an embedded placement that this code reads; ov_hsdag.placement.VERSION.
+inline constexpr int kVersion = 1;
+
+class StoredPlacement {
+public:
+    std::vector<std::string> devices;                       // in HETERO's order
+    std::unordered_map<std::string, std::uint8_t> numbers;  // friendly name of a node → number of its device
+
+    // From the model's rt_info. None (no devices) where the model carries none. Throws std::invalid_argument where it
+    // cannot be read.
+    static StoredPlacement of(const ov::Model& model);
+    // From the mark of a Result: {"devices": […], "on 0": [names], "on 1": […]}. Throws as above.
+    static StoredPlacement of_mark(std::string_view text);
+
+    // The placement with every device that is not among `available` replaced: by one of the same kind that has no
+    // nodes yet, else by the next in the list. Prints a line for each. Throws std::invalid_argument where none is left.
+    [[nodiscard]] StoredPlacement map_to(const std::vector<std::string>& available) const;
+
+    // For complete(): by the affinity that a node has, else by its name.
+    [[nodiscard]] KnownDevice known() const;
+
+private:
+    [[nodiscard]] std::int32_t number_of(const std::string& device) const;
+};
+
+// "HETERO:GPU,CPU" (or "GPU,CPU") → names.
+std::vector<std::string> device_list(const std::string& text);
+
+// One line on standard error.
+void say(const std::string& text);
+
+inline constexpr const char* kAffinity = "affinity";
+
+}  // namespace ov_hsdag
