@@ -17,7 +17,9 @@ CPP_TESTS := $(wildcard cpp_ext/tests/*.cpp)
 RIG_LAYER := tests/rig/gpu_layer.c
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
 CPP_TESTED := $(filter-out cpp_ext/bindings.cpp cpp_ext/bindings_policy.cpp,$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
-PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth $(CPP_CORE) \
+# What is compiled against OpenVINO.
+CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
+PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth $(CPP_CORE) $(shell find transformations -type f) \
            $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/policies/*')
 PYTHON_FILES := setup.py $(wildcard ov_hsdag tests samples benchmarks)
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -44,23 +46,25 @@ DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
 test: lint native-test pytest
 
 # Tests, and the commands that they start here, find the package of the tree before the installed one: it gets the
-# wheel's native core. The .pth file and the console scripts are the wheel's. Two processes, for two cores: torch would
-# start a thread for each core in both.
+# wheel's native core and extension library. The .pth file and the console scripts are the wheel's. Two processes, for
+# two cores: torch would start a thread for each core in both.
 pytest: $(VENV)/.test $(VENV)/.installed
 	rm -f ov_hsdag/_native*.so
 	cp $(VENV)/lib/python*/site-packages/ov_hsdag/_native*.so ov_hsdag/
+	rm -rf ov_hsdag/lib
+	cp -r $(VENV)/lib/python*/site-packages/ov_hsdag/lib ov_hsdag/
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(CPP_CORE) $(CPP_TESTS) $(RIG_LAYER)
+	$(BIN)/clang-format --dry-run --Werror $(CPP_CORE) $(CPP_TESTS) $(CPP_OPENVINO) $(RIG_LAYER)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(PYTHON_FILES)
 	$(BIN)/ruff format $(PYTHON_FILES)
-	$(BIN)/clang-format -i $(CPP_CORE) $(CPP_TESTS) $(RIG_LAYER)
+	$(BIN)/clang-format -i $(CPP_CORE) $(CPP_TESTS) $(CPP_OPENVINO) $(RIG_LAYER)
 
 # OpenVINO's GPU plugin without a GPU, see CONTRIBUTING.md. The tests make it, too, where it is not there.
 rig: $(VENV)/.created
@@ -94,6 +98,7 @@ test pytest lint format: export OV_HSDAG_WERROR := 1
 
 $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.created
 	$(PIP) torch $(TORCH_OPTIONS)
+	$(PIP) openvino  # before the package: setup.py compiles the extension library against it
 	$(INSTALL) ".[test]"
 	touch $(VENV)/.installed $@
 

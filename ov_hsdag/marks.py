@@ -1,6 +1,6 @@
 """A placement where OpenVINO's native reader finds it: in the layers of a model's outputs.
 
-A library that OpenVINO loads (``ov_hsdag.extension_path()``) can look at one layer at a time while an IR is read, not at
+A library that OpenVINO loads (``ov_hsdag.extension_path()``) sees one layer at a time while an IR is read, and never
 the model's rt_info. So the outputs (Results, Assigns, and Parameters without consumers) carry marks:
 ``ov_hsdag:<version>:<id>:<number>/<count>:<placement>``, with the placement in one of them. OpenVINO writes runtime
 information of a node into the layer's ``<data>`` under two names only, whoever saves the model; this is the one that no

@@ -39,7 +39,7 @@ def installed_openvino() -> Path | None:
 
 
 def release(openvino: Path) -> str:
-    """ "2641" of the OpenVINO 2026.4.1 in a folder, as in libopenvino.so.2641. Raises BuildError where there is none."""
+    """ "2641" of the OpenVINO 2026.4.1 in a folder, as in libopenvino.so.2641. Raises BuildError without one."""
     return _library(openvino).name.rpartition(".")[2]
 
 

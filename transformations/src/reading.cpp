@@ -194,7 +194,10 @@ void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
     Reading& reading = **found;
     reading.outputs[mark.number] = node;
     if (const auto result = std::dynamic_pointer_cast<PlacedResult>(node)) result->reading = *found;
-    if (!mark.placement.empty()) reading.placement = placement_here(mark.placement);
+    if (!mark.placement.empty()) {
+        reading.came = true;
+        reading.placement = placement_here(mark.placement);
+    }
     if (reading.placement.devices.empty()) return;
     if (reading.outputs.size() == reading.count) {
         settle(reading);
@@ -256,6 +259,11 @@ std::shared_ptr<const Reading> reading_of(const ov::NodeVector& nodes) {
 // Completes the affinities of the copied nodes. The originals are only looked at: other threads may do so, too.
 void complete_copies(const PlacedResult& original, const ov::Node& copy) {
     const Twins twins = twins_above(original, copy);
+    if (!twins.empty() && original.reading && !original.reading->came) {
+        say_once(
+            "a model is read without its placement: the output that carried it was removed; place the model again");
+        return;
+    }
     const bool unsettled = original.reading && !original.reading->settled;
     const bool missing =
         std::any_of(twins.begin(), twins.end(), [](const auto& twin) { return !has_affinity(*twin.second); });

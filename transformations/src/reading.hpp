@@ -26,6 +26,7 @@ struct Reading {
     std::size_t count = 0;                                   // outputs that the placed model has
     std::map<std::size_t, std::weak_ptr<ov::Node>> outputs;  // by number
     std::vector<std::weak_ptr<ov::Node>> others;             // outputs that the placed model did not have
+    bool came = false;                                       // the mark with the placement
     StoredPlacement placement;                               // for the devices that are here; none known: no devices
     bool settled = false;                                    // all outputs came: affinities are legal
 };

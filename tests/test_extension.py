@@ -1,0 +1,679 @@
+"""Placements without Python: the pass ApplyPlacement, the extension library, the C++ sample and benchmark_app."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+from openvino.op.util import Variable, VariableInfo
+from openvino.preprocess import PrePostProcessor
+from openvino.utils import get_cmake_path
+
+import ov_hsdag
+from ov_hsdag import extension, legality, marks, native_build
+from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.placement import Placement
+from tests.graphs import random_model
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVICES = ("CPU_A", "CPU_B")
+HETERO = "HETERO:CPU_A,CPU_B"
+LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in DEVICES)
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The library that setup.py built, or else one that is built now."""
+    try:
+        return extension.extension_path()
+    except UserError:
+        return extension.build()
+
+
+@pytest.fixture(autouse=True)
+def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here follows a placement in Python, unless a test says so."""
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+
+
+def new_core(library: Path | None = None) -> ov.Core:
+    core = ov.Core()
+    for name in DEVICES:
+        core.register_plugin("openvino_intel_cpu_plugin", name)
+        core.set_property(name, F32)
+    if library is not None:
+        core.add_extension(library)
+    return core
+
+
+@pytest.fixture
+def core(library: Path) -> ov.Core:
+    """Follows placements by the library."""
+    return new_core(library)
+
+
+@pytest.fixture
+def stock() -> ov.Core:
+    return new_core()
+
+
+# --- models
+
+
+def convnet() -> ov.Model:
+    """Branches of convolutions over an image."""
+    generator = np.random.default_rng(0)
+    image = ops.parameter([1, 3, 32, 32], np.float32, name="image")
+
+    def convolution(value: ov.Node, inputs: int, size: int) -> ov.Node:
+        weights = generator.normal(size=(8, inputs, size, size)).astype(np.float32) / np.sqrt(inputs * size * size)
+        padding = [size // 2] * 2
+        return ops.relu(ops.convolution(value, ops.constant(weights), [1, 1], padding, padding, [1, 1]))
+
+    value = convolution(image, 3, 3)
+    for _ in range(3):
+        value = ops.concat([convolution(value, value.shape[1], 1), convolution(value, value.shape[1], 3)], 1)
+    return ov.Model([ops.result(ops.reduce_mean(value, ops.constant([2, 3]), False))], [image], "convnet")
+
+
+def stateful() -> ov.Model:
+    """A state, a Parameter that nobody uses, two parts that nothing connects, and a constant for two consumers."""
+    x = ops.parameter([1, 4], np.float32, name="x")
+    unused = ops.parameter([2], np.float32, name="unused")
+    apart = ops.parameter([1, 4], np.float32, name="apart")
+    info = VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "state"
+    state = Variable(info)
+    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), state, name="read")
+    total = ops.add(read, x, name="total")
+    shared = ops.constant(np.full((1, 4), 0.5, np.float32), name="shared")
+    y = ops.relu(ops.multiply(ops.tanh(total, name="tanh"), shared, name="scaled"), name="y")
+    z = ops.exp(ops.multiply(ops.sigmoid(apart, name="sigmoid"), shared, name="scaled apart"), name="z")
+    return ov.Model(
+        [ops.result(y, name="out"), ops.result(z, name="out apart")],
+        [ops.assign(total, state)],
+        [x, unused, apart],
+        "stateful",
+    )
+
+
+def dynamic() -> ov.Model:
+    """Shape arithmetic that two branches share, with a body of its own beside it."""
+    x = ops.parameter([-1, 8], np.float32, name="x")
+    rows = ops.gather(ops.shape_of(x, name="shape"), ops.constant([0]), ops.constant(0), name="rows")
+    pattern = ops.concat([rows, ops.constant(np.array([2, 4]))], 0, name="pattern")
+    left = ops.relu(ops.reshape(ops.tanh(x), pattern, False, name="left"))
+    right = ops.exp(ops.reshape(ops.sigmoid(x), pattern, False, name="right"))
+    condition = ops.greater(ops.reduce_sum(x, ops.constant([0, 1])), ops.constant(np.float32(0)), name="positive")
+    then_in = ops.parameter([-1, 2, 4], np.float32, name="then in")
+    else_in = ops.parameter([-1, 2, 4], np.float32, name="else in")
+    then_body = ov.Model([ops.result(ops.relu(then_in))], [then_in], "then")
+    else_body = ov.Model([ops.result(ops.negative(else_in))], [else_in], "else")
+    choice = ops.if_op(condition)
+    choice.set_then_body(then_body)
+    choice.set_else_body(else_body)
+    choice.set_input(ops.add(left, right).output(0), then_in, else_in)
+    out = choice.set_output(then_body.results[0], else_body.results[0])
+    return ov.Model([ops.result(out), ops.result(left)], [x], "dynamic")
+
+
+MODELS: dict[str, Callable[[], ov.Model]] = {
+    "convnet": convnet,
+    "stateful": stateful,
+    "dynamic": dynamic,
+    **{f"random {seed}": lambda seed=seed: random_model(seed) for seed in range(6)},
+}
+SMALL = [name for name in MODELS if name != "convnet"]
+
+
+def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES) -> Placement:
+    """Normalises the model; a device for each legality group by the throw of a die."""
+    legality.normalise(model)
+    graph = ComputationGraph.from_model(model)
+    groups = legality.colocation(graph)
+    dice = np.random.default_rng(seed).integers(0, len(devices), int(groups.max()) + 1)
+    return Placement(tuple(devices), {name: devices[dice[g]] for name, g in zip(graph.names, groups, strict=True)})
+
+
+def halved(model: ov.Model) -> Placement:
+    legality.normalise(model)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    return Placement(DEVICES, {name: DEVICES[index >= len(names) // 2] for index, name in enumerate(names)})
+
+
+def affinities(model: ov.Model) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for node in model.get_ordered_ops():
+        rt_info = node.get_rt_info()
+        found[node.get_friendly_name()] = rt_info["affinity"].astype(str) if "affinity" in rt_info else None
+    return found
+
+
+def submodels(compiled: ov.CompiledModel) -> int:
+    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+
+
+def example(model: ov.Model | ov.CompiledModel) -> list[np.ndarray]:
+    generator = np.random.default_rng(0)
+    result = []
+    for port in model.inputs:
+        shape = [d.get_length() if d.is_static else 3 for d in port.get_partial_shape()]
+        kind = port.get_element_type().to_dtype()
+        result.append((generator.normal(size=shape) if kind == np.float32 else np.arange(np.prod(shape))).astype(kind))
+        result[-1] = result[-1].reshape(shape)
+    return result
+
+
+def check_outputs(placed: ov.CompiledModel, plain: ov.Model, core: ov.Core) -> None:
+    inputs = example(placed)
+    got, want = placed(inputs), core.compile_model(plain, "CPU", F32)(inputs)
+    for a, b in zip(got.values(), want.values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * max(1e-6, float(np.abs(b).max())))
+
+
+@pytest.fixture(scope="module")
+def placed_convnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("convnet") / "model.xml"
+    model = convnet()
+    halved(model).embed(model)
+    ov.save_model(model, path)
+    return path
+
+
+# --- the library
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_reading_applies_what_python_applies(core: ov.Core, stock: ov.Core, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "model.xml"
+    for seed in range(3):
+        model = MODELS[name]()
+        legal_placement(model, seed).embed(model)
+        ov.save_model(model, path)
+        wanted = stock.read_model(path)
+        placement = Placement.of(wanted)
+        assert placement is not None
+        placement.apply(wanted)
+        read = core.read_model(path)
+        assert affinities(read) == affinities(wanted)
+        compiled = core.compile_model(read, HETERO)
+        assert submodels(compiled) == submodels(stock.compile_model(wanted, HETERO))
+        check_outputs(compiled, stock.read_model(path), stock)
+
+
+def test_stock_openvino_reads_the_same_file_as_ever(stock: ov.Core, placed_convnet: Path) -> None:
+    model = stock.read_model(placed_convnet)
+    assert set(affinities(model).values()) == {None}
+    assert submodels(stock.compile_model(model, HETERO)) == 1
+
+
+def preprocessed(model: ov.Model) -> ov.Model:
+    steps = PrePostProcessor(model)
+    steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+    steps.input().model().set_layout(ov.Layout("NCHW"))
+    steps.input().preprocess().convert_element_type(ov.Type.f32).mean([1.0, 2.0, 3.0])
+    steps.output().tensor().set_element_type(ov.Type.f16)
+    return steps.build()
+
+
+def test_preprocessing_and_reshape_after_reading(core: ov.Core, stock: ov.Core, placed_convnet: Path) -> None:
+    model = preprocessed(core.read_model(placed_convnet))
+    assert None in affinities(model).values()  # HETERO would refuse it
+    compiled = core.compile_model(model, HETERO)
+    assert (submodels(compiled), list(compiled.get_property("EXECUTION_DEVICES"))) == (2, list(DEVICES))
+    check_outputs(compiled, model, stock)
+    assert submodels(core.compile_model(model.clone(), HETERO)) == 2
+    assert None in affinities(model).values()  # the caller's model is only looked at
+    python = stock.read_model(placed_convnet)
+    placement = Placement.of(python)
+    assert placement is not None
+    python = preprocessed(python)
+    placement.apply(python)
+    assert by_type(model.clone()) == by_type(python)  # names of new nodes are numbers
+    model.reshape([2, 224, 224, 3])
+    assert submodels(core.compile_model(model, HETERO)) == 2
+
+
+def by_type(model: ov.Model) -> list[tuple[str, str]]:
+    return [(n.get_type_name(), n.get_rt_info()["affinity"].astype(str)) for n in model.get_ordered_ops()]
+
+
+def test_saving_a_model_that_was_read_keeps_its_placement(
+    core: ov.Core, stock: ov.Core, placed_convnet: Path, tmp_path: Path
+) -> None:
+    for number, reader in enumerate((core, stock)):
+        path = tmp_path / f"{number}.xml"
+        ov.save_model(preprocessed(reader.read_model(placed_convnet)), path)
+        assert submodels(core.compile_model(path, HETERO)) == 2
+
+
+def test_cache_keeps_the_placement(core: ov.Core, placed_convnet: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        compiled = core.compile_model(placed_convnet, HETERO, {"CACHE_DIR": str(tmp_path)})
+        assert submodels(compiled) == 2
+
+
+def test_threads_that_compile_one_model(core: ov.Core, placed_convnet: Path) -> None:
+    model = preprocessed(core.read_model(placed_convnet))
+    counts: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: counts.append(submodels(core.compile_model(model, HETERO)))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts == [2] * 4
+
+
+def test_model_outlives_its_core(library: Path, placed_convnet: Path) -> None:
+    core = new_core(library)
+    model = core.read_model(placed_convnet)
+    del core
+    assert affinities(model.clone()) == affinities(model)
+
+
+def test_models_without_a_placement_are_left_alone(
+    core: ov.Core, stock: ov.Core, placed_convnet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    placed = core.read_model(placed_convnet)  # one that has a placement is alive in the same thread
+    for name in SMALL:
+        ov.save_model(MODELS[name](), tmp_path / "model.xml")
+        model = core.read_model(tmp_path / "model.xml")
+        assert set(affinities(model).values()) == {None}
+        assert set(affinities(model.clone()).values()) == {None}
+        compiled = core.compile_model(model, HETERO)
+        assert submodels(compiled) == submodels(stock.compile_model(tmp_path / "model.xml", HETERO))
+    assert None not in affinities(placed).values()
+    assert capfd.readouterr().err == ""
+
+
+def test_several_placements_in_one_process(core: ov.Core, tmp_path: Path) -> None:
+    paths = {seed: tmp_path / f"{seed}.xml" for seed in range(3)}
+    counts = {}
+    for seed, path in paths.items():
+        model = random_model(4, nodes=60)
+        legal_placement(model, seed).embed(model)
+        ov.save_model(model, path)
+        counts[seed] = submodels(core.compile_model(path, HETERO))
+    models = {seed: core.read_model(path) for seed, path in paths.items()}
+    again = {seed: submodels(core.compile_model(model, HETERO)) for seed, model in models.items()}
+    assert again == counts
+    assert len(set(counts.values())) > 1
+
+
+def test_affinities_that_a_program_sets_or_removes_are_its_own(core: ov.Core, placed_convnet: Path) -> None:
+    model = core.read_model(placed_convnet)
+    for node in model.get_ops():
+        node.get_rt_info()["affinity"] = "CPU_B"
+    assert list(core.compile_model(model, HETERO).get_property("EXECUTION_DEVICES")) == ["CPU_B"]
+    for node in model.get_ops():
+        del node.get_rt_info()["affinity"]
+    assert list(core.compile_model(model, HETERO).get_property("EXECUTION_DEVICES")) == ["CPU_A"]
+
+
+# --- a model that changed after it was placed
+
+
+def changed_files(tmp_path: Path) -> dict[str, Path]:
+    """Models that were placed, changed and saved by somebody who knows of no placement."""
+
+    def save(name: str, change: Callable[[ov.Model], object]) -> None:
+        model = stateful()
+        legal_placement(model, 1).embed(model)
+        change(model)
+        ov.save_model(model, tmp_path / f"{name}.xml")
+
+    def by_name(model: ov.Model) -> dict[str, ov.Node]:
+        return {node.get_friendly_name(): node for node in model.get_ops()}
+
+    def rename(model: ov.Model) -> None:
+        for node in model.get_ops():
+            node.set_friendly_name(f"new {node.get_friendly_name()}")
+
+    def add_in_between(model: ov.Model) -> None:
+        y = by_name(model)["y"]
+        y.input(0).replace_source_output(ops.negative(y.input_value(0)).output(0))
+
+    save("output added", lambda model: model.add_outputs(by_name(model)["tanh"].output(0)))
+    save("output removed", lambda model: model.remove_result(model.results[1]))
+    save("first output removed", lambda model: model.remove_result(model.results[0]))
+    save("input removed", lambda model: model.remove_parameter(by_name(model)["unused"]))
+    save("all nodes renamed", rename)
+    save("node added", add_in_between)
+    return {path.stem: path for path in tmp_path.glob("*.xml")}
+
+
+def test_changed_models_run(core: ov.Core, stock: ov.Core, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    files = changed_files(tmp_path)
+    assert len(files) == 6
+    for name, path in files.items():
+        compiled = core.compile_model(core.read_model(path), HETERO)
+        check_outputs(compiled, stock.read_model(path), stock)
+        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ov_hsdag")]
+        gone = "the output that carried it was removed; place the model again"
+        expected = [gone] if name == "first output removed" else []
+        assert [line.removeprefix("ov_hsdag: a model is read without its placement: ") for line in said] == expected
+    # What is left of the placement is followed, except where the layer that had it is gone.
+    for name in ("output added", "output removed", "input removed", "node added"):
+        found = set(affinities(core.read_model(files[name])).values())
+        assert found <= {*DEVICES}, name
+    assert set(affinities(core.read_model(files["first output removed"])).values()) == {None}
+
+
+# --- files that something is wrong with
+
+
+def broken_files(path: Path) -> dict[str, str]:
+    """Texts of an IR whose marks are damaged, and what the one line about them says."""
+    text = path.read_text(encoding="utf-8")
+    first = re.search(r'alt_width="(ov_hsdag:1:\w+:0/1:)(\{.*?\})"', text)
+    assert first is not None
+    start, body = first.groups()
+    return {
+        "no valid JSON": text.replace(body, body[: len(body) // 2]),
+        "mark is incomplete": text.replace(start + body, "ov_hsdag:"),
+        "mark has no number": text.replace(start, "ov_hsdag:1:abc:x/1:"),
+        "it has version 7, this library reads up to 1": text.replace("ov_hsdag:1:", "ov_hsdag:7:"),
+        "it lists no devices": text.replace(body, "{&quot;devices&quot;:[]}"),
+        "": text.replace(start, start.replace("0/1", "0/3")),  # two outputs never come
+    }
+
+
+def test_damaged_marks_cost_the_placement_and_nothing_else(
+    core: ov.Core, placed_convnet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    weights = placed_convnet.with_suffix(".bin")
+    for reason, text in broken_files(placed_convnet).items():
+        path = tmp_path / "model.xml"
+        path.write_text(text, encoding="utf-8")
+        shutil.copy(weights, path.with_suffix(".bin"))
+        compiled = core.compile_model(path, HETERO)
+        said = capfd.readouterr().err.splitlines()
+        if reason:
+            assert submodels(compiled) == 1
+            assert len(said) == 1
+            assert said[0].startswith("ov_hsdag: a model is read without its placement: ")
+            assert reason in said[0]
+        else:
+            assert submodels(compiled) == 2
+            assert said == []
+
+
+def test_device_that_the_machine_lacks(
+    core: ov.Core, stock: ov.Core, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = convnet()
+    names = {"CPU_A": "GPU.9", "CPU_B": "CPU_B"}
+    affinity = {name: names[device] for name, device in halved(model).affinity.items()}
+    Placement(("GPU.9", "CPU_B"), affinity).embed(model)
+    ov.save_model(model, tmp_path / "model.xml")
+    compiled = core.compile_model(tmp_path / "model.xml", "HETERO:GPU.9,CPU_B")
+    assert list(compiled.get_property("EXECUTION_DEVICES")) == ["CPU_B"]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("ov_hsdag")]
+    assert len(lines) == 1
+    said = r"the placement uses GPU\.9, which is not among the devices here \(CPU_B\); its nodes run: \d+ on CPU_B"
+    assert re.fullmatch(f"ov_hsdag: {said}", lines[0])
+    check_outputs(compiled, stock.read_model(tmp_path / "model.xml"), stock)
+
+
+def test_library_of_another_openvino_says_so(library: Path, tmp_path: Path) -> None:
+    lone = Path(shutil.copy(library, tmp_path))
+    with pytest.raises(
+        RuntimeError, match=r"was not built for the OpenVINO of this program .*ov-hsdag extension --build"
+    ):
+        ov.Core().add_extension(lone)
+
+
+# --- marks
+
+
+def test_marks_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
+    model = stateful()
+    placement = legal_placement(model, 0)
+    model.get_results()[0].get_rt_info()[marks.ATTRIBUTE] = "somebody else's"
+    model.get_results()[1].get_rt_info()[marks.ATTRIBUTE] = f"{marks.PREFIX}old"
+    placement.embed(model)
+    placement.embed(model)
+
+    def marked(one: ov.Model) -> list[str]:
+        found = []
+        for node in one.get_ops():
+            rt_info = node.get_rt_info()
+            if marks.ATTRIBUTE in rt_info:
+                found.append(rt_info[marks.ATTRIBUTE].astype(str))
+        return found
+
+    ov.save_model(model, tmp_path / "model.xml")
+    kept = marked(stock.read_model(tmp_path / "model.xml"))
+    assert sorted(kept) == sorted(marked(model))
+    assert sorted(re.fullmatch(r"ov_hsdag:1:\w+:(\d)/4:.*", mark, re.S)[1] for mark in kept) == list("0123")
+    Placement.strip(model)
+    assert marked(model) == []
+
+
+# --- the path of the library, and building it
+
+
+def test_path_is_public_and_printed(library: Path) -> None:
+    assert ov_hsdag.extension_path() == library
+    done = subprocess.run(
+        [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "extension"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, str(library)), done.stderr
+
+
+def test_path_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(extension, "_folders", lambda: (tmp_path,))
+    with pytest.raises(
+        UserError, match=r"no extension library for OpenVINO 20\d\d\.\d\.\d yet: run: ov-hsdag extension"
+    ):
+        extension.extension_path()
+    for name in (native_build.LOADER, f"{native_build.LOADER}.2540"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"is built for OpenVINO 2025\.4\.0, this is 20\d\d\.\d\.\d: run: ov-hsdag ext"):
+        extension.extension_path()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reason"), [("no-such-compiler", "no C\\+\\+ compiler"), ("false", "the compiler refuses")]
+)
+def test_building_that_fails_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: str, reason: str
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(RunError, match=f"the extension library cannot be built: .*{reason}"):
+        extension.build()
+    assert list(tmp_path.rglob("*")) == []
+
+
+# --- C++ programs
+
+
+def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs of samples/cpp and tests/cpp, built against an installation of transformations/."""
+    cmake = shutil.which("cmake") or Path(sys.executable).with_name("cmake")
+    folder = tmp_path_factory.mktemp("cpp")
+    prefix, binaries = folder / "installed", folder / "bin"
+    common = (f"-DOpenVINO_DIR={get_cmake_path()}", "-DCMAKE_BUILD_TYPE=Release")
+    for source, options in (
+        ("transformations", [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DOV_HSDAG_WERROR=ON", "-DOV_HSDAG_EXTENSION=OFF"]),
+        ("samples/cpp", [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={binaries}"]),
+        ("tests/cpp", [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={binaries}"]),
+    ):
+        build = folder / source.replace("/", "-")
+        run(cmake, "-S", ROOT / source, "-B", build, *common, *options)
+        run(cmake, "--build", build, "--parallel", os.cpu_count() or 1)
+        if source == "transformations":
+            run(cmake, "--install", build)
+    return binaries
+
+
+def dice(model: ov.Model, seed: int) -> Placement:
+    """A device for each node, legal or not, and none for a few."""
+    legality.unique_names(model)
+    generator = np.random.default_rng(seed)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    devices = ("CPU_A", "GPU", "NPU")
+    return Placement(devices, {name: devices[generator.integers(0, 3)] for name in names if generator.random() < 0.95})
+
+
+def test_pass_does_what_python_does(programs: Path, stock: ov.Core, tmp_path: Path) -> None:
+    """Placements that are not legal, so that completion has to copy, to settle and to repair."""
+    wanted: dict[str, list[tuple[str, str]]] = {}
+    for name, build in MODELS.items():
+        for seed in range(3):
+            path = tmp_path / f"{name.replace(' ', '_')}-{seed}.xml"
+            model = build()
+            dice(model, seed).embed(model)
+            ov.save_model(model, path)
+            read = stock.read_model(path)
+            placement = Placement.of(read)
+            assert placement is not None
+            placement.apply(read)
+            wanted[str(path)] = [(str(device), node) for node, device in affinities(read).items()]
+    output = run(programs / "apply_placement", "-", *wanted).stdout
+    got = {text.split("\n", 1)[0]: text.splitlines()[1:] for text in output.split("model ")[1:]}
+    assert set(got) == set(wanted)
+    for path, (changed, *lines) in got.items():
+        assert changed == "changed 1"
+        assert [tuple(line.split(" ", 1)) for line in lines] == wanted[path], path
+
+
+def test_pass_replaces_devices_and_refuses_nonsense(programs: Path, stock: ov.Core, tmp_path: Path) -> None:
+    model = convnet()
+    plain = tmp_path / "plain.xml"
+    ov.save_model(model, plain)
+    placement = dice(model, 0)
+    placement.embed(model)
+    placed = tmp_path / "placed.xml"
+    ov.save_model(model, placed)
+    model.set_rt_info("{", ["ov_hsdag", "devices"])
+    broken = tmp_path / "broken.xml"
+    ov.save_model(model, broken)
+    done = run(programs / "apply_placement", "HETERO:CPU_A,GPU.1", plain, placed, broken)
+    texts = done.stdout.split("model ")[1:]
+    assert texts[0].split("\n", 1)[1] == "changed 0\n"
+    read = stock.read_model(placed)
+    with pytest.warns(UserWarning, match="uses NPU") as warned:
+        mapped = Placement.of(read).map_to(("CPU_A", "GPU.1"))  # type: ignore[union-attr]
+    mapped.apply(read)
+    lines = texts[1].splitlines()[2:]
+    assert [tuple(line.split(" ", 1)) for line in lines] == [(d, n) for n, d in affinities(read).items()]
+    assert sorted(done.stderr.splitlines()) == sorted(str(one.message) for one in warned)
+    assert "error" in texts[2]
+    assert "ov_hsdag: the model's embedded placement cannot be read" in texts[2]
+
+
+def printed_submodels(text: str) -> int:
+    found = re.search(r"(?:submodels|HETERO_NUMBER_OF_SUBMODELS): (\d+)", text)
+    assert found is not None, text[-3000:]
+    return int(found[1])
+
+
+# benchmark_app as it is, on a machine with two CPUs.
+BENCHMARK_APP = """
+import sys
+import openvino as ov
+original = ov.Core.__init__
+def with_two_cpus(self, *arguments):
+    original(self, *arguments)
+    for name in ("CPU_A", "CPU_B"):
+        self.register_plugin("openvino_intel_cpu_plugin", name)
+ov.Core.__init__ = with_two_cpus
+from openvino.tools.benchmark.main import main
+sys.exit(main())
+"""
+
+
+def test_sample_and_benchmark_app_run_the_placement_of_python(
+    library: Path, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.xml"
+    model = convnet()
+    legal_placement(model, 7).embed(model)
+    ov.save_model(model, path)
+    stored = path.read_bytes()
+
+    sample = programs / "placed_inference"
+    by_pass = run(sample, path, HETERO).stdout
+    by_library = run(sample, path, HETERO, library).stdout
+    assert by_pass == by_library
+
+    program = tmp_path / "benchmark.py"
+    program.write_text(BENCHMARK_APP)
+    options = ("-m", path, "-d", HETERO, "-hint", "none", "-niter", "1", "-nireq", "1")
+    by_extension = run(sys.executable, program, *options, "-extensions", library).stdout
+    alone = run(sys.executable, program, *options).stdout
+    assert "u8" in by_extension  # its own preprocessing
+
+    monkeypatch.delenv("OV_HSDAG_DISABLE")
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    by_hook = run(
+        sys.executable, "-c", "import ov_hsdag\nfrom openvino.tools.benchmark.main import main\nmain()", *options,
+        PYTHONPATH=str(ROOT),
+    ).stdout  # fmt: skip
+    in_python = submodels(ov.Core().compile_model(path, HETERO))
+
+    counts = {printed_submodels(text) for text in (by_pass, by_library, by_extension, by_hook)}
+    assert counts == {in_python}
+    assert in_python > 2
+    assert printed_submodels(alone) == 1
+    assert "devices: CPU_A CPU_B" in by_pass or "devices: CPU_B CPU_A" in by_pass
+    assert path.read_bytes() == stored
+
+
+# --- what has to be the same in several places
+
+
+def test_rules_are_those_of_python() -> None:
+    text = (ROOT / "transformations/src/legality.cpp").read_text(encoding="utf-8")
+    table = re.search(r"kShapeInputs = \{\n(.*?)\n\};", text, re.S)
+    assert table is not None
+    rows = re.findall(r'\{"(\w+)", \{([\d, ]+)\}\}', table[1])
+    assert {name: tuple(map(int, ports.split(","))) for name, ports in rows} == legality._SHAPE_INPUTS
+    never = re.search(r"kNeverCopied = \{(.*?)\};", text)
+    assert never is not None
+    assert set(re.findall(r'"(\w+)"', never[1])) == legality._NEVER_COPIED
+    assert f"kShapeVector = {legality._SHAPE_VECTOR};" in text
+    graph = (ROOT / "transformations/src/model_graph.cpp").read_text(encoding="utf-8")
+    from ov_hsdag.graph import UNBOUNDED_BATCH, UNBOUNDED_DIMENSION
+
+    assert f"kUnboundedBatch = {UNBOUNDED_BATCH};" in graph
+    assert f"kUnboundedDimension = {UNBOUNDED_DIMENSION};" in graph
+
+
+def test_cmake_project_has_the_version_of_the_package() -> None:
+    text = (ROOT / "transformations/CMakeLists.txt").read_text(encoding="utf-8")
+    assert f"project(ov_hsdag VERSION {ov_hsdag.__version__} " in text
