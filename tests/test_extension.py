@@ -78,9 +78,11 @@ def convnet() -> ov.Model:
     image = ops.parameter([1, 3, 32, 32], np.float32, name="image")
 
     def convolution(value: ov.Node, inputs: int, size: int) -> ov.Node:
-        weights = generator.normal(size=(8, inputs, size, size)).astype(np.float32) / np.sqrt(inputs * size * size)
+        weights = generator.normal(size=(8, inputs, size, size)) / np.sqrt(inputs * size * size)
         padding = [size // 2] * 2
-        return ops.relu(ops.convolution(value, ops.constant(weights), [1, 1], padding, padding, [1, 1]))
+        return ops.relu(
+            ops.convolution(value, ops.constant(weights.astype(np.float32)), [1, 1], padding, padding, [1, 1])
+        )
 
     value = convolution(image, 3, 3)
     for _ in range(3):
@@ -116,7 +118,7 @@ def dynamic() -> ov.Model:
     pattern = ops.concat([rows, ops.constant(np.array([2, 4]))], 0, name="pattern")
     left = ops.relu(ops.reshape(ops.tanh(x), pattern, False, name="left"))
     right = ops.exp(ops.reshape(ops.sigmoid(x), pattern, False, name="right"))
-    condition = ops.greater(ops.reduce_sum(x, ops.constant([0, 1])), ops.constant(np.float32(0)), name="positive")
+    condition = ops.parameter([], bool, name="condition")
     then_in = ops.parameter([-1, 2, 4], np.float32, name="then in")
     else_in = ops.parameter([-1, 2, 4], np.float32, name="else in")
     then_body = ov.Model([ops.result(ops.relu(then_in))], [then_in], "then")
@@ -126,7 +128,7 @@ def dynamic() -> ov.Model:
     choice.set_else_body(else_body)
     choice.set_input(ops.add(left, right).output(0), then_in, else_in)
     out = choice.set_output(then_body.results[0], else_body.results[0])
-    return ov.Model([ops.result(out), ops.result(left)], [x], "dynamic")
+    return ov.Model([ops.result(out), ops.result(left)], [x, condition], "dynamic")
 
 
 MODELS: dict[str, Callable[[], ov.Model]] = {
@@ -330,8 +332,8 @@ def test_affinities_that_a_program_sets_or_removes_are_its_own(core: ov.Core, pl
 def changed_files(tmp_path: Path) -> dict[str, Path]:
     """Models that were placed, changed and saved by somebody who knows of no placement."""
 
-    def save(name: str, change: Callable[[ov.Model], object]) -> None:
-        model = stateful()
+    def save(name: str, change: Callable[[ov.Model], object], model: ov.Model | None = None) -> None:
+        model = stateful() if model is None else model
         legal_placement(model, 1).embed(model)
         change(model)
         ov.save_model(model, tmp_path / f"{name}.xml")
@@ -349,7 +351,10 @@ def changed_files(tmp_path: Path) -> dict[str, Path]:
 
     save("output added", lambda model: model.add_outputs(by_name(model)["tanh"].output(0)))
     save("output removed", lambda model: model.remove_result(model.results[1]))
-    save("first output removed", lambda model: model.remove_result(model.results[0]))
+    # Left to itself, HETERO of 2026.4 cannot compile what would be left of the stateful one.
+    x = ops.parameter([1, 4], np.float32)
+    simple = ov.Model([ops.result(ops.exp(x)), ops.result(ops.tanh(x))], [x], "simple")
+    save("first output removed", lambda model: model.remove_result(model.results[0]), simple)
     save("input removed", lambda model: model.remove_parameter(by_name(model)["unused"]))
     save("all nodes renamed", rename)
     save("node added", add_in_between)

@@ -181,6 +181,25 @@ std::vector<std::shared_ptr<Reading>>& readings() {
     return recent;
 }
 
+// Parameters without a mark that this thread has read last. Most will have consumers; those whose consumers were
+// removed after the model was placed can be reached from no output.
+std::vector<std::weak_ptr<ov::Node>>& loose_parameters() {
+    constexpr std::size_t kMost = 4096;
+    thread_local std::vector<std::weak_ptr<ov::Node>> loose;
+    if (loose.size() > kMost) loose.clear();
+    return loose;
+}
+
+void assign_loose_parameters(const StoredPlacement& placement) {
+    for (const auto& weak : loose_parameters()) {
+        const auto node = weak.lock();
+        if (!node || has_affinity(*node) || !node->get_output_target_inputs(0).empty()) continue;
+        const auto found = placement.numbers.find(node->get_friendly_name());
+        if (found != placement.numbers.end()) node->get_rt_info()[kAffinity] = placement.devices[found->second];
+    }
+    loose_parameters().clear();
+}
+
 void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
     auto& recent = readings();
     auto found = std::find_if(recent.begin(), recent.end(), [&](const auto& reading) {
@@ -199,6 +218,7 @@ void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
         reading.placement = placement_here(mark.placement);
     }
     if (reading.placement.devices.empty()) return;
+    if (node->get_input_size() > 0) assign_loose_parameters(reading.placement);
     if (reading.outputs.size() == reading.count) {
         settle(reading);
         return;
@@ -213,8 +233,12 @@ void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
 
 // An output that the model did not have when it was placed.
 void note_unmarked(const std::shared_ptr<ov::Node>& node) {
+    if (node->get_input_size() == 0) {
+        loose_parameters().push_back(node);
+        return;
+    }
     auto& recent = readings();
-    if (recent.empty() || recent.back()->placement.devices.empty() || node->get_input_size() == 0) return;
+    if (recent.empty() || recent.back()->placement.devices.empty()) return;
     const ov::NodeVector above = ordered({node});
     if (std::none_of(above.begin(), above.end(), [](const auto& one) { return has_affinity(*one); })) return;
     Reading& reading = *recent.back();
