@@ -6,6 +6,7 @@
 #include "openvino/core/op_extension.hpp"
 #include "openvino/op/assign.hpp"
 #include "openvino/op/parameter.hpp"
+#include "placed_result.hpp"
 #include "reading.hpp"
 
 namespace ov_hsdag {
@@ -16,7 +17,7 @@ namespace {
 constexpr const char* kMarkAttribute = "alt_width";
 
 std::shared_ptr<ov::Node> make_result(const ov::OutputVector& inputs, ov::AttributeVisitor&) {
-    return std::make_shared<PlacedResult>(inputs.at(0));
+    return PlacedResult::make(inputs.at(0));
 }
 
 // As the reader makes operations of its own opsets.

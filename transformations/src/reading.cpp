@@ -212,7 +212,7 @@ void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
     }
     Reading& reading = **found;
     reading.outputs[mark.number] = node;
-    if (const auto result = std::dynamic_pointer_cast<PlacedResult>(node)) result->reading = *found;
+    if (auto* result = PlacedResult::of(*node)) result->reading = *found;
     if (!mark.placement.empty()) {
         reading.came = true;
         reading.placement = placement_here(mark.placement);
@@ -243,7 +243,7 @@ void note_unmarked(const std::shared_ptr<ov::Node>& node) {
     if (std::none_of(above.begin(), above.end(), [](const auto& one) { return has_affinity(*one); })) return;
     Reading& reading = *recent.back();
     reading.others.push_back(node);
-    if (const auto result = std::dynamic_pointer_cast<PlacedResult>(node)) result->reading = recent.back();
+    if (auto* result = PlacedResult::of(*node)) result->reading = recent.back();
     if (reading.settled) {
         settle(reading);
     } else {
@@ -274,14 +274,13 @@ Twins twins_above(const ov::Node& original, const ov::Node& copy) {
 
 std::shared_ptr<const Reading> reading_of(const ov::NodeVector& nodes) {
     for (const auto& node : nodes) {
-        const auto result = std::dynamic_pointer_cast<PlacedResult>(node);
-        if (result && result->reading) return result->reading;
+        const auto* result = PlacedResult::of(*node);
+        if (result != nullptr && result->reading) return result->reading;
     }
     return nullptr;
 }
 
-// Completes the affinities of the copied nodes. The originals are only looked at: other threads may do so, too.
-void complete_copies(const PlacedResult& original, const ov::Node& copy) {
+void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
     const Twins twins = twins_above(original, copy);
     if (!twins.empty() && original.reading && !original.reading->came) {
         say_once(
@@ -308,16 +307,12 @@ void complete_copies(const PlacedResult& original, const ov::Node& copy) {
 
 }  // namespace
 
-std::shared_ptr<ov::Node> PlacedResult::clone_with_new_inputs(const ov::OutputVector& inputs) const {
-    check_new_args_count(this, inputs);
-    auto copy = std::make_shared<PlacedResult>(inputs.at(0));
-    copy->reading = reading;
+void complete_copies(const PlacedResult& original, const ov::Node& copy) noexcept {
     try {
-        complete_copies(*this, *copy);
+        complete_copied_nodes(original, copy);
     } catch (const std::exception& error) {
         say_once(std::string("nodes that were added to a placed model get no device: ") + error.what());
     }
-    return copy;
 }
 
 void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark) noexcept {

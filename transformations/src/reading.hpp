@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "openvino/core/node.hpp"
-#include "openvino/op/result.hpp"
+#include "placed_result.hpp"
 #include "stored_placement.hpp"
 
 namespace ov_hsdag {
@@ -31,18 +31,12 @@ struct Reading {
     bool settled = false;                                    // all outputs came: affinities are legal
 };
 
-// To OpenVINO it is a Result like any other: it has the same type.
-class PlacedResult : public ov::op::v0::Result {
-public:
-    explicit PlacedResult(const ov::Output<ov::Node>& value) : Result(value) {}
-
-    std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
-
-    std::shared_ptr<const Reading> reading;  // none: no placement is known to be for this model
-};
-
 // To be called for each Result, Assign and Parameter that is read, with its mark (empty: none). Throws nothing: what
 // cannot be done is said in one line, and the model stays as it is.
 void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark) noexcept;
+
+// Gives devices to the nodes above a copied Result that have none. The originals are only looked at: other threads may
+// do so, too.
+void complete_copies(const PlacedResult& original, const ov::Node& copy) noexcept;
 
 }  // namespace ov_hsdag

@@ -1,0 +1,72 @@
+#include "placed_result.hpp"
+
+#include <dlfcn.h>
+#include <elf.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "reading.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// An object begins with the address of its class's first virtual function. Before that stand, by the C++ ABI of Linux
+// (Itanium), the type information and the object's offset.
+using Table = const void* const*;
+constexpr std::size_t kBefore = 2;
+
+Table table_of(const ov::Node& node) {
+    Table table = nullptr;
+    std::memcpy(&table, static_cast<const void*>(&node), sizeof(table));
+    return table;
+}
+
+// The table of PlacedResult with the type information of Result. Null where the loader cannot tell how long it is.
+Table disguised(const PlacedResult& example) {
+    static const std::vector<const void*> entries = [&] {
+        std::vector<const void*> copy;
+        const ov::op::v0::Result plain;
+        const Table result = table_of(plain);
+        Dl_info info{};
+        void* found = nullptr;
+        if (dladdr1(result, &info, &found, RTLD_DL_SYMENT) == 0 || info.dli_sname == nullptr || found == nullptr ||
+            std::string_view(info.dli_sname) != "_ZTVN2ov2op2v06ResultE") {
+            return copy;
+        }
+        // PlacedResult adds no virtual function: both tables have the same length.
+        const std::size_t length = static_cast<const Elf64_Sym*>(found)->st_size / sizeof(void*);
+        const Table first = table_of(example) - kBefore;
+        copy.assign(first, first + length);
+        copy[kBefore - 1] = result[-1];
+        return copy;
+    }();
+    return entries.empty() ? nullptr : entries.data() + kBefore;
+}
+
+}  // namespace
+
+std::shared_ptr<PlacedResult> PlacedResult::make(const ov::Output<ov::Node>& value) {
+    auto node = std::make_shared<PlacedResult>(value);
+    if (const Table table = disguised(*node)) std::memcpy(static_cast<void*>(node.get()), &table, sizeof(table));
+    return node;
+}
+
+PlacedResult* PlacedResult::of(ov::Node& node) {
+    if (node.get_type_info() != ov::op::v0::Result::get_type_info_static()) return nullptr;
+    if (auto* placed = dynamic_cast<PlacedResult*>(&node)) return placed;
+    static const Table table = disguised(PlacedResult());
+    return table != nullptr && table_of(node) == table ? static_cast<PlacedResult*>(&node) : nullptr;
+}
+
+std::shared_ptr<ov::Node> PlacedResult::clone_with_new_inputs(const ov::OutputVector& inputs) const {
+    check_new_args_count(this, inputs);
+    const auto copy = make(inputs.at(0));
+    copy->reading = reading;
+    complete_copies(*this, *copy);
+    return copy;
+}
+
+}  // namespace ov_hsdag
