@@ -26,8 +26,9 @@ Table table_of(const ov::Node& node) {
 
 // The table of PlacedResult with the type information of Result. Null where the loader cannot tell how long it is.
 Table disguised(const PlacedResult& example) {
-    static const std::vector<const void*> entries = [&] {
-        std::vector<const void*> copy;
+    // Never freed: nodes may be destroyed after everything static.
+    static const std::vector<const void*>& entries = *[&] {
+        auto* copy = new std::vector<const void*>();
         const ov::op::v0::Result plain;
         const Table result = table_of(plain);
         Dl_info info{};
@@ -39,8 +40,8 @@ Table disguised(const PlacedResult& example) {
         // PlacedResult adds no virtual function: both tables have the same length.
         const std::size_t length = static_cast<const Elf64_Sym*>(found)->st_size / sizeof(void*);
         const Table first = table_of(example) - kBefore;
-        copy.assign(first, first + length);
-        copy[kBefore - 1] = result[-1];
+        copy->assign(first, first + length);
+        (*copy)[kBefore - 1] = result[-1];
         return copy;
     }();
     return entries.empty() ? nullptr : entries.data() + kBefore;
