@@ -321,6 +321,16 @@ def test_several_placements_in_one_process(core: ov.Core, tmp_path: Path) -> Non
     models = {seed: core.read_model(path) for seed, path in paths.items()}
     again = {seed: submodels(core.compile_model(model, HETERO)) for seed, model in models.items()}
     assert again == counts
+    found: dict[int, int] = {}
+    threads = [
+        threading.Thread(target=lambda s=seed: found.update({s: submodels(core.compile_model(paths[s], HETERO))}))
+        for seed in paths
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == counts
     assert len(set(counts.values())) > 1
 
 
@@ -332,6 +342,15 @@ def test_affinities_that_a_program_sets_or_removes_are_its_own(core: ov.Core, pl
     for node in model.get_ops():
         del node.get_rt_info()["affinity"]
     assert list(core.compile_model(model, HETERO).get_property("EXECUTION_DEVICES")) == ["CPU_A"]
+
+
+def test_outputs_of_any_opset(core: ov.Core, placed_convnet: Path, tmp_path: Path) -> None:
+    text = placed_convnet.read_text(encoding="utf-8")
+    newer = text.replace('type="Result" version="opset1"', 'type="Result" version="opset8"')
+    assert newer != text
+    (tmp_path / "model.xml").write_text(newer, encoding="utf-8")
+    shutil.copy(placed_convnet.with_suffix(".bin"), tmp_path)
+    assert submodels(core.compile_model(tmp_path / "model.xml", HETERO)) == 2
 
 
 # --- a model that changed after it was placed
