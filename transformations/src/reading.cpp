@@ -10,6 +10,9 @@
 #include <utility>
 
 #include "model_graph.hpp"
+#include "openvino/op/parameter.hpp"
+#include "openvino/op/result.hpp"
+#include "openvino/op/sink.hpp"
 #include "openvino/runtime/core.hpp"
 
 namespace ov_hsdag {
@@ -94,26 +97,34 @@ StoredPlacement placement_here(std::string_view text) {
 
 bool has_affinity(const ov::Node& node) { return node.get_rt_info().count(kAffinity) != 0; }
 
-// All nodes that are connected to these, in topological order.
+// All nodes of the model that these are in, as far as they are connected, in the order of Model::get_ordered_ops: the
+// order decides where a repair begins, and it shall begin where Python's does.
 ov::NodeVector connected(const ov::NodeVector& start) {
     std::unordered_set<const ov::Node*> seen;
     ov::NodeVector stack = start;
-    ov::NodeVector ends;
+    ov::NodeVector results, sinks, parameters;
     while (!stack.empty()) {
         const std::shared_ptr<ov::Node> node = stack.back();
         stack.pop_back();
         if (!seen.insert(node.get()).second) continue;
-        bool used = false;
         for (const auto& output : node->outputs()) {
             for (const auto& input : output.get_target_inputs()) {
-                used = true;
                 stack.push_back(input.get_node()->shared_from_this());
             }
         }
         for (const auto& value : node->input_values()) stack.push_back(value.get_node_shared_ptr());
-        if (!used) ends.push_back(node);
+        if (ov::is_type<ov::op::v0::Result>(node)) results.push_back(node);
+        if (ov::is_type<ov::op::Sink>(node)) sinks.push_back(node);
+        if (ov::is_type<ov::op::v0::Parameter>(node)) parameters.push_back(node);
     }
-    return ordered(ends);
+    ov::NodeVector roots;
+    for (ov::NodeVector* kind : {&results, &sinks, &parameters}) {
+        // As they were made, which is as the file has them.
+        std::sort(kind->begin(), kind->end(),
+                  [](const auto& a, const auto& b) { return a->get_instance_id() < b->get_instance_id(); });
+        roots.insert(roots.end(), kind->begin(), kind->end());
+    }
+    return ordered(roots);
 }
 
 // Gives a device to an output and to all above it that have none: by name, else from producers, else from consumers.
