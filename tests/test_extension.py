@@ -314,7 +314,7 @@ def test_several_placements_in_one_process(core: ov.Core, tmp_path: Path) -> Non
     paths = {seed: tmp_path / f"{seed}.xml" for seed in range(3)}
     counts = {}
     for seed, path in paths.items():
-        model = random_model(4, nodes=60)
+        model = random_model(4, nodes=30)
         legal_placement(model, seed).embed(model)
         ov.save_model(model, path)
         counts[seed] = submodels(core.compile_model(path, HETERO))
