@@ -211,6 +211,32 @@ void assign_loose_parameters(const StoredPlacement& placement) {
     loose_parameters().clear();
 }
 
+// Follows a placement as far as its model has come.
+void follow(Reading& reading, const std::shared_ptr<ov::Node>& node) {
+    if (node->get_input_size() > 0) assign_loose_parameters(reading.placement);
+    if (reading.outputs.size() == reading.count) {
+        settle(reading);
+        return;
+    }
+    for (const auto& [number, output] : reading.outputs) {
+        const auto pending = output.lock();
+        // A Parameter has its name only after this call.
+        const bool unnamed = pending == node && node->get_input_size() == 0;
+        if (pending && !unnamed && !has_affinity(*pending)) assign(pending, reading.placement);
+    }
+}
+
+// HETERO refuses a model that is placed in part.
+void forget(Reading& reading, const std::shared_ptr<ov::Node>& node) {
+    reading.placement = {};
+    for (const auto& one : connected({node})) one->get_rt_info().erase(kAffinity);
+    for (const auto& [number, output] : reading.outputs) {
+        const auto other = output.lock();
+        if (!other) continue;
+        for (const auto& one : connected({other})) one->get_rt_info().erase(kAffinity);
+    }
+}
+
 void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
     auto& recent = readings();
     auto found = std::find_if(recent.begin(), recent.end(), [&](const auto& reading) {
@@ -224,21 +250,15 @@ void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
     Reading& reading = **found;
     reading.outputs[mark.number] = node;
     if (auto* result = PlacedResult::of(*node)) result->reading = *found;
-    if (!mark.placement.empty()) {
-        reading.came = true;
-        reading.placement = placement_here(mark.placement);
-    }
-    if (reading.placement.devices.empty()) return;
-    if (node->get_input_size() > 0) assign_loose_parameters(reading.placement);
-    if (reading.outputs.size() == reading.count) {
-        settle(reading);
-        return;
-    }
-    for (const auto& [number, output] : reading.outputs) {
-        const auto pending = output.lock();
-        // A Parameter has its name only after this call.
-        const bool unnamed = pending == node && node->get_input_size() == 0;
-        if (pending && !unnamed && !has_affinity(*pending)) assign(pending, reading.placement);
+    try {
+        if (!mark.placement.empty()) {
+            reading.came = true;
+            reading.placement = placement_here(mark.placement);
+        }
+        if (!reading.placement.devices.empty()) follow(reading, node);
+    } catch (const std::exception&) {
+        forget(reading, node);
+        throw;
     }
 }
 
@@ -255,10 +275,15 @@ void note_unmarked(const std::shared_ptr<ov::Node>& node) {
     Reading& reading = *recent.back();
     reading.others.push_back(node);
     if (auto* result = PlacedResult::of(*node)) result->reading = recent.back();
-    if (reading.settled) {
-        settle(reading);
-    } else {
-        assign(node, reading.placement);
+    try {
+        if (reading.settled) {
+            settle(reading);
+        } else {
+            assign(node, reading.placement);
+        }
+    } catch (const std::exception&) {
+        forget(reading, node);
+        throw;
     }
 }
 
@@ -309,6 +334,7 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
         return;
     }
     const auto& devices = reading->placement.devices;
+    if (devices.empty()) return;
     const DeviceOfNode device =
         complete_as_is(nodes, reading->placement.known(), static_cast<std::int32_t>(devices.size()));
     for (const auto& [one, other] : twins) {
