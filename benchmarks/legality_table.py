@@ -234,6 +234,15 @@ def _check_placement(
     row.equal += difference <= TOLERANCE
     if difference > TOLERANCE:
         row.failures.append(f"placement {row.placements - 1}: outputs differ by {difference:.2g}")
+        if pair != CPUS:
+            # The same submodels, on two devices that are known to compute them right: is it the split or the device?
+            split = model.clone()
+            names = dict(zip(pair.names, CPUS.names, strict=True))
+            affinity = {node: names[device] for node, device in problem.affinity(placement).items()}
+            Placement(devices=CPUS.names, affinity=affinity).apply(split)
+            again = core.compile_model(split, CPUS.hetero, devices.compile_properties(CPUS.hetero))
+            if largest_difference(expected, infer(again, inputs)) <= TOLERANCE:
+                row.failures[-1] += f", on {CPUS.hetero} they do not"
 
 
 def last_words(text: str) -> str:
