@@ -89,7 +89,7 @@ def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
         from ov_hsdag.bench.compare import infer, largest_difference
         from ov_hsdag.bench.zoo import select
         core = ov.Core()
-        for one in select(["squeezenet", "bert-small", "lstm", "unet-small"]):
+        for one in select(["squeezenet", "squeezebert-small", "lstm", "unet-small"]):
             model, inputs = one.build(), one.inputs(0)
             compiled = [core.compile_model(model, d, {"INFERENCE_PRECISION_HINT": "f32"}) for d in ("CPU", "GPU")]
             print(one.name, largest_difference(*(infer(each, inputs) for each in compiled)))

@@ -1,39 +1,52 @@
 /* An OpenCL layer that lets OpenVINO's own GPU plugin run on Intel's OpenCL runtime for CPUs.
  *
  * The Khronos loader (libOpenCL.so.1) asks the libraries in OPENCL_LAYERS for a table of functions to call instead of
- * the driver's. This one copies the driver's table and replaces three of its entries:
+ * the driver's. This one copies the driver's table and replaces four of its entries:
  *
  *  - clGetDeviceIDs, clGetDeviceInfo: the CPU is a GPU, of a vendor other than Intel. The plugin then takes its generic
  *    path: OpenCL C kernels, no binaries for Intel's GPUs. Intel's subgroup extensions are hidden as well, so that it
  *    picks reference kernels. Those that use subgroups rely on sizes that the CPU runtime does not keep, and compute
- * wrong results.
+ *    wrong results.
+ *  - clCreateProgramWithSource: adds a barrier that one kernel lacks. In permute_f_y_axes (a Transpose of the two axes
+ *    behind the batch) work-items exchange values through local memory and rely on a GPU, which runs a group of them in
+ *    step. A CPU runs one after the other.
  *  - clReleaseProgram: does nothing. The plugin asks kernels for their program after it released it, which OpenCL
- * allows and the CPU runtime does not survive. Programs stay until the process ends.
+ *    allows and the CPU runtime does not survive. Programs stay until the process ends.
  *
  * The few declarations below stand for Khronos' headers (CL/cl.h, CL/cl_icd.h, CL/cl_layer.h), which are in no package
  * that installs without root. Their values, and the order of the table, are part of OpenCL's binary interface.
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct platform* cl_platform_id;
 typedef struct device* cl_device_id;
+typedef struct context* cl_context;
 typedef struct program* cl_program;
 
-enum { CL_SUCCESS = 0, CL_INVALID_VALUE = -30 };
+enum { CL_SUCCESS = 0, CL_OUT_OF_HOST_MEMORY = -6, CL_INVALID_VALUE = -30 };
 enum { CL_DEVICE_TYPE = 0x1000, CL_DEVICE_VENDOR_ID = 0x1001, CL_DEVICE_EXTENSIONS = 0x1030 };
 enum { CL_LAYER_API_VERSION = 0x4240, CL_LAYER_NAME = 0x4241, CL_LAYER_API_VERSION_100 = 100 };
 static const uint64_t CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 
 /* Places in the table. */
-enum { GET_DEVICE_IDS = 2, GET_DEVICE_INFO = 3, RELEASE_PROGRAM = 29, TABLE_SIZE = 512 };
+enum {
+    GET_DEVICE_IDS = 2,
+    GET_DEVICE_INFO = 3,
+    CREATE_PROGRAM_WITH_SOURCE = 26,
+    RELEASE_PROGRAM = 29,
+    TABLE_SIZE = 512
+};
 
 static const uint32_t OTHER_VENDOR = 0x1002;
 
 static const void* table[TABLE_SIZE];
 static int32_t (*next_get_device_ids)(cl_platform_id, uint64_t, uint32_t, cl_device_id*, uint32_t*);
 static int32_t (*next_get_device_info)(cl_device_id, uint32_t, size_t, void*, size_t*);
+
+static cl_program (*next_create_program_with_source)(cl_context, uint32_t, const char**, const size_t*, int32_t*);
 
 static int32_t get_device_ids(cl_platform_id platform, uint64_t type, uint32_t entries, cl_device_id* devices,
                               uint32_t* count) {
@@ -57,6 +70,54 @@ static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size,
         hide(value, "cl_intel_required_subgroup_size");
     }
     return status;
+}
+
+/* The kernel's source with the barrier, to be freed; NULL without memory. */
+static char* with_barriers(const char* source, size_t length) {
+    /* Each of the kernel's loops begins with this. The second one reads what the first one of all work-items wrote. */
+    static const char loop[] = "__attribute__((opencl_unroll_hint(J_TIMES)))";
+    static const char barrier[] = " barrier(CLK_LOCAL_MEM_FENCE);\n";
+    size_t loops = 0;
+    char* copy = malloc(length + 1);
+    if (!copy) return NULL;
+    memcpy(copy, source, length);
+    copy[length] = '\0';
+    for (const char* at = copy; (at = strstr(at, loop)); ++at) ++loops;
+    if (!loops) return copy;
+
+    char *result = malloc(length + loops * (sizeof barrier - 1) + 1), *to = result;
+    for (const char* from = copy; result && from;) {
+        const char* next = strstr(from == copy ? from : from + 1, loop);
+        size_t part = next ? (size_t)(next - from) : strlen(from);
+        memcpy(to, from, part);
+        to += part;
+        if (next) {
+            memcpy(to, barrier, sizeof barrier - 1);
+            to += sizeof barrier - 1;
+        }
+        *to = '\0';
+        from = next;
+    }
+    free(copy);
+    return result;
+}
+
+static cl_program create_program_with_source(cl_context context, uint32_t count, const char** strings,
+                                             const size_t* lengths, int32_t* status) {
+    char** ours = calloc(count, sizeof *ours);
+    cl_program program = NULL;
+    uint32_t made = 0;
+    for (; ours && made < count; ++made) {
+        size_t length = lengths && lengths[made] ? lengths[made] : strlen(strings[made]);
+        if (!(ours[made] = with_barriers(strings[made], length))) break;
+    }
+    if (ours && made == count)
+        program = next_create_program_with_source(context, count, (const char**)ours, NULL, status);
+    else if (status)
+        *status = CL_OUT_OF_HOST_MEMORY;
+    for (uint32_t i = 0; i < made; ++i) free(ours[i]);
+    free(ours);
+    return program;
 }
 
 static int32_t release_program(cl_program program) {
@@ -87,6 +148,8 @@ int32_t clInitLayerWithProperties(uint32_t entries, const void* const* target, u
     next_get_device_info = target[GET_DEVICE_INFO];
     table[GET_DEVICE_IDS] = get_device_ids;
     table[GET_DEVICE_INFO] = get_device_info;
+    next_create_program_with_source = target[CREATE_PROGRAM_WITH_SOURCE];
+    table[CREATE_PROGRAM_WITH_SOURCE] = create_program_with_source;
     table[RELEASE_PROGRAM] = release_program;
     *layer_entries = entries;
     *layer = table;
