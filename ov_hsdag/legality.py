@@ -391,13 +391,15 @@ def _copy_constants(node: ov.Node) -> list[ov.Node]:
     """
     import openvino as ov
 
-    holder = ov.Model([ov.op.Result(node.output(0))], [], "constants").clone()
+    from ov_hsdag.compat import op
+
+    holder = ov.Model([op.Result(node.output(0))], [], "constants").clone()
     return [copy for copy in holder.get_ordered_ops() if copy.get_type_name() != "Result"]
 
 
 def _copy_operation(node: ov.Node) -> list[ov.Node]:
     """The same operation on the same inputs once more; empty where it cannot be made."""
-    from openvino.utils.node_factory import NodeFactory
+    from ov_hsdag.compat import NodeFactory
 
     info = node.get_type_info()
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset13 as ops
 
+from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.graph import ComputationGraph, NodeKind
 from ov_hsdag.legality import split_rule
 from ov_hsdag.problem import PlacementProblem

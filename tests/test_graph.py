@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 import pytest
-from openvino import opset13 as ops
 
+from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph, NodeKind
 from tests.graphs import random_model

@@ -5,10 +5,11 @@ import openvino as ov
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openvino import opset13 as ops
 from openvino.preprocess import PrePostProcessor
 
 from ov_hsdag import legality
+from ov_hsdag.compat import op
+from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph, NodeKind
 from tests.graphs import random_inputs, random_model, set_affinities
@@ -108,9 +109,9 @@ def test_decompressed_weights_follow_their_consumer() -> None:
 
 def test_states_stay_together() -> None:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
-    info = ov.op.util.VariableInfo()
+    info = op.util.VariableInfo()
     info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "memory"
-    variable = ov.op.util.Variable(info)
+    variable = op.util.Variable(info)
     read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), variable, name="read")
     total = ops.add(ops.relu(x, name="relu"), read, name="total")
     middle = ops.tanh(total, name="middle")

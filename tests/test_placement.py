@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from openvino import opset13 as ops
 from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
+from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.placement import Placement
 

@@ -7,9 +7,9 @@ import openvino as ov
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openvino import opset13 as ops
 
 from ov_hsdag import _native, legality
+from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.legality import split_rule
 from tests.graphs import random_inputs, random_model, set_affinities

@@ -181,7 +181,7 @@ class _Builder:
     """Small operations that make and consume large tensors."""
 
     def __init__(self, size: tuple[int, int], image: bool) -> None:
-        import openvino.opset13 as opset
+        from ov_hsdag.compat import opset13 as opset
 
         self.op, self.image, self.large = opset, image, size[0] if image else size[1]
         self.shape = [1, _NARROW, size[1], size[1]] if image else [1, size[0], _NARROW]

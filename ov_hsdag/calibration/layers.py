@@ -73,8 +73,9 @@ def layer_model() -> ov.Model:
 class _Builder:
     def __init__(self) -> None:
         import openvino as ov
-        import openvino.opset1 as first
-        import openvino.opset13 as opset
+
+        from ov_hsdag.compat import opset1 as first
+        from ov_hsdag.compat import opset13 as opset
 
         self._ov, self._op, self._first = ov, opset, first
         self._random = np.random.default_rng(0)

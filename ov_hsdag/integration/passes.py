@@ -7,7 +7,8 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 import openvino as ov
-from openvino.passes import ModelPass
+
+from ov_hsdag.compat import ModelPass
 
 if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
