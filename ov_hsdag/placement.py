@@ -215,13 +215,13 @@ class Placement:
         available: Sequence[str] | Callable[[str], bool],
         supports: Callable[[str, str], bool] | None = None,
         *,
-        stacklevel: int = 2,
+        stacklevel: int | None = 2,
     ) -> Placement:
         """The placement with every device that is not available replaced, with one warning for each of them.
 
         available  the devices to use, in order of preference, or a predicate on ``devices``
         supports   ``supports(node, device)``: whether a device can run a node; without it every device can run all
-        stacklevel of the warnings, as in :func:`warnings.warn`; 2 is the caller
+        stacklevel of the warnings, as in :func:`warnings.warn`; 2 is the caller; None: no warnings
 
         A device that is gone gives its nodes to an available device of the same kind that has none yet (GPU → GPU.1),
         otherwise each node goes to the next device of the list that supports it, beginning after its own place. Where
@@ -247,7 +247,7 @@ class Placement:
             affinity[name] = target = next(iter(able), order[-1])
             moved[device][target] += 1
         for device, counts in moved.items():
-            if not all(_same_device(device, target) for target in counts):
+            if stacklevel is not None and not all(_same_device(device, target) for target in counts):
                 shares = ", ".join(f"{count} on {target}" for target, count in counts.items())
                 warnings.warn(
                     f"ov_hsdag: the placement uses {device}, which is not among the devices here "

@@ -33,6 +33,7 @@ PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 _PATCHED = "__ov_hsdag__"
 _ENTRY = b"<ov_hsdag>"
 _STACK = 4  # from map_to and _usable through _placed and the wrapper to the line that called compile_model
+_STACK_COMPILED = 3  # from _compiled through the wrapper
 
 
 def patch(module: ModuleType) -> None:
@@ -71,7 +72,7 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         try:
             placed = _placed(self, given["model"], weights, device, config)
             if placed is not None:
-                compiled = original(self, placed.model, placed.device, placed.config)
+                compiled = _compiled(functools.partial(original, self), placed)
                 compiled._ov_hsdag_weights = weights  # constants may refer to this memory
                 return compiled
             failure = None
@@ -95,11 +96,56 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
 
 @dataclass(frozen=True)
 class _Placed:
-    """Arguments that make OpenVINO follow a placement."""
+    """Arguments that make OpenVINO follow a placement, and what it takes to do so on fewer devices."""
 
     model: ov.Model
     device: str
     config: Mapping[str, Any] | None
+    placement: Placement
+    supports: Callable[[str, str], bool] | None
+
+    def on(self, devices: Sequence[str]) -> _Placed:
+        """The same on some of its devices."""
+        placement = self.placement.map_to(devices, self.supports, stacklevel=None)
+        placement.apply(self.model)
+        return replace(self, device=placement.hetero, placement=placement)
+
+
+def _compiled(compile_model: Callable[..., ov.CompiledModel], placed: _Placed) -> ov.CompiledModel:
+    """What OpenVINO makes of it. Where a device refuses its part after all, the others take that over, with a warning.
+
+    A device answers query_model without compiling, so it may promise more than it holds (drivers, memory, other models
+    on it). Raises OpenVINO's first error where no device can be left out.
+    """
+    try:
+        return compile_model(placed.model, placed.device, placed.config)
+    except RuntimeError as error:
+        first = error
+    devices = placed.placement.devices
+    fewer = [[name for name in devices if name != lost] for lost in placed.placement.used()]
+    for kept in (*fewer, *([name] for name in devices)):
+        if not kept or len(kept) == len(devices):
+            continue
+        smaller = placed.on(kept)
+        try:
+            compiled = compile_model(smaller.model, smaller.device, smaller.config)
+        except RuntimeError:
+            continue
+        lost = ", ".join(name for name in devices if name not in kept)
+        warnings.warn(
+            f"ov_hsdag: the placement does not compile with {lost}; the model runs on"
+            f" {', '.join(smaller.placement.used())}: {_last_line(first)}",
+            RuntimeWarning,
+            stacklevel=_STACK_COMPILED,
+        )
+        return compiled
+    raise first
+
+
+def _last_line(error: Exception) -> str:
+    """Of OpenVINO's errors the last line is the reason, those before it are places in its sources."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
 
 
 def _placed(
@@ -115,6 +161,8 @@ def _placed(
     if placement is None:
         return None
     placement = _overlaid(placement, model)
+    if not _knows(placement, model):
+        return None
     usable = _usable(core, _requested(core, device, config) or placement.devices, placement)
     if not usable:
         return None
@@ -122,7 +170,7 @@ def _placed(
     placement = placement.map_to(usable, supports, stacklevel=_STACK)
     placement.apply(model)
     device = f"HETERO:{','.join(usable)}"
-    return _Placed(model, device, _with_limits(device, _without_priorities(config)))
+    return _Placed(model, device, _with_limits(device, _without_priorities(config)), placement, supports)
 
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
@@ -182,6 +230,24 @@ def _overlaid(placement: Placement, model: ov.Model) -> Placement:
             own[node.get_friendly_name()] = rt_info["affinity"].astype(str)
     devices = tuple(dict.fromkeys([*placement.devices, *own.values()]))
     return replace(placement, devices=devices, affinity={**placement.affinity, **own})
+
+
+def _knows(placement: Placement, model: ov.Model) -> bool:
+    """Whether the placement is of this model. Warns where it knows few of the operations, or none."""
+    names = [
+        node.get_friendly_name()
+        for node in model.get_ops()
+        if node.get_type_name() not in ("Constant", "Parameter", "Result")
+    ]
+    known = sum(name in placement.affinity for name in names)
+    if 2 * known < len(names):
+        share = f"only {known} of the model's {len(names)}" if known else "none of the model's"
+        rest = "the others follow these" if known else "HETERO decides"
+        warnings.warn(
+            f"ov_hsdag: the placement knows {share} operations, and {rest}: place the model again",
+            stacklevel=_STACK,
+        )
+    return known > 0 or not names
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -1,0 +1,417 @@
+"""What goes wrong between placing a model and running it: each ends in one clear line and a model that works."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino.preprocess import PrePostProcessor
+
+import ov_hsdag
+from ov_hsdag import legality
+from ov_hsdag.bench.compare import TOLERANCE, infer, largest_difference
+from ov_hsdag.bench.generated import Case, generate
+from ov_hsdag.compat import opset13 as ops
+from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.integration import core as hook
+from ov_hsdag.placement import Placement
+
+DEVICE = "HETERO:CPU_A,CPU_B"
+LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
+F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+@pytest.fixture(autouse=True)
+def virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
+    hook.patch(ov)
+
+
+@pytest.fixture
+def core() -> ov.Core:
+    return ov.Core()
+
+
+@pytest.fixture
+def silence() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def network(seed: int = 0, layers: int = 4) -> Case:
+    """Images through convolutions, with a residual and a head; names are layer_0 … and head."""
+    random = np.random.default_rng(seed)
+    x = ops.parameter([1, 3, 16, 16], ov.Type.f32, name="image")
+    x.output(0).get_tensor().set_names({"image"})
+    value, channels = x, 3
+    for number in range(layers):
+        weights = ops.constant(random.normal(size=(8, channels, 3, 3)).astype(np.float32) / 5)
+        weights.set_friendly_name(f"weights_{number}")
+        made = ops.relu(ops.convolution(value, weights, [1, 1], [1, 1], [1, 1], [1, 1], name=f"layer_{number}"))
+        made.set_friendly_name(f"activation_{number}")
+        value = made if channels == 3 else ops.add(made, value, name=f"sum_{number}")
+        channels = 8
+    pooled = ops.reduce_mean(value, ops.constant(np.array([2, 3])), False, name="pool")
+    head = ops.matmul(pooled, ops.constant(random.normal(size=(8, 10)).astype(np.float32)), False, False, name="head")
+    model = ov.Model([ops.result(head, name="logits")], [x], "network")
+    return Case(model, [[random.normal(size=(1, 3, 16, 16)).astype(np.float32)]])
+
+
+def halved(model: ov.Model, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Placement:
+    """The first half of a model's nodes on the first device, the others on the second."""
+    legality.normalise(model)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    affinity = {name: devices[index >= len(names) // 2] for index, name in enumerate(names)}
+    return Placement(devices, legality.complete(model, affinity, devices))
+
+
+def placed_file(folder: Path, case: Case, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Path:
+    halved(case.model, devices).embed(case.model)
+    ov.save_model(case.model, folder / "model.xml", compress_to_fp16=False)
+    return folder / "model.xml"
+
+
+def outputs(compiled: ov.CompiledModel, inputs: list[list[np.ndarray]]) -> list[list[np.ndarray]]:
+    return infer(compiled, [dict(enumerate(arrays)) for arrays in inputs])  # type: ignore[misc]
+
+
+def alike(core: ov.Core, compiled: ov.CompiledModel, model: Any, inputs: list[list[np.ndarray]]) -> bool:
+    """Whether outputs are those of one device."""
+    expected = outputs(core.compile_model(model, "CPU", F32), inputs)
+    return largest_difference(expected, outputs(compiled, inputs)) <= TOLERANCE
+
+
+def devices(compiled: ov.CompiledModel) -> set[str]:
+    return set(compiled.get_property("EXECUTION_DEVICES"))
+
+
+def submodels(compiled: ov.CompiledModel) -> int:
+    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+
+
+# Devices
+
+
+def test_a_model_placed_for_a_gpu_runs_where_there_is_none(core: ov.Core, tmp_path: Path) -> None:
+    case = network()
+    names = [node.get_friendly_name() for node in case.model.get_ops()]
+    placement = ov_hsdag.place(case.model, "HETERO:GPU.9,CPU", affinity=dict.fromkeys(names, "GPU.9"))
+    assert placement.used() == ("GPU.9",)
+    ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
+    with pytest.warns(UserWarning, match=r"uses GPU\.9, .* devices here \(CPU\); its nodes run: \d+ on CPU$") as caught:
+        compiled = core.compile_model(tmp_path / "m.xml", "HETERO:GPU.9,CPU", F32)
+    assert len(caught) == 1
+    assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
+
+
+@pytest.mark.parametrize("refusing, other", [("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")])
+def test_a_device_that_refuses_its_part_is_left_out(core: ov.Core, tmp_path: Path, refusing: str, other: str) -> None:
+    case = network()
+    path = placed_file(tmp_path, case)
+    # The plugin sees this when it compiles its submodels, not when it is asked what it supports.
+    broken = {"DEVICE_PROPERTIES": {refusing: {"INFERENCE_PRECISION_HINT": "i4"}}}
+    with pytest.warns(RuntimeWarning) as caught:
+        compiled = core.compile_model(path, DEVICE, broken)
+    (line,) = [str(warning.message) for warning in caught]
+    assert line.startswith(f"ov_hsdag: the placement does not compile with {refusing}; the model runs on {other}: ")
+    assert "INFERENCE_PRECISION_HINT" in line
+    assert "\n" not in line
+    assert caught[0].filename == __file__
+    assert devices(compiled) == {other}
+    assert alike(core, compiled, path, case.inputs)
+
+
+def test_one_of_two_that_has_everything_and_refuses_it(core: ov.Core, tmp_path: Path) -> None:
+    case = network()
+    names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
+    Placement(("CPU_A", "CPU_B"), dict.fromkeys(names, "CPU_A")).embed(case.model)
+    ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
+    broken = {"DEVICE_PROPERTIES": {"CPU_A": {"NUM_STREAMS": "-7"}}}
+    with pytest.warns(RuntimeWarning, match="does not compile with CPU_A; the model runs on CPU_B: .*NUM_STREAMS"):
+        compiled = core.compile_model(tmp_path / "m.xml", DEVICE, broken)
+    assert devices(compiled) == {"CPU_B"}
+    assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
+
+
+def test_two_of_three_that_refuse(core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"{LIMITS};CPU_C:INFERENCE_PRECISION_HINT=f32")
+    core = ov.Core()
+    case = network()
+    three = ("CPU_A", "CPU_B", "CPU_C")
+    names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
+    affinity = {name: three[3 * index // len(names)] for index, name in enumerate(names)}
+    Placement(three, affinity).embed(case.model)
+    ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
+    broken = {"DEVICE_PROPERTIES": {name: {"NUM_STREAMS": "-7"} for name in ("CPU_A", "CPU_C")}}
+    with pytest.warns(RuntimeWarning, match=r"does not compile with CPU_A, CPU_C; the model runs on CPU_B: "):
+        compiled = core.compile_model(tmp_path / "m.xml", "HETERO:CPU_A,CPU_B,CPU_C", broken)
+    assert devices(compiled) == {"CPU_B"}
+    assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
+
+
+def test_where_every_device_refuses_the_error_is_openvinos(core: ov.Core, tmp_path: Path) -> None:
+    path = placed_file(tmp_path, network())
+    broken = {"DEVICE_PROPERTIES": {name: {"INFERENCE_PRECISION_HINT": "i4"} for name in ("CPU_A", "CPU_B")}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeError, match="INFERENCE_PRECISION_HINT") as error:
+            core.compile_model(path, DEVICE, broken)
+    assert error.value.__context__ is None
+
+
+# The model is not what it was
+
+
+def preprocessed(case: Case) -> Case:
+    steps = PrePostProcessor(case.model)
+    steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
+    steps.input().model().set_layout(ov.Layout("NCHW"))
+    steps.input().preprocess().convert_element_type(ov.Type.f32).mean(100.0).scale(50.0)
+    image = np.random.default_rng(1).integers(0, 255, (1, 16, 16, 3), np.uint8)
+    return Case(steps.build(), [[image]])
+
+
+def renamed(case: Case) -> Case:
+    for number, node in enumerate(case.model.get_ordered_ops()):
+        if number % 3 == 0:
+            node.set_friendly_name(f"new_{number}")
+    return case
+
+
+def all_renamed(case: Case) -> Case:
+    for number, node in enumerate(case.model.get_ordered_ops()):
+        node.set_friendly_name(f"new_{number}")
+    return case
+
+
+def removed(case: Case) -> Case:
+    for node in case.model.get_ordered_ops():
+        if node.get_type_name() == "Relu":
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(node.input_value(0))
+    return case
+
+
+def extended(case: Case) -> Case:
+    (result,) = case.model.get_results()
+    logits = result.input_value(0)
+    case.model.add_results([ops.result(ops.softmax(logits, 1)), ops.result(ops.relu(logits))])
+    for node in case.model.get_ordered_ops():
+        if node.get_friendly_name().startswith("sum"):
+            node.input(0).replace_source_output(ops.tanh(node.input_value(0)).output(0))
+    return case
+
+
+def larger(case: Case) -> Case:
+    case.model.reshape([3, 3, 20, 20])
+    return Case(case.model, [[np.random.default_rng(1).normal(size=(3, 3, 20, 20)).astype(np.float32)]])
+
+
+def dynamic(case: Case) -> Case:
+    case.model.reshape(ov.PartialShape([-1, 3, -1, -1]))
+    shapes = ((1, 3, 16, 16), (2, 3, 8, 24))
+    return Case(case.model, [[np.random.default_rng(1).normal(size=shape).astype(np.float32)] for shape in shapes])
+
+
+def cut_off(case: Case) -> Case:
+    inner = next(node for node in case.model.get_ordered_ops() if node.get_friendly_name() == "sum_2")
+    return Case(ov.Model([ops.result(inner)], case.model.get_parameters(), "head"), case.inputs)
+
+
+CHANGES = (preprocessed, renamed, removed, extended, larger, dynamic)
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_model_that_changed_after_placing_keeps_both_devices(
+    core: ov.Core, tmp_path: Path, change: Callable[[Case], Case], compress: bool
+) -> None:
+    case = network()
+    halved(case.model).embed(case.model)
+    changed = change(case)
+    ov.save_model(changed.model, tmp_path / "m.xml", compress_to_fp16=compress)
+    for model in (tmp_path / "m.xml", core.read_model(tmp_path / "m.xml")):
+        compiled = core.compile_model(model, DEVICE)
+        assert devices(compiled) == {"CPU_A", "CPU_B"}
+        assert alike(core, compiled, tmp_path / "m.xml", changed.inputs)
+    changed = change(Case(core.read_model(placed_file(tmp_path, network())), case.inputs))
+    compiled = core.compile_model(changed.model, DEVICE)
+    assert devices(compiled) == {"CPU_A", "CPU_B"}
+    assert alike(core, compiled, changed.model, changed.inputs)
+
+
+def test_a_model_of_which_nothing_is_left_says_so_and_runs(core: ov.Core, tmp_path: Path) -> None:
+    case = all_renamed(Case(core.read_model(placed_file(tmp_path, network())), network().inputs))
+    with pytest.warns(UserWarning, match="placement knows none of the model's operations") as caught:
+        compiled = core.compile_model(case.model, DEVICE)
+    assert caught[0].filename == __file__
+    assert alike(core, compiled, case.model, case.inputs)
+
+
+@pytest.mark.usefixtures("silence")
+def test_a_part_of_a_placed_model_runs(core: ov.Core, tmp_path: Path) -> None:
+    case = cut_off(Case(core.read_model(placed_file(tmp_path, network())), network().inputs))
+    assert alike(core, core.compile_model(case.model, DEVICE), case.model, case.inputs)
+
+
+# The placement is not this model's, or is no placement
+
+
+def test_an_affinity_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    other, case = network(layers=6), network()
+    halved(other.model).save(tmp_path / "other.json")
+    with pytest.raises(UserError, match=r"names '.*, which the model lacks: was it made for another model") as error:
+        ov_hsdag.place(case.model, DEVICE, affinity=tmp_path / "other.json")
+    assert "\n" not in str(error.value)
+    assert Placement.of(case.model) is None
+    assert not any("affinity" in node.get_rt_info() for node in case.model.get_ops())
+
+
+UNREADABLE = "compiled without its placement: the model's embedded placement cannot be read"
+
+
+@pytest.mark.parametrize(
+    "key, value, line",
+    [
+        ("version", "2", "has version 2, this ov-hsdag reads up to 1: upgrade it"),
+        ("version", "x", UNREADABLE),
+        ("devices", "[]", "compiled without its placement: the placement uses 'CPU_A', 'CPU_B'"),
+        ("devices", "{", UNREADABLE),
+        ("default", "NPU", "compiled without its placement: the placement uses 'NPU', which its device list"),
+        ("exceptions", "[]", UNREADABLE),
+        ("exceptions", '{"CPU_B": 5}', UNREADABLE),
+        ("exceptions", '{"NPU": ["elsewhere"]}', "compiled without its placement: the placement uses 'NPU'"),
+        ("default_nodes", '{"a": 1}', "knows only"),
+        ("default_nodes", "[[1]]", UNREADABLE),
+        ("prediction", "\x01", UNREADABLE),
+        ("objective", "", None),  # does not matter any more
+    ],
+)
+def test_a_damaged_placement_is_left_aside(
+    core: ov.Core, tmp_path: Path, key: str, value: str, line: str | None
+) -> None:
+    case = network()
+    path = placed_file(tmp_path, case)
+    model = core.read_model(path)
+    model.set_rt_info(value, ["ov_hsdag", key])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = core.compile_model(model, DEVICE)
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == (line is not None)
+    assert all(text.startswith("ov_hsdag: ") and str(line) in text and "\n" not in text for text in told)
+    assert alike(core, compiled, path, case.inputs)
+
+
+def test_an_entry_that_is_only_text_is_left_aside(core: ov.Core) -> None:
+    case = network()
+    case.model.set_rt_info("yes", ["ov_hsdag"])
+    with pytest.warns(RuntimeWarning, match="without its placement: the model's embedded placement cannot be read"):
+        compiled = core.compile_model(case.model, DEVICE)
+    assert alike(core, compiled, case.model, case.inputs)
+
+
+# Many at once
+
+
+@pytest.mark.usefixtures("silence")
+def test_two_placed_models_in_one_process(core: ov.Core, tmp_path: Path) -> None:
+    cases = [network(seed, layers) for seed, layers in ((0, 4), (1, 6))]
+    folders = [tmp_path / name for name in "ab"]
+    compiled = []
+    for case, folder, order in zip(cases, folders, (("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")), strict=True):
+        folder.mkdir()
+        compiled.append(core.compile_model(placed_file(folder, case, order), DEVICE))
+    for number in (0, 1, 0, 1):
+        assert devices(compiled[number]) == {"CPU_A", "CPU_B"}
+        assert alike(core, compiled[number], folders[number] / "model.xml", cases[number].inputs)
+
+
+@pytest.mark.usefixtures("silence")
+@pytest.mark.parametrize("shared_core", [True, False])
+@pytest.mark.parametrize("shared_model", [True, False])
+def test_threads_compile_one_model_at_once(tmp_path: Path, shared_core: bool, shared_model: bool) -> None:
+    case = network()
+    path = placed_file(tmp_path, case)
+    core = ov.Core()
+    expected = outputs(core.compile_model(path, "CPU", F32), case.inputs)
+    model = core.read_model(path) if shared_model else path
+    together = threading.Barrier(6)
+
+    def compile_and_run(_: int) -> tuple[int, set[str], float]:
+        own = core if shared_core else ov.Core()
+        together.wait(60)
+        compiled = own.compile_model(model, DEVICE)
+        return submodels(compiled), devices(compiled), largest_difference(expected, outputs(compiled, case.inputs))
+
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(compile_and_run, range(6)))
+    assert {result[0] for result in results} == {2}
+    assert all(used == {"CPU_A", "CPU_B"} for _, used, _ in results)
+    assert max(difference for _, _, difference in results) <= TOLERANCE
+
+
+def test_threads_place_at_once(core: ov.Core) -> None:
+    cases = [generate(seed, 10) for seed in range(4)]
+    alone = [ov_hsdag.place(case.model.clone(), DEVICE, objective="throughput", core=core) for case in cases]
+    together = threading.Barrier(8)
+
+    def place(number: int) -> tuple[ov.Model, Placement]:
+        model = cases[number % 4].model.clone()
+        together.wait(60)
+        return model, ov_hsdag.place(model, DEVICE, objective="throughput", core=core if number < 4 else None)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(place, range(8)))
+    for number, (model, placement) in enumerate(results):
+        case = cases[number % 4]
+        assert placement.predicted == alone[number % 4].predicted
+        assert alike(core, core.compile_model(model, DEVICE), case.model, case.inputs)
+
+
+# Caches and blobs
+
+
+@pytest.mark.usefixtures("silence")
+def test_a_cache_follows_a_new_placement_of_the_same_file(core: ov.Core, tmp_path: Path) -> None:
+    case = network()
+    legality.normalise(case.model)
+    groups = legality.colocation(ComputationGraph.from_model(case.model)).tolist()
+    names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
+    pair = ("CPU_A", "CPU_B")
+    cache = {"CACHE_DIR": str(tmp_path / "cache")}
+    counts = []
+    for share in (2, 2, 3):
+        first = {name: pair[group * share > max(groups)] for name, group in zip(names, groups, strict=True)}
+        Placement(pair, first).embed(case.model)
+        ov.save_model(case.model, tmp_path / "model.xml", compress_to_fp16=False)
+        compiled = core.compile_model(tmp_path / "model.xml", DEVICE, cache)
+        assert devices(compiled) == {"CPU_A", "CPU_B"}
+        assert alike(core, compiled, tmp_path / "model.xml", case.inputs)
+        counts.append(len(list((tmp_path / "cache").iterdir())))
+    assert counts[0] == counts[1] < counts[2]
+
+
+@pytest.mark.usefixtures("silence")
+def test_an_exported_model_keeps_its_placement(core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = network()
+    path = placed_file(tmp_path, case)
+    compiled = core.compile_model(path, DEVICE)
+    blob = compiled.export_model()
+    blob = blob.getvalue() if hasattr(blob, "getvalue") else bytes(blob)
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")  # who imports it needs nothing of ours
+    imported = core.import_model(blob, DEVICE)
+    assert devices(imported) == {"CPU_A", "CPU_B"}
+    assert submodels(imported) == submodels(compiled) == 2
+    assert alike(core, imported, path, case.inputs)
