@@ -1,5 +1,6 @@
 # make demo   the main job: from an ONNX file to a placement that runs on two devices
 # make test   everything that CI checks
+# make lanes  the core of the tests on older releases of OpenVINO
 # Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
 
 PYTHON ?= python3
@@ -28,7 +29,7 @@ DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test lint format native-test pytest rig clean
+.PHONY: demo test lanes lint format native-test pytest rig clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -101,6 +102,12 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.created
 	$(PIP) openvino  # before the package: setup.py compiles the extension library against it
 	$(INSTALL) ".[test]"
 	touch $(VENV)/.installed $@
+
+# The core of the tests on other releases of OpenVINO, each in an environment of its own; minutes.
+LANES := 2024.6 2025.0 2025.4
+lanes: export PYTHON := $(PYTHON)
+lanes:
+	set -e; for release in $(LANES); do tests/lanes/run $$release; done
 
 clean:
 	rm -rf $(VENV) build

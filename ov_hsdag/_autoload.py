@@ -2,7 +2,7 @@
 
 The .pth line of the wheel runs at every start of the interpreter, where even opening a file would be felt. It only puts
 a finder before the others, which finds nothing and imports this module when somebody imports openvino. This module's
-own finder then watches for two modules of OpenVINO and, once one of them has run, hands it to
+own finder then watches for a few modules of OpenVINO and, once one of them has run, hands it to
 :mod:`ov_hsdag.integration`. ``OV_HSDAG_DISABLE=1`` turns that off.
 """
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 WATCHED = {
     "openvino._ov_api": "ov_hsdag.integration.core",
+    "openvino.runtime.ie_api": "ov_hsdag.integration.core",  # where Core was in 2024
     "openvino.tools.ovc.main": "ov_hsdag.integration.ovc",
+    "openvino.tools.mo.convert_impl": "ov_hsdag.integration.mo",
 }
 """OpenVINO module → our module whose ``patch(module)`` is called once the former has been executed."""
 

@@ -18,6 +18,7 @@ import pytest
 from openvino.tools.ovc import main as ovc_main
 
 import ov_hsdag
+from ov_hsdag.integration import converters
 from ov_hsdag.integration import ovc as hook
 from ov_hsdag.placement import Placement
 
@@ -264,7 +265,7 @@ def test_failing_placement_is_one_line_and_leaves_no_file(
     def broken(*args: object, **kwargs: object) -> None:
         raise error("operation 'a' of type B\nfails")
 
-    monkeypatch.setattr(hook, "_place", broken)
+    monkeypatch.setattr(converters, "_place", broken)
     ended = ovc(SQUEEZENET, "--placement", DEVICE)
     assert ended.status == status
     (line,) = ended.errors

@@ -1,7 +1,7 @@
 """``ovc MODEL --placement HETERO:…``: OpenVINO's converter with a placement step and options for it.
 
-ovc has no plug-in point. Its main() asks for a parser, converts and saves through names that can be replaced; without
-``--placement`` the replacements do exactly what the originals do.
+Its main() asks for a parser, converts and saves through names that can be replaced; without ``--placement`` the
+replacements do exactly what the originals do.
 """
 
 from __future__ import annotations
@@ -9,34 +9,14 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import sys
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from ov_hsdag import files
-from ov_hsdag._autoload import disabled
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import UserError
+from ov_hsdag.integration.converters import save_atomically, wrap_convert, wrap_parser
 
 if TYPE_CHECKING:
     import openvino as ov
-
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.placement import Placement
-
-_REQUEST = "__ov_hsdag_request__"
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the command line asks for, checked."""
-
-    device: str
-    objective: str
-    profile: Profile | None
-    policy: str | None
-    measure: bool
 
 
 def patch(module: Any) -> None:
@@ -46,113 +26,9 @@ def patch(module: Any) -> None:
     if getattr(module._convert, "__ov_hsdag__", False):
         return
     placed: list[ov.Model] = []
-    cli_parser.get_all_cli_parser = _wrap_parser(cli_parser.get_all_cli_parser)
-    module._convert = _wrap_convert(module._convert, placed)
+    cli_parser.get_all_cli_parser = wrap_parser(cli_parser.get_all_cli_parser, _output)
+    module._convert = wrap_convert(module._convert, placed)
     module.save_model = _wrap_save_model(module.save_model, placed)
-
-
-def _wrap_parser(original: Callable[..., argparse.ArgumentParser]) -> Callable[..., argparse.ArgumentParser]:
-    @functools.wraps(original)
-    def get_all_cli_parser(*args: Any, **kwargs: Any) -> argparse.ArgumentParser:
-        parser = original(*args, **kwargs)
-        if not disabled():
-            _add_options(parser)
-            _check_when_parsed(parser)
-        return parser
-
-    return get_all_cli_parser
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("placement (ov-hsdag)")
-    group.add_argument(
-        "--placement",
-        metavar="HETERO:A,B",
-        help="Decide for every operation on which of these devices it runs, and write that into the model: "
-        "compile_model on these devices follows it. The devices need not be present.",
-    )
-    group.add_argument(
-        "--placement_objective",
-        metavar="latency|throughput",
-        help="What the placement makes good: the latency of one request (default) or the throughput of many.",
-    )
-    group.add_argument(
-        "--placement_profile",
-        metavar="FILE.json",
-        help="Speeds of the devices; without it, ov-hsdag has built-in profiles.",
-    )
-    group.add_argument(
-        "--placement_policy",
-        metavar="NAME|DIR",
-        help='The learned policy: its name or folder, or "none"; without it, the policy that ships.',
-    )
-    group.add_argument(
-        "--placement_measure",
-        action="store_true",
-        help="Measure the best placements on the devices, which have to be present, and choose by that.",
-    )
-
-
-def _check_when_parsed(parser: argparse.ArgumentParser) -> None:
-    """Check our options as soon as they are parsed: before the conversion, which can take minutes.
-
-    They are taken out of the namespace: ovc reports and stores in the IR whatever options it finds there.
-    """
-    parse_args = parser.parse_args
-
-    @functools.wraps(parse_args)
-    def parse_and_check(*args: Any, **kwargs: Any) -> argparse.Namespace:
-        namespace: argparse.Namespace = parse_args(*args, **kwargs)
-        options = {name: vars(namespace).pop(name) for name in list(vars(namespace)) if name.startswith("placement")}
-        with _errors_end_the_command():
-            setattr(parser, _REQUEST, _checked(namespace, **options))
-        return namespace
-
-    parser.parse_args = parse_and_check  # type: ignore[method-assign,assignment]
-
-
-def _checked(
-    namespace: argparse.Namespace,
-    placement: str | None,
-    placement_objective: str | None,
-    placement_profile: str | None,
-    placement_policy: str | None,
-    placement_measure: bool,
-) -> _Request | None:
-    """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
-    if placement is None:
-        for name, value in (
-            ("objective", placement_objective),
-            ("profile", placement_profile),
-            ("policy", placement_policy),
-            ("measure", placement_measure or None),
-        ):
-            if value is not None:
-                raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
-        return None
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices import DeviceSet
-    from ov_hsdag.place import policy_placers
-    from ov_hsdag.problem import check_objective
-
-    names = DeviceSet.parse(placement).names
-    objective = "latency" if placement_objective is None else placement_objective
-    check_objective(objective)
-    profile = None if placement_profile is None else Profile.load(placement_profile)
-    for name in names:
-        (profile or Profile.builtin([name])).device(name)  # raises where there are no speeds of that device
-    policy_placers(placement_policy)  # raises where the policy cannot be used
-    files.check_writable(_output(namespace))
-    if placement_measure:
-        import openvino as ov
-
-        from ov_hsdag.contest import require_devices
-        from ov_hsdag.devices import register
-
-        core = ov.Core()
-        register(core)
-        require_devices(core, DeviceSet(names))
-    return _Request(placement, objective, profile, placement_policy, placement_measure)
 
 
 def _output(namespace: argparse.Namespace) -> str:
@@ -166,69 +42,12 @@ def _output(namespace: argparse.Namespace) -> str:
         raise UserError(str(error)) from error
 
 
-def _wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _convert(cli_parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        result = original(cli_parser, *args, **kwargs)
-        request: _Request | None = getattr(cli_parser, _REQUEST, None)
-        model = result[0]
-        if request is not None and model is not None:
-            with _errors_end_the_command():
-                placement = _place(model, request)
-            placed.append(model)
-            print(f"[ INFO ] placement {placement.summary()}")
-        return result
-
-    _convert.__ov_hsdag__ = True  # type: ignore[attr-defined]
-    return _convert
-
-
-def _place(model: ov.Model, request: _Request) -> Placement:
-    from ov_hsdag.place import place
-
-    return place(
-        model,
-        request.device,
-        objective=request.objective,
-        profile=request.profile,
-        policy=request.policy,
-        measure=request.measure,
-    )
-
-
 def _wrap_save_model(original: Callable[..., None], placed: list[ov.Model]) -> Callable[..., None]:
     @functools.wraps(original)
     def save_model(model: ov.Model, output_model: Any, compress_to_fp16: bool = True) -> None:
         if not any(model is one for one in placed):
             original(model, output_model, compress_to_fp16)
             return
-        with _errors_end_the_command():
-            files.save_model_atomically(model, os.fsdecode(output_model), compress_to_fp16)
+        save_atomically(model, output_model, compress_to_fp16)
 
     return save_model
-
-
-class _errors_end_the_command:
-    """Ends the process with one line and our exit status where ours is at fault; OpenVINO's errors are left alone.
-
-    ovc catches Exception around the conversion and calls everything that it does not know an internal error of its own.
-    """
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if not isinstance(error, Exception):
-            return
-        reason = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, UserError):
-            self._end(2, reason)
-        if isinstance(error, RunError):
-            self._end(1, reason)
-        if "--verbose" in sys.argv:
-            traceback.print_exception(error)
-        self._end(1, f"placing the model failed: {reason} (--verbose shows more)")
-
-    @staticmethod
-    def _end(status: int, message: str) -> NoReturn:
-        print(f"error: {message}", file=sys.stderr)
-        raise SystemExit(status)
