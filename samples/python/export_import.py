@@ -1,0 +1,30 @@
+"""Compile once, run elsewhere: python export_import.py MODEL HETERO:GPU,CPU BLOB (inputs of a fixed shape are assumed).
+
+The blob holds the submodels as the devices compiled them. Who imports it needs neither the model nor ov_hsdag, only the
+same devices and the same release of OpenVINO.
+"""
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+
+
+def run(compiled: ov.CompiledModel) -> list[np.ndarray]:
+    results = compiled([np.ones(port.shape, port.element_type.to_dtype()) for port in compiled.inputs])
+    return [results[port] for port in compiled.outputs]
+
+
+model, device, blob = sys.argv[1:]
+core = ov.Core()
+compiled = core.compile_model(model, device)
+exported = compiled.export_model()
+Path(blob).write_bytes(exported.getvalue() if isinstance(exported, io.BytesIO) else exported)
+
+imported = core.import_model(Path(blob).read_bytes(), device)
+same = all(np.array_equal(a, b) for a, b in zip(run(compiled), run(imported), strict=True))
+devices = imported.get_property("EXECUTION_DEVICES")
+print(f"{blob}: {Path(blob).stat().st_size / 1e6:.1f} MB, {devices}, same outputs: {same}")
+sys.exit(0 if same else 1)
