@@ -14,9 +14,10 @@ import argparse
 import json
 import os
 import sys
+import threading
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
@@ -83,14 +84,17 @@ def run_here(seed: int) -> dict[str, Any] | None:
     return run(seed, _core)
 
 
-def run_apart(seed: int, pool: list[ProcessPoolExecutor]) -> dict[str, Any] | None:
-    """`run` in another process, which one crash may take with it. `pool` holds that process from call to call."""
-    if not pool:
-        pool.append(ProcessPoolExecutor(1, get_context("spawn")))
+_worker = threading.local()
+
+
+def run_apart(seed: int) -> dict[str, Any] | None:
+    """`run` in another process, one for each thread: a crash takes no more than that with it."""
+    if getattr(_worker, "process", None) is None:
+        _worker.process = ProcessPoolExecutor(1, get_context("spawn"))
     try:
-        return pool[0].submit(run_here, seed).result()
+        return _worker.process.submit(run_here, seed).result()
     except BrokenProcessPool:
-        pool.clear()
+        _worker.process = None
         name, _, done, after = example(seed)
         return {"seed": seed, "model": name, "mutations": done, "after": after, "wrong": "the process crashed"}
 
@@ -107,6 +111,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500, help="examples (default 500)")
     parser.add_argument("--seed", type=int, default=0, help="of the first example")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after that; run again to go on")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--only", type=int, help="run the example of this seed alone, with its traceback")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "mutations.json")
     options = parser.parse_args()
@@ -124,14 +129,15 @@ def main() -> int:
     start = time.monotonic()
     state = _read(options.output, options.seed)
     rows = state["examples"]
-    pool: list[ProcessPoolExecutor] = []
-    while len(rows) < options.count and time.monotonic() - start < options.seconds:
-        row = run_apart(state["next_seed"], pool)
-        state["next_seed"] += 1
-        if row is not None:
-            rows.append(row)
-            if "wrong" in row:
-                print(f"{row['seed']} ({row['model']}, {', '.join(row['mutations'])}): {row['wrong']}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as threads:
+        while len(rows) < options.count and time.monotonic() - start < options.seconds:
+            first = state["next_seed"]
+            state["next_seed"] += 4 * options.jobs
+            for row in threads.map(run_apart, range(first, state["next_seed"])):
+                if row is not None:
+                    rows.append(row)
+                if row is not None and "wrong" in row:
+                    print(f"{row['seed']} ({row['model']}, {', '.join(row['mutations'])}): {row['wrong']}", flush=True)
     with atomic_file(options.output, "w") as file:
         json.dump(state, file, indent=1)
     wrong = sum("wrong" in row for row in rows)

@@ -34,7 +34,9 @@ LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("samples") / "model.xml"
     model = ov.convert_model(SQUEEZENET)
-    ov_hsdag.place(model, DEVICE, objective="throughput")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+        ov_hsdag.place(model, DEVICE, objective="throughput")
     ov.save_model(model, path)
     return path
 

@@ -17,7 +17,7 @@ from openvino.preprocess import PrePostProcessor
 import ov_hsdag
 from ov_hsdag import legality
 from ov_hsdag.bench.compare import TOLERANCE, infer, largest_difference
-from ov_hsdag.bench.generated import Case, generate
+from ov_hsdag.bench.generated import Case
 from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph
@@ -363,7 +363,7 @@ def test_threads_compile_one_model_at_once(tmp_path: Path, shared_core: bool, sh
 
 
 def test_threads_place_at_once(core: ov.Core) -> None:
-    cases = [generate(seed, 10) for seed in range(4)]
+    cases = [network(seed, layers) for seed, layers in enumerate((3, 4, 5, 6))]
     alone = [ov_hsdag.place(case.model.clone(), DEVICE, objective="throughput", core=core) for case in cases]
     together = threading.Barrier(8)
 
@@ -403,6 +403,10 @@ def test_a_cache_follows_a_new_placement_of_the_same_file(core: ov.Core, tmp_pat
     assert counts[0] == counts[1] < counts[2]
 
 
+@pytest.mark.skipif(
+    tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4),
+    reason="this OpenVINO cannot import several submodels, whoever placed them",
+)
 @pytest.mark.usefixtures("silence")
 def test_an_exported_model_keeps_its_placement(core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = network()

@@ -71,7 +71,7 @@ class _Generator:
             self.branched, self.lstm, self.remembered, self.appended, self.counted, self.picked,
         )  # fmt: skip
         for _ in range(steps):
-            made = blocks[self.random.integers(0, len(blocks))]()
+            made = blocks[int(self.random.integers(0, len(blocks)))]()
             if made is not None:
                 self.features.append(made)
         model = ov.Model(self._results(), self.sinks, self.parameters, "generated")
