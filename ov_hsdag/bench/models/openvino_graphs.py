@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset15 as ops
+
+from ov_hsdag.compat import opset15 as ops
 
 
 def string_classifier(seed: int) -> ov.Model:
