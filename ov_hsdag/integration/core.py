@@ -233,21 +233,19 @@ def _overlaid(placement: Placement, model: ov.Model) -> Placement:
 
 
 def _knows(placement: Placement, model: ov.Model) -> bool:
-    """Whether the placement is of this model. Warns where it knows few of the operations, or none."""
-    names = [
-        node.get_friendly_name()
-        for node in model.get_ops()
-        if node.get_type_name() not in ("Constant", "Parameter", "Result")
-    ]
-    known = sum(name in placement.affinity for name in names)
-    if 2 * known < len(names):
+    """Whether the placement is of this model. Warns where they have few nodes in common, or none.
+
+    A part of the placed model is known as well as the model with much around it: the smaller of the two counts.
+    """
+    names = {node.get_friendly_name() for node in model.get_ops()}
+    known = len(names & placement.affinity.keys())
+    if 2 * known < min(len(names), len(placement.affinity)):
         share = f"only {known} of the model's {len(names)}" if known else "none of the model's"
         rest = "the others follow these" if known else "HETERO decides"
         warnings.warn(
-            f"ov_hsdag: the placement knows {share} operations, and {rest}: place the model again",
-            stacklevel=_STACK,
+            f"ov_hsdag: the placement knows {share} nodes, and {rest}: place the model again", stacklevel=_STACK
         )
-    return known > 0 or not names
+    return known > 0
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
