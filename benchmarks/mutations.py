@@ -138,8 +138,8 @@ def main() -> int:
                     rows.append(row)
                 if row is not None and "wrong" in row:
                     print(f"{row['seed']} ({row['model']}, {', '.join(row['mutations'])}): {row['wrong']}", flush=True)
-    with atomic_file(options.output, "w") as file:
-        json.dump(state, file, indent=1)
+            with atomic_file(options.output, "w") as file:
+                json.dump(state, file, indent=1)
     wrong = sum("wrong" in row for row in rows)
     submodels = [count for row in rows for count in row.get("submodels", ())]
     print(f"{len(rows)} examples, {len(rows) - wrong} right, {wrong} wrong; {len(submodels)} placements ", end="")
