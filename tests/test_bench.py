@@ -18,6 +18,8 @@ from ov_hsdag.place import build_problem, policy_placers
 from tests.graphs import random_problem
 from tests.test_cli import run
 
+pytestmark = pytest.mark.alone
+
 PAIR = "HETERO:CPU_A,CPU_B"
 HAND = [f"nodes-{share:g}" for share in SHARES]
 

@@ -32,6 +32,8 @@ from ov_hsdag.place import build_problem, place
 from ov_hsdag.placement import set_affinities
 from tests.conftest import ONE_CORE
 
+pytestmark = pytest.mark.alone
+
 NAMES = ("CPU_A", "CPU_B")
 HETERO = "HETERO:CPU_A,CPU_B"
 

@@ -23,6 +23,8 @@ from ov_hsdag.placement import Placement
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.problem import PlacementProblem
 
+pytestmark = pytest.mark.alone
+
 PAIR = "HETERO:CPU_A,CPU_B"
 PROFILED = {"PERF_COUNT": True}
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -37,7 +39,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     told: list[str] = []
     placement = ov_hsdag.place(
-        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=8, report=told.append
+        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=20, report=told.append
     )
     measured = placement.measured
     assert measured is not None
@@ -145,8 +147,11 @@ def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, m
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.warns(UserWarning, match="nothing could be measured.*cannot start a process.*/nowhere/python"):
         placement = ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, core=core, measure=True)
-    # By calibrated costs either of two equal devices may be the faster one.
-    assert placement.chosen in ("CPU_A", "CPU_B") and placement.measured is None
+    # By calibrated costs either of two equal devices may be the faster one, and on a busy machine even a cut may be.
+    assert placement.measured is None
+    assert placement.predicted is not None
+    for name in ("CPU_A", "CPU_B"):
+        assert placement.predicted["latency_us"] <= placement.baselines[name]["latency_us"] * 1.01
 
 
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:

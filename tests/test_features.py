@@ -39,7 +39,7 @@ def assert_same_structure(found: dict[str, Any], expected: dict[str, NDArray[Any
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.floats(0, 3), st.integers(1, 12))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.floats(0, 3, allow_subnormal=False), st.integers(1, 12))
 def test_structure_agrees_with_networkx(seed: int, nodes: int, density: float, reach: int) -> None:
     edges = random_edges(np.random.default_rng(seed), nodes, int(density * nodes), reach)
     assert_same_structure(_native.structure_features(nodes, edges), reference_structure(nodes, edges))
@@ -114,7 +114,7 @@ def assert_close(found: PolicyInput, expected: PolicyInput) -> None:
     st.integers(3, 40),
     st.integers(2, 4),
     st.sampled_from(["latency", "throughput"]),
-    st.floats(0, 0.6),
+    st.floats(0, 0.6, allow_subnormal=False),
 )
 def test_features_of_random_problems(seed: int, nodes: int, devices: int, objective: str, missing: float) -> None:
     problem = random_problem(

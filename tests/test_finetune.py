@@ -43,6 +43,8 @@ from ov_hsdag.training.search import teacher
 from tests.conftest import ONE_CORE
 from tests.graphs import random_fusions, random_problem
 
+pytestmark = pytest.mark.alone
+
 TINY = Settings(updates=2, samples=4, draws=2, refined=4, finalists=2, margin=0.0)
 PROJECT = str(Path(__file__).parents[1])
 PAIR = "HETERO:CPU_A,CPU_B"

@@ -225,7 +225,7 @@ def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**6), known=st.floats(0, 1))
+@given(seed=st.integers(0, 10**6), known=st.floats(0, 1, allow_subnormal=False))
 def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.Core, seed: int, known: float) -> None:
     model = random_model(seed)
     legality.unique_names(model)

@@ -18,6 +18,8 @@ from ov_hsdag.place import build_problem
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.problem import PlacementProblem
 
+pytestmark = pytest.mark.alone
+
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
 

@@ -98,11 +98,12 @@ def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> 
     assert five_lines(tmp_path / "new/out.xml") == ["CPU_A", "CPU_B"]
 
 
+@pytest.mark.alone
 def test_placements_are_measured_where_that_is_asked_for(ovc: Ovc, tmp_path: Path) -> None:
     ended = ovc(SQUEEZENET, "--placement", DEVICE, "--placement_measure", "--output_model", "out.xml")
     assert (ended.status, ended.errors) == (0, [])
     assert re.search(
-        r"\[ INFO \] placement HETERO:CPU_A,CPU_B \(latency\): \w+, 1 submodel, measured [01]\.", ended.out
+        r"\[ INFO \] placement HETERO:CPU_A,CPU_B \(latency\): \w+, \d+ submodels?, measured \d\.", ended.out
     )
     placement = Placement.of(ov.Core().read_model(tmp_path / "out.xml"))
     assert placement is not None and placement.measured is not None

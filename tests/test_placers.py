@@ -123,7 +123,7 @@ def test_splits_by_node_count(share: float, expected: int) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), devices=st.integers(1, 4), share=st.floats(0, 1))
+@given(seed=st.integers(0, 10**6), devices=st.integers(1, 4), share=st.floats(0, 1, allow_subnormal=False))
 def test_splits_by_node_count_are_supported(seed: int, devices: int, share: float) -> None:
     problem = random_problem(seed, nodes=25, devices=devices, missing=0.2, grouped=True)
     placement = NodeCount(share).place(problem)

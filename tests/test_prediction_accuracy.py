@@ -19,6 +19,8 @@ from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.devices import register
 from ov_hsdag.place import build_problem
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "prediction_accuracy.py"
 
 

@@ -22,6 +22,8 @@ from ov_hsdag.measuring.measure import Measurer, compare, random_inputs
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.place import build_problem
 
+pytestmark = pytest.mark.alone
+
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
 # What is injected, and what has to be told of it.
