@@ -168,13 +168,14 @@ class Runner:
         return time.perf_counter() - start
 
     def period(self, seconds: float) -> float:
-        """Seconds from result to result with all requests in flight."""
+        """Seconds from result to result with all requests in flight, over whole rounds of them: they end in bunches."""
         self.finished.clear()
-        while len(self.finished) <= len(self.queue) or time.perf_counter() - self.finished[0] < seconds:
+        requests = len(self.queue)
+        while len(self.finished) <= 2 * requests or time.perf_counter() - self.finished[0] < seconds:
             self.queue.start_async(self.inputs)
-        ended = len(self.finished)
+        last = (len(self.finished) - 1) // requests * requests
         self.queue.wait_all()
-        return (self.finished[ended - 1] - self.finished[0]) / (ended - 1)
+        return (self.finished[last] - self.finished[0]) / last
 
 
 def measure(zoo_model: ZooModel, core: ov.Core, path: Path, count: int, until: float) -> None:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MODEL, INPUTS = "model.xml", "inputs.npz"
 """Files of the folder that all workers of a model share."""
 
-# A turn lasts until so many inferences have ended; but where they are slow, not longer than so many times what was
-# asked for.
+# A turn for latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
+# what was asked for.
 _FEWEST = 4
 _LONGEST = 4
 
@@ -125,24 +125,25 @@ class Runner:
         return [np.array(request.get_output_tensor(port).data) for port in range(len(self._compiled.outputs))]
 
     def _throughput(self, seconds: float) -> float:
-        """Inferences that end while requests are always under way, over the time between the first and the last.
+        """Inferences that end while requests are always under way, over the time that whole rounds of them take.
 
         The first to end tells that the pipeline is full; what ends after the last was started runs while it empties.
+        Requests that share submodels end in bunches, each request once in a round: from the first end to one in the
+        middle of a later bunch the rate would seem higher than it is.
         """
-        finished = self._finished
+        finished, requests = self._finished, len(self.queue)
         finished.clear()
-        begin = time.perf_counter()
-        while len(finished) < 2 or _goes_on(len(finished) - 1, finished[0], begin, seconds):
+        while len(finished) <= requests or time.perf_counter() - finished[0] < seconds:
             self._start()
-        ended = len(finished)
+        last = (len(finished) - 1) // requests * requests
         self.queue.wait_all()
-        return (ended - 1) / (finished[ended - 1] - finished[0])
+        return last / (finished[last] - finished[0])
 
     def _latency(self, seconds: float) -> float:
         """Median seconds of one request."""
         times: list[float] = []
         begin = time.perf_counter()
-        while not times or _goes_on(len(times), begin, begin, seconds):
+        while not times or _goes_on(len(times), begin, seconds):
             start = time.perf_counter()
             self._start()
             self.queue.wait_all()
@@ -155,9 +156,9 @@ class Runner:
         self.queue.start_async(self._inputs)
 
 
-def _goes_on(done: int, first: float, begin: float, seconds: float) -> bool:
-    now = time.perf_counter()
-    return now - first < seconds or (done < _FEWEST and now - begin < _LONGEST * seconds)
+def _goes_on(done: int, begin: float, seconds: float) -> bool:
+    gone = time.perf_counter() - begin
+    return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
 
 
 class _Shop:
