@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +18,7 @@ from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.graph import NodeKind
 from ov_hsdag.place import build_problem
+from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "benchmarks" / "legality_table.py"
@@ -37,13 +37,8 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("legality_table", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["legality_table"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["legality_table"]
+    with loaded(SCRIPT) as module:
+        yield module
 
 
 def test_every_kind_of_model_runs_split_and_goes_on_where_it_ended(tmp_path: Path) -> None:

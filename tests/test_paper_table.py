@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -17,22 +16,18 @@ import torch
 
 from ov_hsdag.problem import PlacementProblem
 from tests.graphs import random_problem
+from tests.scripts import loaded
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "paper_table.py"
 
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("paper_table", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["paper_table"] = module
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    spec.loader.exec_module(module)
-    yield module
+    with loaded(SCRIPT) as module:
+        yield module
     torch.set_num_threads(threads)
-    del sys.modules["paper_table"]
 
 
 def two_devices(gpu_us: float, cpu_us: float, submodel_us: float = 5.0) -> PlacementProblem:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.devices import register
 from ov_hsdag.place import build_problem
+from tests.scripts import loaded
 
 pytestmark = pytest.mark.alone
 
@@ -26,13 +25,8 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "prediction_accuracy.py"
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("prediction_accuracy", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["prediction_accuracy"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["prediction_accuracy"]
+    with loaded(SCRIPT) as module:
+        yield module
 
 
 def test_draws_are_legal_different_and_of_all_kinds(script: ModuleType, two_cpu_core: ov.Core) -> None:
