@@ -14,6 +14,8 @@ Two of five placements also run with four requests in flight, in turns with the 
 of one core is one core: left to itself each submodel has a thread of its own, and two submodels of one virtual device
 run at the same time on two cores, as they would not on a real device. So each thread is bound to the core of its
 submodel's device (Linux; each placement in a process of its own, whose new threads are then those of its submodels).
+TBB's NUMA binding would undo that whenever a thread enters an arena; hwloc, which it asks, is told to leave threads
+alone. That all threads of a core together ran no longer than the clock says is checked after every placement.
 
 Predictions come from the simulator, once after calibrating the devices only, and once with the costs of the model
 measured on them (`ov-hsdag calibrate --model`). The calibration is part of this script's run and sees none of the
@@ -81,6 +83,8 @@ STEPS = ("calibrate", "measure", "pipelines", "report")
 REQUESTS = 4
 PERF_COUNT = {"PERF_COUNT": True}
 PERIODS = 3
+# Threads of one core that ran so many times what the clock says were on others too.
+ESCAPED = 1.1
 SECONDS = 0.5
 # The calibration was designed while looking at the placements of seed 0.
 SEED = 1
@@ -246,7 +250,8 @@ def measure_pipelines(zoo_model: ZooModel, path: Path, until: float) -> None:
 
 def pinned_periods(name: str, text: str) -> list[list[float]]:
     """Periods in µs with requests in flight of a placement and of the faster device alone, [2, PERIODS]; in a new
-    process, which has no threads of earlier models."""
+    process, which has no threads of earlier models. Raises RunError where threads leave their cores."""
+    os.environ["HWLOC_THISSYSTEM"] = "0"  # TBB asks hwloc when it makes its first arena
     core = ov.Core()
     devices.register(core)
     model = ZOO[name].build()
@@ -258,11 +263,15 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     # Stays here while the others run: what is freed leaves threads behind, which the next model takes over.
     profiled = core.compile_model(placed, DEVICES.hetero, devices.compile_properties(DEVICES.hetero, PERF_COUNT))
     order = _submodel_devices(profiled, inputs, affinity)
-    with _bound_to_cores([DEVICES.names[0]]):
+    with _bound_to_cores([DEVICES.names[0]]) as rivals:
         rival = Runner(core, model, DEVICES.names[0], inputs, 2)
-    with _bound_to_cores(order, before=1):
+    with _bound_to_cores(order, before=1) as stages:
         pipeline = Runner(core, placed, DEVICES.hetero, inputs, REQUESTS)
+    begin, used = time.perf_counter(), _cpu_seconds(rivals + stages)
     periods = [(pipeline.period(SECONDS), rival.period(SECONDS)) for _ in range(PERIODS)]
+    wall, used = time.perf_counter() - begin, _cpu_seconds(rivals + stages) - used
+    if used.max() > ESCAPED * wall:
+        raise RunError(f"threads bound to one core ran {used.max():.1f} s in {wall:.1f} s")
     return [[round(seconds * 1e6, 1) for seconds in row] for row in zip(*periods, strict=True)]
 
 
@@ -285,8 +294,8 @@ def _submodel_devices(profiled: ov.CompiledModel, inputs: list[NDArray[Any]], af
 
 
 @contextmanager
-def _bound_to_cores(order: list[str], before: int = 0) -> Iterator[None]:
-    """Binds the threads of what is compiled inside to cores, one for each device.
+def _bound_to_cores(order: list[str], before: int = 0) -> Iterator[list[tuple[int, int]]]:
+    """Binds the threads of what is compiled inside to cores, one for each device; afterwards (thread, device) of each.
 
     A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
 
@@ -299,12 +308,23 @@ def _bound_to_cores(order: list[str], before: int = 0) -> Iterator[None]:
     """
     cores = dict(zip(DEVICES, sorted(os.sched_getaffinity(0)), strict=False))
     known = _threads()
-    yield
+    bound: list[tuple[int, int]] = []
+    yield bound
     new = sorted(_threads() - known)
     if len(new) != 2 * (before + len(order)) or len(cores) < len(DEVICES):
         raise RunError(f"{len(new)} threads for {len(order)} compiled models on {len(cores)} cores")
     for thread, device in zip(new[2 * before :: 2], order, strict=True):
         os.sched_setaffinity(thread, {cores[device]})
+        bound.append((thread, DEVICES.index(device)))
+
+
+def _cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
+    """Seconds that threads have run, [devices]."""
+    seconds = np.zeros(len(DEVICES))
+    for thread, device in bound:
+        fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        seconds[device] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
+    return seconds
 
 
 def _threads() -> set[int]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -240,7 +240,7 @@ def register(core: ov.Core) -> tuple[str, ...]:
             core.set_property(name, {**_VIRTUAL_DEFAULTS, **properties})
             core.get_property(name, "INFERENCE_NUM_THREADS")  # loads the plugin, which is when it checks the properties
         except RuntimeError as error:
-            _refuse(f"OpenVINO refuses the properties of {name}: {_reason(error)}")
+            _refuse(f"OpenVINO refuses the properties of {name}: {one_line(error)}")
     return tuple(declared)
 
 
@@ -250,14 +250,7 @@ def _register_cpu_plugin(core: ov.Core, name: str) -> None:
         core.register_plugin(f"openvino_{'arm' if arm else 'intel'}_cpu_plugin", name)
     except RuntimeError as error:
         if "already registered" not in str(error):
-            raise RunError(f"cannot register virtual device {name}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """The one line of an OpenVINO exception that says what went wrong: the rest is where."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from ", "Check '", "Please, check"))]
-    return (told or lines or [type(error).__name__])[-1]
+            raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
 
 
 def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:

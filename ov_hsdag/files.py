@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -214,8 +214,7 @@ def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.Pa
     try:
         ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {reason}") from error
+        raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     with _writing(shown):
         for path in (xml, xml.with_suffix(".bin")):
             with open(path, "rb") as file:

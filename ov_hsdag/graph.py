@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import UserError, one_line
 from ov_hsdag.flops import node_flops
 
 if TYPE_CHECKING:
@@ -289,6 +289,6 @@ def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | N
         copy.reshape({port: ov.PartialShape(shape) for port, shape in zip(copy.inputs, targets, strict=True)})
     except RuntimeError as error:
         if shapes:
-            raise UserError(f"example shapes do not fit the model: {str(error).strip().splitlines()[-1]}") from error
+            raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
         return None
     return copy

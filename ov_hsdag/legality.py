@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.graph import ComputationGraph, NodeKind
 
 if TYPE_CHECKING:
@@ -266,8 +266,7 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
         try:
             names = core.query_model(model, device)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise RunError(f"{device} cannot say what it supports of this model: {reason}") from error
+            raise RunError(f"{device} cannot say what it supports of this model: {one_line(error)}") from error
         columns.append([name in names for name in graph.names])
     return np.array(columns, bool).reshape(len(devices), graph.nodes).T
 

@@ -19,7 +19,7 @@ from ov_hsdag.calibration.calibrate import calibrate_model
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.placement import Placement, set_affinities
 from ov_hsdag.placers import checkpoint
@@ -282,7 +282,7 @@ def _learned(placers: Sequence[HSDAGPlacer], problem: PlacementProblem, *, asked
         try:
             found.append(_run(placer, problem))
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
+            reason = one_line(error)
             if asked_for:
                 raise RunError(f"the policy '{placer.policy}' does not run: {reason}") from error
             warnings.warn(f"ov-hsdag places without its policy, which does not run here: {reason}", stacklevel=3)
@@ -372,8 +372,7 @@ def _calibrated(
         return calibrate_model(model, core, devices.names, _profile(profile, devices, core), shapes=shapes)[0]
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
-        reason = " ".join(str(error).split())[-200:]
-        warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {reason}", stacklevel=3)
+        warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
         return costs
 
 

@@ -19,6 +19,7 @@ from ov_hsdag.bench.generated import Case
 from ov_hsdag.compat import op
 from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import one_line
 from ov_hsdag.place import build_problem, place
 from ov_hsdag.placement import Placement, remove_affinities
 
@@ -455,7 +456,7 @@ def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed
             compiled = core.compile_model(placed.model, devices.hetero, hardware.compile_properties(devices.hetero))
             outputs = infer(compiled, _by_index(placed))
         except RuntimeError as error:
-            raise Wrong(f"{way}: {' '.join(str(error).split())[-400:]}") from error
+            raise Wrong(f"{way}: {one_line(error)}") from error
         checked.submodels.append(int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")))
         if predicted is not None and checked.submodels[-1] != predicted:
             raise Wrong(f"{way}: {checked.submodels[-1]} submodels, predicted {predicted}")

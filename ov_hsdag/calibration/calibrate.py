@@ -24,7 +24,7 @@ from ov_hsdag.costs.fusions import fusions, layout_ends, with_layouts
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import BorderCosts, DeviceCosts, ModelCosts, graph_hash, identity
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.measuring.measure import random_inputs
 from ov_hsdag.problem import PlacementProblem
@@ -88,7 +88,7 @@ def calibrate_devices(
             figures[name] = fit_figures(samples, np.array(rates), np.array(bands), device.launch_us), samples.kinds
         borders = measure_borders(core, names, advance)
     except RuntimeError as error:
-        raise RunError(f"calibrating failed: {' '.join(str(error).split())[-300:]}") from error
+        raise RunError(f"calibrating failed: {one_line(error)}") from error
     how = _how()
 
     def written(borders: Borders) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def calibrate_devices(
     try:
         borders = _corrected(core, names, Profile.of(written(borders), "the calibration"), borders, advance)
     except RuntimeError as error:
-        raise RunError(f"calibrating failed: {' '.join(str(error).split())[-300:]}") from error
+        raise RunError(f"calibrating failed: {one_line(error)}") from error
     return written(borders), {name: DeviceReport(figures[name][0].error, borders.error) for name in names}
 
 
@@ -334,7 +334,7 @@ def calibrate_model(
                 advance=advance,
             )
         except RuntimeError as error:
-            errors.append(f"{name}: {' '.join(str(error).split())[-200:]}")
+            errors.append(f"{name}: {one_line(error)}")
     if not times:
         raise RunError(f"no device runs the whole model: {'; '.join(errors)}")
     fused_with, torn_us = _fusions(graph, roofline, times, profile)
@@ -347,7 +347,7 @@ def calibrate_model(
                 problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte
             )
         except RuntimeError as error:
-            raise RunError(f"calibrating failed: {' '.join(str(error).split())[-300:]}") from error
+            raise RunError(f"calibrating failed: {one_line(error)}") from error
     assert problem.torn_us is not None  # set when it was made
     when, torn_us = _how(), problem.torn_us
     costs = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ov_hsdag.cli import console
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -58,7 +58,7 @@ def read_model(core: ov.Core, path: Path) -> ov.Model:
         with console.quiet_native_errors():
             return core.read_model(path)
     except RuntimeError as error:
-        reason = console.one_line(error)
+        reason = one_line(error)
         if reason.startswith("Unable to read the model"):
             # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.
             reason = "it is no IR, ONNX, TensorFlow, TFLite or Paddle model"

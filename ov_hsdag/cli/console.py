@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import sys
 import tempfile
 import traceback
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
+
+from ov_hsdag.errors import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -29,19 +30,14 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
     if debug:
         traceback.print_exception(error)
         hint = ""
-    print(f"error: {one_line(error)}{f' ({hint})' if hint else ''}", file=sys.stderr)
+    print(f"error: {_told(error)}{f' ({hint})' if hint else ''}", file=sys.stderr)
     return status
 
 
-def one_line(error: BaseException) -> str:
-    """The error's message in one line, without the source positions that OpenVINO puts before its messages."""
+def _told(error: BaseException) -> str:
+    """The error's message in one line."""
     # Usage errors of the command line tell their message, option names included, by a method only.
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
-    lines = [line.strip() for line in text.splitlines()]
-    kept = [
-        line for line in lines if line and not re.match(r"Exception from \S+:\d+:$|Check '.*' failed at \S+:$", line)
-    ]
-    return re.sub(r"\s+", " ", " ".join(kept)) or type(error).__name__
+    return one_line(error.format_message() if hasattr(error, "format_message") else error)
 
 
 def broken_pipe() -> int:

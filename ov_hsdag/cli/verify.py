@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.measure import random_inputs
 
@@ -82,7 +82,7 @@ def _compile_placed(core: ov.Core, model: ov.Model, device: str, devices: Sequen
         try:
             return core.compile_model(model, device, config)
         except (RuntimeError, RuntimeWarning) as error:
-            raise RunError(f"cannot compile on {device}: {console.one_line(error)}") from error
+            raise RunError(f"cannot compile on {device}: {one_line(error)}") from error
 
 
 def _references(
@@ -98,7 +98,7 @@ def _references(
             compiled = core.compile_model(model, name, EXACT if _computes_f32(name) else {})
             results[name] = _outputs(compiled, inputs)
         except RuntimeError as error:
-            console.message(f"{name} cannot run the model alone: {console.one_line(error)}")
+            console.message(f"{name} cannot run the model alone: {one_line(error)}")
     if not results:
         raise RunError("there is no device to compare with: none can run the whole model alone")
     return results

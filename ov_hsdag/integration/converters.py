@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag import files
 from ov_hsdag._autoload import disabled
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -200,7 +200,7 @@ class _errors_end_the_command:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if not isinstance(error, Exception):
             return
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         if isinstance(error, UserError):
             self._end(2, reason)
         if isinstance(error, RunError):

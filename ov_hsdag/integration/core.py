@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._autoload import disabled
+from ov_hsdag.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,7 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
                 return compiled
             failure = None
         except Exception as error:
-            failure = " ".join(str(error).split()) or type(error).__name__
+            failure = one_line(error)
         # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
         if failure is None and not _virtual_devices():
             return original(self, *args, **kwargs)
@@ -134,18 +135,12 @@ def _compiled(compile_model: Callable[..., ov.CompiledModel], placed: _Placed) -
         lost = ", ".join(name for name in devices if name not in kept)
         warnings.warn(
             f"ov_hsdag: the placement does not compile with {lost}; the model runs on"
-            f" {', '.join(smaller.placement.used())}: {_last_line(first)}",
+            f" {', '.join(smaller.placement.used())}: {one_line(first)}",
             RuntimeWarning,
             stacklevel=_STACK_COMPILED,
         )
         return compiled
     raise first
-
-
-def _last_line(error: Exception) -> str:
-    """Of OpenVINO's errors the last line is the reason, those before it are places in its sources."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 def _placed(

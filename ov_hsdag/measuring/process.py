@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError
+from ov_hsdag.errors import RunError, one_line
 from ov_hsdag.files import process_runs
 from ov_hsdag.measuring import worker
 from ov_hsdag.placement import Placement
@@ -120,7 +120,7 @@ class Workshop:
             np.savez(self.folder / worker.INPUTS, *inputs)
         except (RuntimeError, OSError) as error:
             self.close()
-            raise RunError(f"cannot write the model for measuring: {worker.reason(error)}") from error
+            raise RunError(f"cannot write the model for measuring: {one_line(error)}") from error
         except BaseException:
             self.close()
             raise
@@ -224,7 +224,7 @@ class Worker:
                 return [data[name] for name in data.files]
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._kill()
-            raise WorkerError(f"its files or answers are damaged: {worker.reason(error)}") from error
+            raise WorkerError(f"its files or answers are damaged: {one_line(error)}") from error
         finally:
             affinity.unlink(missing_ok=True)
             outputs.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import queue
-import re
 import shutil
 import statistics
 import struct
@@ -26,6 +25,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from ov_hsdag.errors import one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,13 +71,6 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
     if not isinstance(message, dict):
         raise ValueError("no message")
     return message
-
-
-def reason(error: BaseException) -> str:
-    """OpenVINO's message in one line, without the source positions before it."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not re.match(r"Exception from |Check '.*' failed at ", line)]
-    return " ".join(" ".join(told).split())[:300] or type(error).__name__
 
 
 class Runner:
@@ -275,7 +269,7 @@ def main(folder: str, objective: str, fault: str) -> None:
             else:
                 answer = shop.answer(commands.get())
         except Exception as error:
-            answer = {"error": reason(error)}
+            answer = {"error": one_line(error)}
         told = inject("answer", answer)
         if isinstance(told, bytes):  # a fault
             stdout.write(told)

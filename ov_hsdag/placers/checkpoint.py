@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import UserError, one_line
 from ov_hsdag.features import FEATURE_VERSION, FeatureSet
 from ov_hsdag.files import write_json
 
@@ -303,8 +303,7 @@ def _compile(folder: Path, record: str) -> PolicyFolder:
         with ThreadPoolExecutor(2) as pool:
             encoder, placer = pool.map(compile_part, (ENCODER, PLACER))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"OpenVINO cannot read policy '{folder}': {reason}; export it again") from error
+        raise UserError(f"OpenVINO cannot read policy '{folder}': {one_line(error)}; export it again") from error
     return PolicyFolder(folder, values["config"], values.get("run", {}), encoder, placer)
 
 

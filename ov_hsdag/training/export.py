@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
-from ov_hsdag.errors import UserError
+from ov_hsdag.errors import UserError, one_line
 from ov_hsdag.files import save_model_atomically
 from ov_hsdag.placers.checkpoint import ENCODER, PLACER, check_folder, write_record
 from ov_hsdag.training.config import HSDAGConfig, Widths
@@ -69,8 +69,7 @@ def load(folder: str | PathLike[str]) -> HSDAGNetwork:
         names = network.state_dict().keys()
         network.load_state_dict({name: torch.from_numpy(weights[name]) for name in names})
     except (KeyError, RuntimeError, OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"policy '{folder}' has not the weights of its network: {reason}") from error
+        raise UserError(f"policy '{folder}' has not the weights of its network: {one_line(error)}") from error
     return network
 
 
