@@ -13,7 +13,8 @@ compared with those of the CPU alone (largest difference relative to the output'
 submodels with what the native splitting rule says.
 
 Each model and pair runs in a process of its own: a plugin that crashes costs one row. Rows are kept as they come, in
-results/legality_table.json, with the table in results/legality_table.md; the next call goes on where one ended. The
+results/legality_table.json, with the table in results/legality_table.md (its last column is the difference of the first
+device alone from the reference); the next call goes on where one ended. The
 exit status is 1 unless all rows are there and right.
 """
 
@@ -299,12 +300,13 @@ def markdown(rows: Sequence[Row]) -> str:
         if not own:
             continue
         lines += [f"## {pair.title}: {pair.devices.hetero}", "", summary(own), ""]
-        lines += ["| model | nodes | groups | placements | compiled | equal | exact | submodels | difference |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|"]
+        lines += ["| model | nodes | groups | placements | compiled | equal | exact | submodels | difference | alone |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         for row in own:
             spread = f"{min(row.submodels)} to {max(row.submodels)}" if row.submodels else ""
+            alone = "" if row.alone is None else f"{row.alone:.0e}"
             counts = (row.nodes, row.groups, row.placements, row.compiled, row.equal, row.exact)
-            lines.append(f"| {row.model} | {' | '.join(map(str, counts))} | {spread} | {row.difference:.0e} |")
+            lines.append(f"| {row.model} | {' | '.join(map(str, counts))} | {spread} | {row.difference:.0e} | {alone} |")
         said = [f"- {row.model}: {text}" for row in own for text in (*row.notes, *row.failures)]
         lines += ["", *said, ""] if said else [""]
     return "\n".join(lines)
@@ -313,9 +315,10 @@ def markdown(rows: Sequence[Row]) -> str:
 def summary(rows: Sequence[Row]) -> str:
     parts = ", ".join(f"{sum(getattr(row, key) for row in rows)} {key}" for key in ("compiled", "equal", "exact"))
     total = sum(row.placements for row in rows)
-    return (
-        f"{len(rows)} models, {total} placements: {parts}; {sum(not row.perfect for row in rows)} models with a fault."
-    )
+    faulty = [row for row in rows if not row.perfect]
+    text = f"{len(rows)} models, {total} placements: {parts}; {len(faulty)} models with a fault"
+    wrong_alone = sum(row.alone is not None and not row.alone <= TOLERANCE for row in faulty)
+    return f"{text}, of which {wrong_alone} differ on the first device alone." if wrong_alone else f"{text}."
 
 
 def main() -> int:

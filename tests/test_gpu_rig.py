@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ov_hsdag
+
 ROOT = Path(__file__).resolve().parent.parent
 RIG = ROOT / "tests" / "rig"
 BIN = Path(sys.executable).parent  # where ovc and benchmark_app are
@@ -172,8 +174,12 @@ def test_an_unchanged_script_and_benchmark_app_follow_ovcs_placement(run: Run, b
     assert np.abs(both - cpu).max() < 1e-3 * np.abs(cpu).max()
 
     f32 = ("-infer_precision", "GPU:f32,CPU:f32")
-    told = run("benchmark_app", "-m", "bert.xml", "-d", "HETERO:GPU,CPU", "-niter", "3", "-hint", "none", *f32)
+    application = ("benchmark_app", "-m", "bert.xml", "-d", "HETERO:GPU,CPU", "-niter", "3", "-hint", "none", *f32)
+    assert "Execution Devices:['CPU', 'GPU']" in run(*application)
+    # The library alone, as in an application without Python.
+    told = run(*application, "-extensions", ov_hsdag.extension_path(), OV_HSDAG_DISABLE="1")
     assert "Execution Devices:['CPU', 'GPU']" in told
+    assert "Execution Devices:['GPU']" in run(*application, OV_HSDAG_DISABLE="1")
 
 
 @pytest.mark.parametrize(
