@@ -7,9 +7,10 @@
  *    path: OpenCL C kernels, no binaries for Intel's GPUs. Intel's subgroup extensions are hidden as well, so that it
  *    picks reference kernels. Those that use subgroups rely on sizes that the CPU runtime does not keep, and compute
  *    wrong results.
- *  - clCreateProgramWithSource: adds a barrier that one kernel lacks. In permute_f_y_axes (a Transpose of the two axes
- *    behind the batch) work-items exchange values through local memory and rely on a GPU, which runs a group of them in
- *    step. A CPU runs one after the other.
+ *  - clCreateProgramWithSource: corrects two kernels. In permute_f_y_axes (a Transpose of the two axes behind the
+ * batch) work-items exchange values through local memory without a barrier and rely on a GPU, which runs a group of
+ * them in step; a CPU runs one after the other. fully_connected_gpu_bf_io_gemm, which GPUs of Intel hardly get (a dense
+ * layer on one row), puts a sum into a macro without parentheses: wrong for GELU and Swish on any device.
  *  - clReleaseProgram: does nothing. The plugin asks kernels for their program after it released it, which OpenCL
  *    allows and the CPU runtime does not survive. Programs stay until the process ends.
  *
@@ -72,33 +73,41 @@ static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size,
     return status;
 }
 
-/* The kernel's source with the barrier, to be freed; NULL without memory. */
-static char* with_barriers(const char* source, size_t length) {
-    /* Each of the kernel's loops begins with this. The second one reads what the first one of all work-items wrote. */
-    static const char loop[] = "__attribute__((opencl_unroll_hint(J_TIMES)))";
-    static const char barrier[] = " barrier(CLK_LOCAL_MEM_FENCE);\n";
-    size_t loops = 0;
-    char* copy = malloc(length + 1);
-    if (!copy) return NULL;
-    memcpy(copy, source, length);
-    copy[length] = '\0';
-    for (const char* at = copy; (at = strstr(at, loop)); ++at) ++loops;
-    if (!loops) return copy;
+/* What the plugin's kernels say, and what they have to say to be right on a CPU. */
+static const struct {
+    const char *from, *to;
+} corrections[] = {
+    /* permute_f_y_axes: each loop begins with this. The second one reads what the first one of all work-items wrote. */
+    {"__attribute__((opencl_unroll_hint(J_TIMES)))",
+     "barrier(CLK_LOCAL_MEM_FENCE); __attribute__((opencl_unroll_hint(J_TIMES)))"},
+    /* fully_connected_gpu_bf_io_gemm: the macro names its argument more than once, and without parentheses. */
+    {"ACTIVATION(slm[0] + bias, ", "ACTIVATION((slm[0] + bias), "},
+};
+enum { CORRECTIONS = sizeof corrections / sizeof *corrections };
 
-    char *result = malloc(length + loops * (sizeof barrier - 1) + 1), *to = result;
-    for (const char* from = copy; result && from;) {
-        const char* next = strstr(from == copy ? from : from + 1, loop);
-        size_t part = next ? (size_t)(next - from) : strlen(from);
-        memcpy(to, from, part);
-        to += part;
-        if (next) {
-            memcpy(to, barrier, sizeof barrier - 1);
-            to += sizeof barrier - 1;
+/* The kernel's source with corrections, to be freed; NULL without memory. */
+static char* corrected(const char* source, size_t length) {
+    char* result = malloc(length + 1);
+    if (!result) return NULL;
+    memcpy(result, source, length);
+    result[length] = '\0';
+    for (size_t i = 0; i < CORRECTIONS; ++i) {
+        size_t from = strlen(corrections[i].from), to = strlen(corrections[i].to);
+        char* at = result;
+        while ((at = strstr(at, corrections[i].from))) {
+            size_t before = (size_t)(at - result), after = strlen(at + from) + 1;
+            char* longer = malloc(before + to + after);
+            if (longer) {
+                memcpy(longer, result, before);
+                memcpy(longer + before, corrections[i].to, to);
+                memcpy(longer + before + to, at + from, after);
+            }
+            free(result);
+            if (!longer) return NULL;
+            result = longer;
+            at = result + before + to;
         }
-        *to = '\0';
-        from = next;
     }
-    free(copy);
     return result;
 }
 
@@ -109,7 +118,7 @@ static cl_program create_program_with_source(cl_context context, uint32_t count,
     uint32_t made = 0;
     for (; ours && made < count; ++made) {
         size_t length = lengths && lengths[made] ? lengths[made] : strlen(strings[made]);
-        if (!(ours[made] = with_barriers(strings[made], length))) break;
+        if (!(ours[made] = corrected(strings[made], length))) break;
     }
     if (ours && made == count)
         program = next_create_program_with_source(context, count, (const char**)ours, NULL, status);
