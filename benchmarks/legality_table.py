@@ -304,9 +304,9 @@ def markdown(rows: Sequence[Row]) -> str:
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         for row in own:
             spread = f"{min(row.submodels)} to {max(row.submodels)}" if row.submodels else ""
-            alone = "" if row.alone is None else f"{row.alone:.0e}"
             counts = (row.nodes, row.groups, row.placements, row.compiled, row.equal, row.exact)
-            lines.append(f"| {row.model} | {' | '.join(map(str, counts))} | {spread} | {row.difference:.0e} | {alone} |")
+            differences = f"{row.difference:.0e} | {'' if row.alone is None else f'{row.alone:.0e}'}"
+            lines.append(f"| {row.model} | {' | '.join(map(str, counts))} | {spread} | {differences} |")
         said = [f"- {row.model}: {text}" for row in own for text in (*row.notes, *row.failures)]
         lines += ["", *said, ""] if said else [""]
     return "\n".join(lines)
