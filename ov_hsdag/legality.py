@@ -97,11 +97,32 @@ def _tied(graph: ComputationGraph, follows: NDArray[np.bool_]) -> list[tuple[int
     stuck = ~graph.output_movable[graph.input_output]
     pairs += zip(graph.input_source[stuck].tolist(), graph.input_node[stuck].tolist(), strict=True)
     pairs += _state_paths(graph)
+    pairs += _ambiguous_attention(graph)
     for node in np.flatnonzero(graph.kinds == NodeKind.PARAMETER).tolist():
         # Its submodel would hold nothing but Parameter → Result otherwise. A computing consumer is the better host.
         users = graph.input_node[graph.input_source == node]
         computing = users[(graph.kinds[users] != NodeKind.RESULT) & ~follows[users]]
         pairs += [(node, int(user)) for user in (computing if len(computing) else users)[:1]]
+    return pairs
+
+
+def _ambiguous_attention(graph: ComputationGraph) -> list[tuple[int, int]]:
+    """Attention with as many tokens as heads, [batch, heads, tokens, size], and the Transpose that puts tokens first.
+
+    The CPU plugin (2026.4; docs/facts.md) fuses the Transposes around attention into it, and takes heads for tokens
+    where the last of them is in another submodel and the shape would not tell.
+    """
+    pairs = []
+    for node, kind in enumerate(graph.types):
+        if kind != "Transpose":
+            continue
+        edge = graph.input_ptr[node]
+        source, shape = int(graph.input_source[edge]), graph.output_shapes[graph.input_output[edge]]
+        attends = graph.types[source] == "ScaledDotProductAttention"
+        if graph.types[source] == "MatMul":
+            attends = graph.types[graph.input_source[graph.input_ptr[source]]] == "Softmax"
+        if attends and len(shape) == 4 and shape[1] == shape[2]:
+            pairs.append((source, node))
     return pairs
 
 

@@ -91,12 +91,22 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{limits}=bf16;CPU_B:{limits}=f32")
     core = ov.Core()
     register(core)
-    assert tolerance(core, ["CPU_B"]) == TOLERANCE
-    if inference_precision(core, "CPU_A") == "bf16":
-        assert tolerance(core, DEVICES.names) > TOLERANCE
     model, problem = problem_of("vit-small", core, "throughput")
+    assert tolerance(core, ["CPU_B"], model) == TOLERANCE
+    if inference_precision(core, "CPU_A") == "bf16":
+        assert tolerance(core, DEVICES.names, model) > TOLERANCE
     result = contest.hold(model, problem, {"split": Pipeline().place(problem)}, core, seconds=6)
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
+
+
+@pytest.mark.parametrize("name", ["vit-small-int8", "gpt2-small-int8-weights"])
+def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
+    """Where a border parts an int8 operation from its quantisation, roundings tip: no reason to drop a placement."""
+    model, problem = problem_of(name, core, "throughput")
+    assert tolerance(core, DEVICES.names, model) > TOLERANCE
+    split = problem.random(np.random.default_rng(0), 1)[0]
+    result = contest.hold(model, problem, {"split": split}, core, seconds=6)
+    assert result.measured["split"]["failed"] is None and result.measured["split"]["submodels"] > 10
 
 
 def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:

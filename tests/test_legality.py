@@ -298,3 +298,53 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
         assert counts[-1] == problem.evaluate(placement).submodels[0]
         assert largest_difference(expected, infer(compiled, inputs)) <= TOLERANCE
     assert max(counts) > 2
+
+
+def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
+    """Self-attention of a sequence as frameworks export it, [1, tokens, heads * 8] → the same, with seeded weights."""
+    random = np.random.default_rng(0)
+    data = ops.parameter([1, tokens, heads * 8], np.float32)
+
+    def head() -> ov.Node:
+        weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
+        return ops.transpose(
+            ops.reshape(ops.matmul(data, weights, False, False), np.array([1, tokens, heads, 8]), False),
+            np.array([0, 2, 1, 3]),
+        )
+
+    query, key, value = head(), head(), head()
+    if fused:
+        attended = ops.scaled_dot_product_attention(query, key, value, causal=False)
+    else:
+        scores = ops.multiply(ops.matmul(query, key, False, True), np.float32(8**-0.5))
+        attended = ops.matmul(ops.softmax(scores, 3), value, False, False)
+    attended.set_friendly_name("attention")
+    tokens_first = ops.transpose(attended, np.array([0, 2, 1, 3]))
+    tokens_first.set_friendly_name("tokens first")
+    joined = ops.reshape(tokens_first, np.array([1, tokens, heads * 8]), False)
+    weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
+    return ov.Model([ops.matmul(joined, weights, False, False)], [data])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core: ov.Core, fused: bool) -> None:
+    def together(model: ov.Model) -> bool:
+        graph = ComputationGraph.from_model(model)
+        groups = legality.colocation(graph)
+        return bool(groups[graph.names.index("attention")] == groups[graph.names.index("tokens first")])
+
+    if not hasattr(ops, "scaled_dot_product_attention"):
+        pytest.skip("this release has no such operation")
+    assert not together(attention(8, 4, fused))
+    model = attention(4, 4, fused)
+    assert together(model)
+
+    data = np.random.default_rng(1).normal(size=(1, 4, 32)).astype(np.float32)
+    expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
+    groups = legality.colocation(ComputationGraph.from_model(model))
+    for seed in range(12):
+        chosen = np.random.default_rng(seed).integers(0, 2, groups.max() + 1)[groups]
+        placed = model.clone()
+        set_affinities(placed, [("CPU_A", "CPU_B")[device] for device in chosen])
+        outputs = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B")(data)[0]
+        assert np.abs(outputs - expected).max() < 1e-3 * np.abs(expected).max()

@@ -13,19 +13,16 @@ from numpy.typing import NDArray
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.errors import RunError, UserError, one_line
-from ov_hsdag.measuring.agreement import largest_difference
+from ov_hsdag.measuring.agreement import largest_difference, quantised_tolerance
 from ov_hsdag.measuring.measure import random_inputs
 
 if TYPE_CHECKING:
     import openvino as ov
 
-TOLERANCE = 1e-3
-"""Largest accepted difference of an output, relative to the output's largest value, where all compute in f32."""
-
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 
 F16_ONLY = ("NPU",)
-"""Kinds of devices that refuse EXACT; with one of them in the list, TOLERANCE_F16 counts."""
+"""Kinds of devices that refuse EXACT; with one of them in the list, differences up to TOLERANCE_F16 are accepted."""
 
 TOLERANCE_F16 = 2e-2
 
@@ -57,7 +54,9 @@ def verify(
         references = _references(core, loaded, devices, inputs)
         differences = {name: largest_difference([reference], [outputs]) for name, reference in references.items()}
 
-        tolerance = TOLERANCE_F16 if any(name.startswith(F16_ONLY) for name in devices) else TOLERANCE
+        tolerance = quantised_tolerance(loaded)
+        if any(name.startswith(F16_ONLY) for name in devices):
+            tolerance = max(tolerance, TOLERANCE_F16)
         largest = max(differences.values())
         result = {
             "device": device,

@@ -256,7 +256,7 @@ class Rivals:
                 found = self._compile(name, candidate, until)
                 if found is not None:
                     outputs[name] = found
-            self._compare_outputs(candidates, outputs, tolerance(core, devices.names))
+            self._compare_outputs(candidates, outputs, tolerance(core, devices.names, model))
         except BaseException:
             self.close()
             raise
@@ -465,7 +465,7 @@ class Measurer:
         self._devices = devices
         self._objective = objective
         self._rounds, self._seconds, self._patience = rounds, seconds, patience
-        self._accepted = tolerance(core, devices.names)
+        self._accepted = tolerance(core, devices.names, model)
         self._workshop = Workshop(model, random_inputs(model), objective)
         self._spare: Worker | None = None
         self.reference, self.singles = "", {}
