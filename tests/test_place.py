@@ -77,7 +77,7 @@ def test_a_policy_that_does_not_run_keeps_no_model_from_being_placed(
     core: ov.Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: HSDAGPlacer, problem: object) -> None:
-        raise RuntimeError("Exception from nowhere\nno such kernel")
+        raise RuntimeError("Exception from src/nowhere.cpp:1:\nno such kernel")
 
     monkeypatch.setattr(HSDAGPlacer, "place", broken)
     model = ZOO["squeezenet"].build()
