@@ -182,6 +182,31 @@ def test_an_unchanged_script_and_benchmark_app_follow_ovcs_placement(run: Run, b
     assert "Execution Devices:['GPU.0']" in run(*application, OV_HSDAG_DISABLE="1")
 
 
+def test_what_the_gpu_does_not_compile_runs_on_the_cpu(run: Run) -> None:
+    """The plugin says that it runs a GRUSequence, and without oneDNN's kernels has none."""
+    code = """
+        import warnings
+        import openvino as ov
+        import ov_hsdag
+        from ov_hsdag.bench.compare import infer, largest_difference
+        from ov_hsdag.bench.zoo import ZOO
+        core = ov.Core()
+        for name in ("CPU", "GPU"):
+            core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32"})
+        model, inputs = ZOO["gru"].build(), ZOO["gru"].inputs(0)
+        expected = infer(core.compile_model(model.clone(), "CPU"), inputs)
+        cells = [node.get_friendly_name() for node in model.get_ops() if node.get_type_name() == "GRUSequence"]
+        ov_hsdag.place(model, device="HETERO:GPU,CPU", affinity=dict.fromkeys(cells, "GPU"))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            compiled = core.compile_model(model, "HETERO:GPU,CPU")
+        print(*(str(one.message).split(":")[1] for one in told))
+        print(compiled.get_property("EXECUTION_DEVICES"), largest_difference(expected, infer(compiled, inputs)) < 1e-3)
+        """
+    told = run(sys.executable, "-c", textwrap.dedent(code))
+    assert told == " the placement does not compile with GPU; the model runs on CPU\n['CPU'] True\n"
+
+
 @pytest.mark.parametrize(
     ("command", "variables", "error"),
     [
