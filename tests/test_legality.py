@@ -337,8 +337,8 @@ def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core
     model = attention(4, 4, fused)
     assert together(model)
 
-    if fused and ov.__version__.startswith("2024"):
-        return  # ScaledDotProductAttention as it stands is wrong there, however it is split
+    if fused and tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4):
+        return  # wrong where a Transpose before it is in another submodel, too (docs/facts.md)
     data = np.random.default_rng(1).normal(size=(1, 4, 32)).astype(np.float32)
     expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
     groups = legality.colocation(ComputationGraph.from_model(model))
