@@ -31,6 +31,7 @@ from ov_hsdag.bench.generated import Case, generate
 from ov_hsdag.bench.mutations import MUTATIONS, Wrong, check, mutated, runs
 from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.devices import DeviceSet
+from ov_hsdag.errors import one_line
 from ov_hsdag.files import atomic_file
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -69,7 +70,7 @@ def run(seed: int, core: ov.Core) -> dict[str, Any] | None:
         checked = check(case, expected, core, DEVICES, seed, after)
     except Exception as error:  # a crash of ours is what this looks for
         kind = "" if isinstance(error, Wrong) else f"{type(error).__name__}: "
-        return row | {"wrong": kind + " ".join(str(error).split())[-500:]}
+        return row | {"wrong": kind + one_line(error)}
     return row | {"nodes": checked.nodes, "groups": checked.groups, "submodels": checked.submodels}
 
 

@@ -15,6 +15,7 @@ import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.errors import RunError, UserError, one_line
@@ -155,10 +156,33 @@ def inference_precision(core: ov.Core, name: str) -> str | None:
     return text if text in PRECISIONS else None
 
 
+def memory_bytes(core: ov.Core, name: str) -> int | None:
+    """Memory that a GPU or an NPU says it has, or None when it does not say (a CPU does not)."""
+    value = _property(core, name, f"{name.partition('.')[0]}_DEVICE_TOTAL_MEM_SIZE")
+    return int(value) if value else None
+
+
 def inference_threads(core: ov.Core, name: str) -> int | None:
     """The thread limit of a CPU device, or None when it has none (or does not say)."""
     value = _property(core, name, "INFERENCE_NUM_THREADS")
     return int(value) if value else None
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use, at least one.
+
+    On Linux cores are counted, not their hyper-threads, of which OpenVINO uses one for a single request.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text("ascii")
+        except (OSError, ValueError):
+            siblings = str(cpu)
+        cores.add(siblings.strip())
+    return len(cores)
 
 
 def has_amx_bf16() -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.errors import RunError, UserError, one_line
+from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph, NodeKind
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ _NEVER_COPIED = frozenset({"ReadValue", "RandomUniform", "Multinomial"})
 
 def followers(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Nodes that must be where their consumers are. Returns bool [nodes]."""
-    return _constant_nodes(graph) | _shape_arithmetic(graph)
+    return constant_nodes(graph) | _shape_arithmetic(graph)
 
 
-def _constant_nodes(graph: ComputationGraph) -> NDArray[np.bool_]:
+def constant_nodes(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Constants and operations that rest on constants alone and give the same at each run."""
     # Plain lists: elements of arrays cost ten times as much, and this runs over every node.
     constant = (graph.kinds == NodeKind.CONSTANT).tolist()
@@ -280,18 +280,6 @@ def group_support(groups: NDArray[np.int32], supported: NDArray[np.bool_]) -> ND
     return allowed
 
 
-def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core) -> NDArray[np.bool_]:
-    """Which devices say that they can run which nodes (`ov.Core.query_model`). Returns bool [nodes, devices]."""
-    columns = []
-    for device in devices:
-        try:
-            names = core.query_model(model, device)
-        except RuntimeError as error:
-            raise RunError(f"{device} cannot say what it supports of this model: {one_line(error)}") from error
-        columns.append([name in names for name in graph.names])
-    return np.array(columns, bool).reshape(len(devices), graph.nodes).T
-
-
 def require_support(
     graph: ComputationGraph, groups: NDArray[np.int32], supported: NDArray[np.bool_], devices: Sequence[str]
 ) -> None:
@@ -365,7 +353,7 @@ def _copy_followers(
         Home of every node of the changed model, by friendly name.
     """
     nodes = model.get_ordered_ops()
-    constant = _constant_nodes(graph)
+    constant = constant_nodes(graph)
     taken = set(graph.names)
     # Consumers are handled before producers, so that a copy's own inputs are copied in turn.
     consumers: list[dict[Any, list[Any]]] = [defaultdict(list) for _ in range(graph.nodes)]

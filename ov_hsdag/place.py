@@ -29,6 +29,7 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.problem import PlacementProblem, check_objective
+from ov_hsdag.support import support
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -184,7 +185,7 @@ def build_problem(
     with clock("legality"):
         groups = legality.colocation(graph)
     with clock("support"):
-        supported = _support(model, graph, devices, profile, core)
+        supported = _supported(model, graph, devices, profile, core)
         legality.require_support(graph, groups, supported, devices.names)
     with clock("costs"):
         transfer_us, transfer_us_per_byte = profile.transfer(devices.names)
@@ -330,14 +331,14 @@ def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
     )
 
 
-def _support(
+def _supported(
     model: ov.Model, graph: ComputationGraph, devices: DeviceSet, profile: Profile, core: ov.Core
 ) -> NDArray[np.bool_]:
     """What devices of this machine say themselves, and what profiles say of those that are elsewhere."""
     present = [name for name in devices if name in core.available_devices or _answers(core, name)]
     supported = profile.support(graph, devices.names)
     if present:
-        asked = legality.support(model, graph, present, core)
+        asked = support(model, graph, present, core)
         for column, name in enumerate(present):
             supported[:, devices.index(name)] = asked[:, column]
     return supported
@@ -389,11 +390,18 @@ def _measured(
     if costs is None:
         return {}
     found = costs.of(graph, devices.names, core)
-    missing = [name for name in devices if name not in found]
-    if missing:
+    unmeasured = [name for name in devices if name not in costs.devices]
+    if found and unmeasured:
         warnings.warn(
-            f"the measured costs beside the model do not hold for {', '.join(missing)} (another model, device, property"
-            " or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures them anew",
+            f"operations are not measured on {', '.join(unmeasured)} (calibrated without it, or it does not run the"
+            " whole model alone): its profile counts there",
+            stacklevel=3,
+        )
+    other = [name for name in devices if name not in found and name not in unmeasured]
+    if other or not found:
+        warnings.warn(
+            f"the measured costs beside the model do not hold for {', '.join(other or devices)} (another model, device,"
+            " property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures them anew",
             stacklevel=3,
         )
     return found

@@ -373,7 +373,7 @@ def test_costs_that_hold_for_one_device_are_used_for_it(written: tuple[Path, Pat
     source, path = written
     costs = ModelCosts.load(path_beside(source))
     one = ModelCosts(costs.graph, {"CPU_B": costs.devices["CPU_B"]})
-    with pytest.warns(UserWarning, match="do not hold for CPU_A "):
+    with pytest.warns(UserWarning, match="not measured on CPU_A "):
         problem = build_problem(
             two_cpu_core.read_model(source), DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=one
         )

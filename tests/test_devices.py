@@ -279,3 +279,13 @@ def test_thread_limits_hold_in_a_split_model(two_cores: ov.Core) -> None:
 
 def _spent_since(before: dict[str, float]) -> dict[str, float]:
     return {thread: seconds - before.get(thread, 0.0) for thread, seconds in _thread_seconds().items()}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_usable_cores_are_those_that_the_process_may_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 <= devices.usable_cores() <= (os.cpu_count() or 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    assert devices.usable_cores() == 1
+    # Numbers that no machine has: without siblings each counts.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {10**6, 10**6 + 1})
+    assert devices.usable_cores() == 2

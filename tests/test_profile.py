@@ -126,7 +126,6 @@ def named(full_name: str, **properties: Any) -> dict[str, Any]:
     [
         ("CPU", "Intel(R) Xeon(R) Platinum 8480+", "xeon_platinum_8480"),
         ("CPU", "Intel(R) Core(TM) Ultra 7 155H", "core_ultra_7_155h"),
-        ("CPU", "Some CPU of Tomorrow", "core_ultra_7_155h"),
         ("GPU.0", "Intel(R) Iris(R) Xe Graphics (iGPU)", "iris_xe"),
         ("GPU", "Intel(R) Arc(TM) Graphics (iGPU)", "arc_meteor_lake"),
         ("GPU", "Intel(R) Arc(TM) 140V GPU (16GB) (iGPU)", "arc_lunar_lake"),
@@ -136,11 +135,50 @@ def named(full_name: str, **properties: Any) -> dict[str, Any]:
         ("NPU", "Intel(R) AI Boost", "npu_core_ultra"),
     ],
 )
-def test_a_device_at_hand_is_matched_by_its_full_name(name: str, full_name: str, expected: str) -> None:
+def test_a_device_at_hand_is_matched_by_its_full_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, full_name: str, expected: str
+) -> None:
+    monkeypatch.setattr(devices, "usable_cores", lambda: 56)
     machine = Machine(**{name.replace(".", "__"): named(full_name)})
     found = Profile.builtin([name], machine).device(name)  # type: ignore[arg-type]
     assert found.name == name
     assert found.description == load_builtin(expected).description
+
+
+@pytest.mark.parametrize(
+    ("full_name", "cores", "counts_as"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8480+", 56, "xeon_platinum_8480"),
+        ("Intel(R) Xeon(R) Platinum 8480+", 8, "cpu_core_amx"),
+        ("Intel(R) Core(TM) Ultra 7 155H", 16, "core_ultra_7_155h"),
+        ("Intel(R) Core(TM) Ultra 7 155H", 4, "cpu_core_amx"),
+        ("Some CPU of Tomorrow", 4, "cpu_core_amx"),
+    ],
+)
+def test_a_cpu_at_hand_counts_with_the_cores_that_the_process_has(
+    monkeypatch: pytest.MonkeyPatch, full_name: str, cores: int, counts_as: str
+) -> None:
+    monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+    monkeypatch.setattr(devices, "has_amx_bf16", lambda: True)
+    machine = Machine(CPU=named(full_name, INFERENCE_PRECISION_HINT=ov.Type.f32))
+    found = Profile.builtin(["CPU"], machine).device("CPU")  # type: ignore[arg-type]
+    expected = load_builtin(counts_as)
+    speedup = 1.0 if expected.cores else cores**0.85
+    assert found.peak_gflops["f32"] == pytest.approx(expected.peak_gflops["f32"] * speedup)
+    assert (found.name, found.precision) == ("CPU", "f32")
+
+
+def test_a_model_for_another_machine_does_not_count_with_this_ones_cpu() -> None:
+    machine = Machine(CPU=named("Intel(R) Xeon(R) Platinum 8480+", INFERENCE_PRECISION_HINT=ov.Type.bf16))
+    found = Profile.builtin(["GPU", "CPU"], machine).device("CPU")  # type: ignore[arg-type]
+    assert found.description == load_builtin("core_ultra_7_155h").description
+
+
+def test_a_gpu_has_the_memory_that_it_says_it_has() -> None:
+    machine = Machine(GPU=named("Some GPU", GPU_DEVICE_TOTAL_MEM_SIZE=2**31), NPU=named("Intel(R) AI Boost"))
+    profile = Profile.builtin(["GPU", "NPU"], machine)  # type: ignore[arg-type]
+    assert profile.memory_bytes(["GPU", "NPU"]).tolist() == [2**31, load_builtin("npu_core_ultra").memory_bytes]
+    assert profile.device("GPU").sources["memory_bytes"] == "the device itself (GPU)"
 
 
 def test_devices_that_are_not_at_hand_count_as_the_common_one_of_their_kind() -> None:
@@ -180,7 +218,7 @@ def test_virtual_devices_count_as_their_threads_and_precision(monkeypatch: pytes
     core = load_builtin("cpu_core")
     assert (one.precision, two.precision) == ("f32", "bf16")
     assert one.peak_gflops == core.peak_gflops
-    assert two.peak_gflops == {name: 2 * rate for name, rate in core.peak_gflops.items()}
+    assert two.peak_gflops == {name: 2**0.85 * rate for name, rate in core.peak_gflops.items()}
     assert two.memory_gbps == 2 * core.memory_gbps
     assert many.memory_gbps == load_builtin("core_ultra_7_155h").memory_gbps  # cores share the machine's memory
 
@@ -194,7 +232,7 @@ def test_a_registered_virtual_device_is_asked_for_its_limits(monkeypatch: pytest
         monkeypatch.setattr(devices, "has_amx_bf16", lambda amx=amx: amx)
         found = Profile.builtin(["CPU_MINE"], core).device("CPU_MINE")
         assert found.precision == "f32"
-        assert found.peak_gflops["f32"] == 3 * load_builtin(stem).peak_gflops["f32"]
+        assert found.peak_gflops["f32"] == 3**0.85 * load_builtin(stem).peak_gflops["f32"]
 
 
 # The format.

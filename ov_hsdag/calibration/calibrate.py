@@ -28,6 +28,7 @@ from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.measuring.measure import random_inputs
 from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.support import support
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -391,7 +392,7 @@ def _problem(
         devices=names,
         objective="latency",
         node_us=np.stack([measured.us for measured in times.values()], axis=1),
-        supported=legality.support(model, graph, names, core),
+        supported=support(model, graph, names, core),
         groups=legality.colocation(graph),
         transfer_us=transfer_us,
         transfer_us_per_byte=transfer_us_per_byte,

@@ -6,11 +6,8 @@
  *  - clGetDeviceIDs, clGetDeviceInfo: the CPU is a GPU, of a vendor other than Intel. The plugin then takes its generic
  *    path: OpenCL C kernels, no binaries for Intel's GPUs. Intel's subgroup extensions are hidden as well, so that it
  *    picks reference kernels. Those that use subgroups rely on sizes that the CPU runtime does not keep, and compute
- *    wrong results.
- *  - clCreateProgramWithSource: corrects two kernels. In permute_f_y_axes (a Transpose of the two axes behind the
- * batch) work-items exchange values through local memory without a barrier and rely on a GPU, which runs a group of
- * them in step; a CPU runs one after the other. fully_connected_gpu_bf_io_gemm, which GPUs of Intel hardly get (a dense
- * layer on one row), puts a sum into a macro without parentheses: wrong for GELU and Swish on any device.
+ *    wrong results. The device's name is what OV_HSDAG_RIG_GPU says, if anything.
+ *  - clCreateProgramWithSource: corrects kernels, see below.
  *  - clReleaseProgram: does nothing. The plugin asks kernels for their program after it released it, which OpenCL
  *    allows and the CPU runtime does not survive. Programs stay until the process ends.
  *
@@ -28,7 +25,7 @@ typedef struct context* cl_context;
 typedef struct program* cl_program;
 
 enum { CL_SUCCESS = 0, CL_OUT_OF_HOST_MEMORY = -6, CL_INVALID_VALUE = -30 };
-enum { CL_DEVICE_TYPE = 0x1000, CL_DEVICE_VENDOR_ID = 0x1001, CL_DEVICE_EXTENSIONS = 0x1030 };
+enum { CL_DEVICE_TYPE = 0x1000, CL_DEVICE_VENDOR_ID = 0x1001, CL_DEVICE_NAME = 0x102B, CL_DEVICE_EXTENSIONS = 0x1030 };
 enum { CL_LAYER_API_VERSION = 0x4240, CL_LAYER_NAME = 0x4241, CL_LAYER_API_VERSION_100 = 100 };
 static const uint64_t CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 
@@ -55,6 +52,14 @@ static int32_t get_device_ids(cl_platform_id platform, uint64_t type, uint32_t e
                                count);
 }
 
+/* How OpenCL answers a query: with what was asked for, its length, or both. */
+static int32_t answer(const void* what, size_t length, size_t size, void* value, size_t* written) {
+    if (value && size < length) return CL_INVALID_VALUE;
+    if (value) memcpy(value, what, length);
+    if (written) *written = length;
+    return CL_SUCCESS;
+}
+
 /* Makes names of extensions unknown, in place, so that the text keeps its length. */
 static void hide(char* extensions, const char* prefix) {
     for (char* at = extensions; (at = strstr(at, prefix)); ++at)
@@ -62,6 +67,8 @@ static void hide(char* extensions, const char* prefix) {
 }
 
 static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size, void* value, size_t* written) {
+    const char* name = query == CL_DEVICE_NAME ? getenv("OV_HSDAG_RIG_GPU") : NULL;
+    if (name) return answer(name, strlen(name) + 1, size, value, written);
     int32_t status = next_get_device_info(device, query, size, value, written);
     if (status != CL_SUCCESS || !value) return status;
     if (query == CL_DEVICE_TYPE) memcpy(value, &CL_DEVICE_TYPE_GPU, sizeof CL_DEVICE_TYPE_GPU);
@@ -73,14 +80,26 @@ static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size,
     return status;
 }
 
+/* What goes before every kernel. Where the compiler puts 32 work-items into a vector, as in kernels of int8 models, the
+ * runtime lacks the functions that round a float to 8 bits (convert_char32_sat_rte); of their parts it lacks none. */
+static const char prelude[] =
+    "#define convert_char_sat_rte(x) convert_char(clamp(rint(convert_float(x)), -128.0f, 127.0f))\n"
+    "#define convert_uchar_sat_rte(x) convert_uchar(clamp(rint(convert_float(x)), 0.0f, 255.0f))\n";
+
 /* What the plugin's kernels say, and what they have to say to be right on a CPU. */
 static const struct {
     const char *from, *to;
 } corrections[] = {
-    /* permute_f_y_axes: each loop begins with this. The second one reads what the first one of all work-items wrote. */
+    /* The compiler knows this extension although it is hidden, and group_normalization_fsv16 uses it: with subgroups of
+       a given size the runtime's sums over a work-group are wrong. */
+    {"cl_intel_required_subgroup_size", "no_required_subgroup_size"},
+    /* permute_f_y_axes (a Transpose of the two axes behind the batch): work-items exchange values through local memory
+       without a barrier and rely on a GPU, which runs a group of them in step; a CPU runs one after the other. Each
+       loop begins with this. The second one reads what the first one of all work-items wrote. */
     {"__attribute__((opencl_unroll_hint(J_TIMES)))",
      "barrier(CLK_LOCAL_MEM_FENCE); __attribute__((opencl_unroll_hint(J_TIMES)))"},
-    /* fully_connected_gpu_bf_io_gemm: the macro names its argument more than once, and without parentheses. */
+    /* fully_connected_gpu_bf_io_gemm, which GPUs of Intel hardly get (a dense layer on one row): the macro names its
+       argument more than once, and without parentheses. Wrong for GELU and Swish on any device. */
     {"ACTIVATION(slm[0] + bias, ", "ACTIVATION((slm[0] + bias), "},
 };
 enum { CORRECTIONS = sizeof corrections / sizeof *corrections };
@@ -113,15 +132,16 @@ static char* corrected(const char* source, size_t length) {
 
 static cl_program create_program_with_source(cl_context context, uint32_t count, const char** strings,
                                              const size_t* lengths, int32_t* status) {
-    char** ours = calloc(count, sizeof *ours);
+    char** ours = calloc(count + 1, sizeof *ours); /* the first is the prelude */
     cl_program program = NULL;
     uint32_t made = 0;
-    for (; ours && made < count; ++made) {
-        size_t length = lengths && lengths[made] ? lengths[made] : strlen(strings[made]);
-        if (!(ours[made] = corrected(strings[made], length))) break;
+    for (; ours && made <= count; ++made) {
+        const char* source = made ? strings[made - 1] : prelude;
+        size_t length = made && lengths && lengths[made - 1] ? lengths[made - 1] : strlen(source);
+        if (!(ours[made] = corrected(source, length))) break;
     }
-    if (ours && made == count)
-        program = next_create_program_with_source(context, count, (const char**)ours, NULL, status);
+    if (ours && made == count + 1)
+        program = next_create_program_with_source(context, count + 1, (const char**)ours, NULL, status);
     else if (status)
         *status = CL_OUT_OF_HOST_MEMORY;
     for (uint32_t i = 0; i < made; ++i) free(ours[i]);
@@ -138,13 +158,9 @@ static int32_t release_program(cl_program program) {
 int32_t clGetLayerInfo(uint32_t query, size_t size, void* value, size_t* written) {
     static const char name[] = "a CPU as a GPU, for tests";
     static const uint32_t version = CL_LAYER_API_VERSION_100;
-    const void* answer = query == CL_LAYER_API_VERSION ? (const void*)&version : name;
-    size_t length = query == CL_LAYER_API_VERSION ? sizeof version : sizeof name;
-    if (query != CL_LAYER_API_VERSION && query != CL_LAYER_NAME) return CL_INVALID_VALUE;
-    if (value && size < length) return CL_INVALID_VALUE;
-    if (value) memcpy(value, answer, length);
-    if (written) *written = length;
-    return CL_SUCCESS;
+    if (query == CL_LAYER_API_VERSION) return answer(&version, sizeof version, size, value, written);
+    if (query == CL_LAYER_NAME) return answer(name, sizeof name, size, value, written);
+    return CL_INVALID_VALUE;
 }
 
 int32_t clInitLayerWithProperties(uint32_t entries, const void* const* target, uint32_t* layer_entries,

@@ -1,0 +1,94 @@
+"""Which devices of this machine run which operations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.errors import RunError, one_line
+from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.legality import constant_nodes
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Types of which a plugin says that it runs them, with a kernel for them on this device or without. The GPU plugin has
+# GRUSequence from oneDNN alone, so not on GPUs without matrix engines; query_model does not look that far.
+_CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
+
+
+def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core) -> NDArray[np.bool_]:
+    """Which devices run which nodes: those that they claim (`ov.Core.query_model`) and, where claims of their kind are
+    known to be empty at times, compile alone.
+
+    Args:
+        model: any model.
+        graph: the graph of that model.
+        devices: devices that the core has.
+        core: the core.
+
+    Returns:
+        bool [nodes, devices].
+
+    Raises:
+        RunError: a device cannot say what it supports.
+    """
+    columns = []
+    for device in devices:
+        try:
+            claimed = core.query_model(model, device)
+        except RuntimeError as error:
+            raise RunError(f"{device} cannot say what it supports of this model: {one_line(error)}") from error
+        column = np.array([name in claimed for name in graph.names], bool)
+        doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(device.partition(".")[0], ()))
+        column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
+        columns.append(column)
+    return np.stack(columns, axis=1) if columns else np.ones((graph.nodes, 0), bool)
+
+
+def _compile_alone(
+    model: ov.Model, graph: ComputationGraph, nodes: Sequence[int], device: str, core: ov.Core
+) -> list[bool]:
+    """Whether the device compiles each of the nodes as a model of its own, with its constant inputs."""
+    if not nodes:
+        return []
+    constant = {graph.names[node] for node in np.flatnonzero(constant_nodes(graph))}
+    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
+    known: dict[str, bool] = {}
+    for node in (copies[graph.names[number]] for number in nodes):
+        alike = _alike(node)
+        if alike not in known:
+            known[alike] = _compiles(_alone(node, constant), device, core)
+    return [known[_alike(copies[graph.names[number]])] for number in nodes]
+
+
+def _alike(node: ov.Node) -> str:
+    """Equal for nodes that plugins choose a kernel for by the same facts."""
+    inputs = [(str(one.get_element_type()), str(one.get_partial_shape())) for one in node.inputs()]
+    return f"{node.get_type_info()} {node.get_attributes()} {inputs}"
+
+
+def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
+    """A model of this node: Parameters take the place of its inputs that are not constant."""
+    import openvino as ov
+
+    from ov_hsdag.compat import op
+
+    parameters = []
+    for port in node.inputs():
+        source = port.get_source_output()
+        if source.get_node().get_friendly_name() not in constant:
+            parameters.append(op.Parameter(source.get_element_type(), source.get_partial_shape()))
+            port.replace_source_output(parameters[-1].output(0))
+    return ov.Model(node.outputs(), parameters, node.get_friendly_name())
+
+
+def _compiles(model: ov.Model, device: str, core: ov.Core) -> bool:
+    try:
+        core.compile_model(model, device)
+    except RuntimeError:
+        return False
+    return True
