@@ -9,6 +9,7 @@ environment variable ``OV_HSDAG_VIRTUAL_DEVICES``::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -157,9 +158,14 @@ def inference_precision(core: ov.Core, name: str) -> str | None:
 
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory that a GPU or an NPU says it has, or None when it does not say (a CPU does not)."""
+    """Memory that a GPU or an NPU says it has, and for the CPU this machine's; None where that cannot be told."""
+    if name == "CPU":
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, OSError, ValueError):
+            return None
     value = _property(core, name, f"{name.partition('.')[0]}_DEVICE_TOTAL_MEM_SIZE")
-    return int(value) if value else None
+    return int(value) if isinstance(value, int) and 0 < value < 2**62 else None
 
 
 def inference_threads(core: ov.Core, name: str) -> int | None:
@@ -168,21 +174,32 @@ def inference_threads(core: ov.Core, name: str) -> int | None:
     return int(value) if value else None
 
 
-def usable_cores() -> int:
+def usable_cores(system: Path = Path("/sys/devices/system/cpu")) -> int:
     """CPU cores that this process may use, at least one.
 
-    On Linux cores are counted, not their hyper-threads, of which OpenVINO uses one for a single request.
+    On Linux cores are counted, not their hyper-threads, of which OpenVINO uses one for a single request; elsewhere
+    hyper-threads. Limits on time (quotas of containers) do not count, as OpenVINO does not see them either.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
     cores = set()
-    for cpu in os.sched_getaffinity(0):
+    for cpu in _usable_cpus():
         try:
-            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text("ascii")
+            siblings = (system / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text("ascii")
         except (OSError, ValueError):
             siblings = str(cpu)
         cores.add(siblings.strip())
     return len(cores)
+
+
+def _usable_cpus() -> set[int]:
+    """Numbers of the CPUs that threads of this process may run on. A library may have bound the one that asks."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set(range(os.cpu_count() or 1))
+    cpus = set(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended
+                cpus |= os.sched_getaffinity(int(thread.name))
+    return cpus
 
 
 def has_amx_bf16() -> bool:

@@ -100,13 +100,11 @@ def place(
     if measure and given is None:
         with clock("calibrate"):
             costs = _calibrated(model, devices, profile, core, costs, shapes, report)
+    known = _profile(profile, devices, core).with_memory(limits)
     problem = build_problem(
-        model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=costs, clock=clock
+        model, devices, objective=objective, profile=known, core=core, shapes=shapes, costs=costs, clock=clock
     )
     measured_costs = list(costs.of(problem.graph, devices.names, core)) if costs else []
-    if limits:
-        kept = [limits.get(name, limit) for name, limit in zip(devices, problem.memory_bytes.tolist(), strict=True)]
-        problem = replace(problem, memory_bytes=np.array(kept, np.int64))
 
     with clock("placers"):
         candidates = [_run(placer, problem) for placer in placers(problem)]
@@ -192,6 +190,7 @@ def build_problem(
         node_us = profile.node_us(graph, devices.names)
         fused_with, torn_us = profile.fusions(graph, devices.names)
         submodel_us = profile.submodel_us(devices.names)
+        kept = profile.kept(graph, devices.names)
         measured_here = _measured(costs, graph, devices, core)
         borders = costs.borders_of(devices.names) if costs and len(measured_here) == len(devices) else None
         if borders is not None:
@@ -211,10 +210,11 @@ def build_problem(
             transfer_us=transfer_us,
             transfer_us_per_byte=transfer_us_per_byte,
             submodel_us=submodel_us,
-            memory_bytes=profile.memory_bytes(devices.names),
+            memory_bytes=np.ceil(profile.memory_bytes(devices.names) / kept).astype(np.int64),
             rule=legality.split_rule(ov.__version__),
             fused_with=fused_with,
             torn_us=torn_us,
+            kept=kept,
         )
 
 
@@ -326,7 +326,9 @@ def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
     needs = problem.evaluate(np.stack([candidate.placement for candidate in candidates])).memory_bytes.max(axis=0)
     return ", ".join(
         f"{name} holds {limit / 2**20:.0f} MiB, the model needs up to {need / 2**20:.0f}"
-        for name, limit, need in zip(problem.devices, problem.memory_bytes.tolist(), needs.tolist(), strict=True)
+        for name, limit, need in zip(
+            problem.devices, problem.kept_bytes(problem.memory_bytes), problem.kept_bytes(needs), strict=True
+        )
         if limit >= 0
     )
 
@@ -390,11 +392,11 @@ def _measured(
     if costs is None:
         return {}
     found = costs.of(graph, devices.names, core)
-    unmeasured = [name for name in devices if name not in costs.devices]
+    unmeasured = [name for name in devices if costs.device(name) is None]
     if found and unmeasured:
         warnings.warn(
             f"operations are not measured on {', '.join(unmeasured)} (calibrated without it, or it does not run the"
-            " whole model alone): its profile counts there",
+            " whole model alone): the profile counts there",
             stacklevel=3,
         )
     other = [name for name in devices if name not in found and name not in unmeasured]

@@ -92,6 +92,8 @@ class PlacementProblem:
             into whose execution the node is fused, or one with which it shares a layout. int32 [nodes, devices].
         torn_us: what a node costs more on a device, µs, where that one is in another submodel; None: nothing. Minimum
             cuts and refinement's moves see only those whose tensor nobody else reads. float64 [nodes, devices].
+        kept: share of the graph's bytes that each device keeps, see `Profile.kept`; None: all. Memory limits are in
+            bytes of the graph, what people are told in bytes of the device. float64 [devices].
     """
 
     graph: ComputationGraph
@@ -107,6 +109,7 @@ class PlacementProblem:
     rule: int
     fused_with: NDArray[np.int32] | None = None
     torn_us: NDArray[np.float64] | None = None
+    kept: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         check_objective(self.objective)
@@ -285,13 +288,17 @@ class PlacementProblem:
         """
         return legality.repair(self.graph, self.groups, self.bonds, placement, self.group_supported, self.rule)
 
+    def kept_bytes(self, counted: NDArray[np.integer[Any]]) -> list[int]:
+        """What devices keep of so many bytes of the graph, [devices]."""
+        return [int(n) for n in (counted if self.kept is None else np.floor(counted * self.kept))]
+
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
         """The prediction for one placement, as users see it."""
         result = self.evaluate(placement)
         return {
             "latency_us": round(float(result.latency_us[0]), 3),
             "throughput_ips": round(1e6 / max(float(result.period_us[0]), 1e-9), 3),
-            "memory_bytes": dict(zip(self.devices, result.memory_bytes[0].tolist(), strict=True)),
+            "memory_bytes": dict(zip(self.devices, self.kept_bytes(result.memory_bytes[0]), strict=True)),
             "submodels": int(result.submodels[0]),
             "transfer_bytes": int(result.transfer_bytes[0]),
         }

@@ -25,7 +25,7 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
     known to be empty at times, compile alone.
 
     Args:
-        model: any model.
+        model: any model whose friendly names are unique.
         graph: the graph of that model.
         devices: devices that the core has.
         core: the core.
@@ -57,18 +57,25 @@ def _compile_alone(
         return []
     constant = {graph.names[node] for node in np.flatnonzero(constant_nodes(graph))}
     copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
+    kinds = [_kind(copies[graph.names[number]], constant) for number in nodes]
     known: dict[str, bool] = {}
-    for node in (copies[graph.names[number]] for number in nodes):
-        alike = _alike(node)
-        if alike not in known:
-            known[alike] = _compiles(_alone(node, constant), device, core)
-    return [known[_alike(copies[graph.names[number]])] for number in nodes]
+    for number, kind in zip(nodes, kinds, strict=True):
+        if kind not in known:
+            known[kind] = _compiles(_alone(copies[graph.names[number]], constant), device, core)
+    return [known[kind] for kind in kinds]
 
 
-def _alike(node: ov.Node) -> str:
-    """Equal for nodes that plugins choose a kernel for by the same facts."""
-    inputs = [(str(one.get_element_type()), str(one.get_partial_shape())) for one in node.inputs()]
+def _kind(node: ov.Node, constant: Collection[str]) -> str:
+    """Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside."""
+    inputs = [
+        (str(port.get_element_type()), str(port.get_partial_shape()), _source_name(port) in constant)
+        for port in node.inputs()
+    ]
     return f"{node.get_type_info()} {node.get_attributes()} {inputs}"
+
+
+def _source_name(port: ov.Input) -> str:
+    return str(port.get_source_output().get_node().get_friendly_name())
 
 
 def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
@@ -80,7 +87,7 @@ def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
     parameters = []
     for port in node.inputs():
         source = port.get_source_output()
-        if source.get_node().get_friendly_name() not in constant:
+        if _source_name(port) not in constant:
             parameters.append(op.Parameter(source.get_element_type(), source.get_partial_shape()))
             port.replace_source_output(parameters[-1].output(0))
     return ov.Model(node.outputs(), parameters, node.get_friendly_name())
@@ -88,7 +95,7 @@ def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
 
 def _compiles(model: ov.Model, device: str, core: ov.Core) -> bool:
     try:
-        core.compile_model(model, device)
+        core.compile_model(model, device, {"CACHE_DIR": ""})  # of no use to anybody later
     except RuntimeError:
         return False
     return True

@@ -381,6 +381,59 @@ def test_costs_that_hold_for_one_device_are_used_for_it(written: tuple[Path, Pat
     assert not np.array_equal(problem.node_us[:, 0], costs.devices["CPU_A"].node_us)
 
 
+def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:
+    costs = ModelCosts.load(path_beside(written[0]))
+    assert costs.borders is not None
+    renamed = replace(costs, devices={f"{name}.0": one for name, one in costs.devices.items()})
+    assert renamed.device("CPU_A") is costs.devices["CPU_A"]
+    assert renamed.device("CPU_A.0") is costs.devices["CPU_A"]
+    assert renamed.device("CPU_A.1") is None
+    swapped = costs.borders_of(("CPU_B.0", "CPU_A"))
+    assert swapped is not None
+    assert swapped.submodel_us.tolist() == costs.borders.submodel_us[::-1].tolist()
+
+
+class Lacking:
+    """A Core whose device runs no models with operations of these types."""
+
+    def __init__(self, core: ov.Core, device: str, types: set[str]) -> None:
+        self._core, self._device, self._types = core, device, types
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._core, name)
+
+    def query_model(self, model: ov.Model, device: str) -> dict[str, str]:
+        lacks = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() in self._types}
+        answer = self._core.query_model(model, device)
+        return {name: at for name, at in answer.items() if device != self._device or name not in lacks}
+
+    def compile_model(self, model: ov.Model, device: str, config: dict[str, object] | None = None) -> ov.CompiledModel:
+        if device == self._device and any(node.get_type_name() in self._types for node in model.get_ops()):
+            raise RuntimeError("operations are not supported")
+        return self._core.compile_model(model, device, config or {})
+
+
+@pytest.mark.alone
+def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.Core) -> None:
+    core = Lacking(two_cpu_core, "CPU_A", {"Gelu"})
+    profile = Profile.builtin(NAMES, two_cpu_core)
+    costs, times = calibrate.calibrate_model(ZOO["bert-small"].build(), core, NAMES, profile)  # type: ignore[arg-type]
+    assert {name: found.device for name, found in times.items()} == {"CPU_B": "CPU_B", "CPU_A": HETERO}
+    assert set(costs.devices) == set(NAMES)
+    assert costs.borders is not None
+    alone, _ = calibrate.calibrate_model(ZOO["bert-small"].build(), two_cpu_core, NAMES, profile)
+    # The same device twice, so the truth is known; a noisy machine is off by less than a factor of two.
+    got, expected = (found.devices["CPU_A"].node_us.sum() for found in (costs, alone))
+    assert expected / 2 < got < expected * 2
+
+
+def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:
+    model = residual_model()
+    core = Lacking(two_cpu_core, "CPU_A", {node.get_type_name() for node in model.get_ops()})
+    costs, times = calibrate.calibrate_model(model, core, NAMES, Profile.builtin(NAMES, two_cpu_core))  # type: ignore[arg-type]
+    assert set(costs.devices) == set(times) == {"CPU_B"}
+
+
 def test_graph_hash_ignores_names_and_sees_shapes(two_cpu_core: ov.Core) -> None:
     one, other = residual_model(), residual_model()
     for node in other.get_ops():

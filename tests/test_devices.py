@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -281,11 +282,28 @@ def _spent_since(before: dict[str, float]) -> dict[str, float]:
     return {thread: seconds - before.get(thread, 0.0) for thread, seconds in _thread_seconds().items()}
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
-def test_usable_cores_are_those_that_the_process_may_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_cores_are_those_that_threads_of_the_process_may_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert 1 <= devices.usable_cores() <= (os.cpu_count() or 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
-    assert devices.usable_cores() == 1
-    # Numbers that no machine has: without siblings each counts.
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {10**6, 10**6 + 1})
-    assert devices.usable_cores() == 2
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    for cpus, cores in (({0}, 1), ({0, 2}, 1), ({0, 1}, 2), ({0, 1, 2, 3}, 2), ({0, 1, 2, 3, 4, 5}, 4)):
+        monkeypatch.setattr(devices, "_usable_cpus", lambda cpus=cpus: cpus)
+        assert devices.usable_cores(tmp_path) == cores
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_a_thread_that_is_bound_does_not_hide_cores() -> None:
+    before, cores = os.sched_getaffinity(0), devices.usable_cores()
+    other = threading.Event()
+    waiting = threading.Thread(target=other.wait)
+    waiting.start()
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert devices.usable_cores() == cores
+    finally:
+        os.sched_setaffinity(0, before)
+        other.set()
+        waiting.join()

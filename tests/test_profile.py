@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy as np
 import openvino as ov
+import openvino.opset13 as op
 import pytest
 
 from ov_hsdag import devices
@@ -19,6 +22,7 @@ from ov_hsdag.costs import profile as profiles
 from ov_hsdag.costs.profile import Profile, builtin_names, load_builtin
 from ov_hsdag.costs.schema import ANNOTATIONS, KEYWORDS, Checker, Violation
 from ov_hsdag.errors import UserError
+from ov_hsdag.graph import ComputationGraph
 
 SCHEMA = json.loads(profiles.SCHEMA_PATH.read_text(encoding="utf-8"))
 REFERENCE = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker(["regex"]))
@@ -146,39 +150,67 @@ def test_a_device_at_hand_is_matched_by_its_full_name(
 
 
 @pytest.mark.parametrize(
-    ("full_name", "cores", "counts_as"),
+    ("full_name", "cores", "amx", "counts_as", "share"),
     [
-        ("Intel(R) Xeon(R) Platinum 8480+", 56, "xeon_platinum_8480"),
-        ("Intel(R) Xeon(R) Platinum 8480+", 8, "cpu_core_amx"),
-        ("Intel(R) Core(TM) Ultra 7 155H", 16, "core_ultra_7_155h"),
-        ("Intel(R) Core(TM) Ultra 7 155H", 4, "cpu_core_amx"),
-        ("Some CPU of Tomorrow", 4, "cpu_core_amx"),
+        ("Intel(R) Xeon(R) Platinum 8480+", 56, True, "xeon_platinum_8480", 1),
+        ("Intel(R) Xeon(R) Platinum 8480+", 112, True, "xeon_platinum_8480", 1),
+        ("Intel(R) Xeon(R) Platinum 8480+", 8, True, "xeon_platinum_8480", (8 / 56) ** 0.85),
+        ("Intel(R) Core(TM) Ultra 7 155H", 7, False, "core_ultra_7_155h", 0.5**0.85),
+        ("Some CPU of Tomorrow", 4, True, "cpu_core_amx", 4**0.85),
+        ("Some CPU of Tomorrow", 4, False, "cpu_core", 4**0.85),
     ],
 )
 def test_a_cpu_at_hand_counts_with_the_cores_that_the_process_has(
-    monkeypatch: pytest.MonkeyPatch, full_name: str, cores: int, counts_as: str
+    monkeypatch: pytest.MonkeyPatch, full_name: str, cores: int, amx: bool, counts_as: str, share: float
 ) -> None:
     monkeypatch.setattr(devices, "usable_cores", lambda: cores)
-    monkeypatch.setattr(devices, "has_amx_bf16", lambda: True)
+    monkeypatch.setattr(devices, "has_amx_bf16", lambda: amx)
+    monkeypatch.setattr(devices, "memory_bytes", lambda core, name: 2**36)
     machine = Machine(CPU=named(full_name, INFERENCE_PRECISION_HINT=ov.Type.f32))
     found = Profile.builtin(["CPU"], machine).device("CPU")  # type: ignore[arg-type]
     expected = load_builtin(counts_as)
-    speedup = 1.0 if expected.cores else cores**0.85
-    assert found.peak_gflops["f32"] == pytest.approx(expected.peak_gflops["f32"] * speedup)
-    assert (found.name, found.precision) == ("CPU", "f32")
+    assert found.peak_gflops["f32"] == pytest.approx(expected.peak_gflops["f32"] * share)
+    assert (found.name, found.precision, found.memory_bytes) == ("CPU", "f32", 2**36)
+    assert found.launch_us == expected.launch_us
+    assert (found.sources["peak_gflops"] == expected.sources["peak_gflops"]) == (share == 1)
 
 
 def test_a_model_for_another_machine_does_not_count_with_this_ones_cpu() -> None:
-    machine = Machine(CPU=named("Intel(R) Xeon(R) Platinum 8480+", INFERENCE_PRECISION_HINT=ov.Type.bf16))
-    found = Profile.builtin(["GPU", "CPU"], machine).device("CPU")  # type: ignore[arg-type]
-    assert found.description == load_builtin("core_ultra_7_155h").description
+    machine = Machine(
+        CPU=named("Intel(R) Xeon(R) Platinum 8480+"), GPU=named("Intel(R) Data Center GPU Flex 170 (dGPU)")
+    )
+    common, mine = load_builtin("core_ultra_7_155h").description, load_builtin("xeon_platinum_8480").description
+    for names, expected in ((["NPU", "CPU"], common), (["GPU", "CPU"], mine), (["GPU", "NPU", "CPU"], mine)):
+        found = Profile.builtin(names, machine).device("CPU")  # type: ignore[arg-type]
+        assert found.description.endswith(expected), names
 
 
-def test_a_gpu_has_the_memory_that_it_says_it_has() -> None:
-    machine = Machine(GPU=named("Some GPU", GPU_DEVICE_TOTAL_MEM_SIZE=2**31), NPU=named("Intel(R) AI Boost"))
-    profile = Profile.builtin(["GPU", "NPU"], machine)  # type: ignore[arg-type]
-    assert profile.memory_bytes(["GPU", "NPU"]).tolist() == [2**31, load_builtin("npu_core_ultra").memory_bytes]
-    assert profile.device("GPU").sources["memory_bytes"] == "the device itself (GPU)"
+def test_a_device_has_the_memory_that_it_says_it_has() -> None:
+    machine = Machine(
+        GPU=named("Some GPU", GPU_DEVICE_TOTAL_MEM_SIZE=2**31),
+        NPU=named("Intel(R) AI Boost"),
+        CPU=named("Some CPU"),
+    )
+    profile = Profile.builtin(["GPU", "NPU", "CPU"], machine)  # type: ignore[arg-type]
+    gpu, npu, cpu = profile.memory_bytes(["GPU", "NPU", "CPU"]).tolist()
+    assert (gpu, npu) == (2**31, load_builtin("npu_core_ultra").memory_bytes)
+    assert profile.device("GPU").sources["memory_bytes"] == "this machine's GPU"
+    if hasattr(os, "sysconf"):
+        assert cpu == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_a_gpu_that_infers_in_16_bits_holds_twice_the_weights_of_32() -> None:
+    x = op.parameter([1, 64], np.float32)
+    weights = [op.constant(np.ones((64, 64), kind)) for kind in (np.float32, np.float16)]
+    wide, narrow = op.matmul(x, weights[0], False, False), op.matmul(x, op.convert(weights[1], "f32"), False, False)
+    graph = ComputationGraph.from_model(ov.Model([op.add(wide, narrow)], [x]))
+    gpu, cpu = load_builtin("iris_xe"), load_builtin("core_ultra_7_155h").at_precision("bf16")
+    profile = Profile({"GPU": gpu, "CPU": cpu}).with_memory({"GPU": 2**20, "CPU": 2**20})
+    # 16 KiB and 8 KiB, of which the GPU keeps 8 each.
+    assert profile.kept(graph, ["GPU", "CPU"]).tolist() == [pytest.approx(2 / 3), 1]
+    assert profile.memory_bytes(["GPU", "CPU"]).tolist() == [2**20, 2**20]
+    in_f32 = replace(profile, devices={"GPU": replace(profile.devices["GPU"], precision="f32")})
+    assert in_f32.kept(graph, ["GPU"]).tolist() == [1]
 
 
 def test_devices_that_are_not_at_hand_count_as_the_common_one_of_their_kind() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from ov_hsdag.costs.stored import BorderCosts, DeviceCosts, ModelCosts, graph_ha
 from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.placement import set_affinities
 from ov_hsdag.problem import PlacementProblem
 from ov_hsdag.support import support
 
@@ -128,7 +130,7 @@ def _corrected(core: ov.Core, names: Sequence[str], profile: Profile, borders: B
             transfer_us=borders.tensor_us,
             transfer_us_per_byte=borders.us_per_byte,
         )
-        submodels, transfers, layouts, _ = _factors(network, problem, core, inputs, advance)
+        submodels, transfers, layouts, _ = _factors(network, problem, names, core, inputs, advance)
         if layout_ends(graph).any():
             return replace(
                 borders,
@@ -296,12 +298,12 @@ def calibrate_model(
     advance: Advance = lambda _: None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
-    """Measures a model on each device alone.
+    """Measures a model on each device alone, or with the help of another where a device does not run all of it.
 
     Args:
         model: any; a copy is normalised.
         core: has the devices.
-        names: devices; those that cannot run the whole model are left out.
+        names: devices; those that run nothing of the model are left out.
         profile: of the devices, for what one run of the whole model cannot tell: how the time of operations that are
             executed as one is divided, and what each takes by itself.
         advance: is told what happens.
@@ -318,32 +320,37 @@ def calibrate_model(
     graph = ComputationGraph.from_model(model, shapes=shapes)
     roofline = Roofline(graph)
     inputs: list[NDArray[Any]] = random_inputs(model, shapes=shapes)
-    times: dict[str, NodeTimes] = {}
+    weights = {name: shares(graph, roofline, roofline.node_us(profile.device(name))) for name in names}
+    alone: dict[str, NodeTimes] = {}
     errors: list[str] = []
     for name in names:
-        device = profile.device(name)
-        weights = shares(graph, roofline, roofline.node_us(device))
         try:
-            times[name] = node_times(
+            alone[name] = node_times(
                 model,
                 name,
                 core,
                 graph=graph,
-                weights=weights,
+                weights=weights[name],
                 inputs=inputs,
-                submodel_us=device.submodel_us,
+                submodel_us=profile.device(name).submodel_us,
                 advance=advance,
             )
         except RuntimeError as error:
             errors.append(f"{name}: {one_line(error)}")
-    if not times:
+    if not alone:
         raise RunError(f"no device runs the whole model: {'; '.join(errors)}")
+    times = dict(alone)
+    for name in names:
+        if name not in alone:
+            with suppress(RuntimeError):
+                helped = _helped(model, graph, name, next(iter(alone)), core, profile, weights, alone, inputs, advance)
+                times.update({name: helped} if helped else {})
     fused_with, torn_us = _fusions(graph, roofline, times, profile)
     problem = _problem(model, graph, tuple(times), core, profile, times, fused_with, torn_us)
     borders = None
     if len(times) == len(names) > 1:
         try:
-            problem = _with_factors(problem, _factors(model, problem, core, inputs, advance))
+            problem = _with_factors(problem, _factors(model, problem, tuple(alone), core, inputs, advance))
             borders = BorderCosts(
                 problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte
             )
@@ -356,6 +363,45 @@ def calibrate_model(
         for column, (name, measured) in enumerate(times.items())
     }
     return ModelCosts(graph_hash(graph), costs, borders), times
+
+
+def _helped(
+    model: ov.Model,
+    graph: ComputationGraph,
+    name: str,
+    helper: str,
+    core: ov.Core,
+    profile: Profile,
+    weights: Mapping[str, NDArray[np.float64]],
+    alone: Mapping[str, NodeTimes],
+    inputs: Sequence[NDArray[Any]],
+    advance: Advance,
+) -> NodeTimes | None:
+    """Times of a device that does not run the whole model: in a split that gives it all that it runs.
+
+    Returns None where it runs nothing. Raises RuntimeError where the split does not run.
+    """
+    nothing = np.full(graph.nodes, -1, np.int32)
+    guess = NodeTimes(name, weights[name], nothing, nothing >= 0, float(weights[name].sum()), 0)
+    both = {name: guess, helper: alone[helper]}
+    unfused = np.stack([nothing, nothing], axis=1)
+    problem = _problem(model, graph, (name, helper), core, profile, both, unfused, np.zeros((graph.nodes, 2)))
+    placement = problem.repair((~problem.group_supported[:, 0]).astype(np.uint8))
+    inside = (placement == 0)[problem.groups] & (weights[name] > 0)
+    if not inside.any():
+        return None
+    split = model.clone()
+    set_affinities(split, problem.affinity(placement))
+    return node_times(
+        split,
+        f"HETERO:{name},{helper}",
+        core,
+        graph=graph,
+        weights=weights[name],
+        inputs=inputs,
+        advance=advance,
+        inside=inside,
+    )
 
 
 def _fusions(
@@ -405,13 +451,19 @@ def _problem(
 
 
 def _factors(
-    model: ov.Model, problem: PlacementProblem, core: ov.Core, inputs: Sequence[NDArray[Any]], advance: Advance
+    model: ov.Model,
+    problem: PlacementProblem,
+    alone: Sequence[str],
+    core: ov.Core,
+    inputs: Sequence[NDArray[Any]],
+    advance: Advance,
 ) -> NDArray[np.float64]:
     """Factors on submodels, transfers, layouts and fusions; ones where the model cannot be split."""
     placements = draw(problem)
     if not placements:
         return np.ones(4)
-    return fit_factors(terms(problem, placements), measure_latencies(model, problem, core, inputs, placements, advance))
+    latencies = measure_latencies(model, problem, alone, core, inputs, placements, advance)
+    return fit_factors(terms(problem, placements), latencies)
 
 
 def _with_factors(problem: PlacementProblem, factors: NDArray[np.float64]) -> PlacementProblem:

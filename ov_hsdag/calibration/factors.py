@@ -95,19 +95,21 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
 def measure_latencies(
     model: ov.Model,
     problem: PlacementProblem,
+    alone: Sequence[str],
     core: ov.Core,
     inputs: Sequence[NDArray[Any]],
     placements: Sequence[NDArray[np.uint8]],
     advance: Callable[[str], None] = lambda _: None,
 ) -> Floats:
-    """Latency of placements in µs, [placements]; in turns with each device alone, whose times are the problem's.
+    """Latency of placements in µs, [placements]; in turns with devices alone, whose times are the problem's.
 
     The time of the devices alone is what `problem` says: a machine that is slower now than when they were measured is
     no matter.
 
     Args:
         model: normalised, without affinities; not changed.
-        problem: of the model; each of its devices runs the whole model.
+        problem: of the model.
+        alone: devices that run the whole model.
         core: has the devices.
         inputs: of the model.
         placements: uint8 [groups] each.
@@ -118,8 +120,8 @@ def measure_latencies(
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
     model = model.clone()
-    alone = [_runner(core, model, name, inputs) for name in problem.devices]
-    singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
+    yardsticks = [_runner(core, model, name, inputs) for name in alone]
+    singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
     unit = float(problem.evaluate(singles).latency_us.sum())
     found = []
     for number, placement in enumerate(placements):
@@ -127,7 +129,7 @@ def measure_latencies(
         set_affinities(model, problem.affinity(placement))
         placed = _runner(core, model, hetero, inputs)
         remove_affinities(model)
-        seconds = np.array([[run() for run in (placed, *alone)] for _ in range(_ROUNDS)])
+        seconds = np.array([[run() for run in (placed, *yardsticks)] for _ in range(_ROUNDS)])
         # What else runs on the machine only ever adds.
         seconds = np.quantile(seconds, 0.25, axis=0)
         found.append(seconds[0] / seconds[1:].sum() * unit)

@@ -43,13 +43,15 @@ class NodeTimes:
     """What one device takes for one model.
 
     Attributes:
-        us: time of each node, [nodes] float64, µs; their sum is `latency_us` less the cost of the call.
+        device: what was measured, "NPU", or "HETERO:NPU,CPU" where the NPU does not run the whole model.
+        us: time of each node, [nodes] float64, µs; alone, they add up to `latency_us` less the cost of the call.
         parts: executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes].
         own_layout: whether the device keeps a node's first output in a layout of its own, bool [nodes].
         latency_us: of the whole model, without PERF_COUNT, µs.
         copies: compiled copies that were measured.
     """
 
+    device: str
     us: Floats
     parts: NDArray[np.int32]
     own_layout: NDArray[np.bool_]
@@ -67,18 +69,21 @@ def node_times(
     inputs: Sequence[NDArray[Any]],
     submodel_us: float = 0.0,
     advance: Advance = lambda _: None,
+    inside: NDArray[np.bool_] | None = None,
 ) -> NodeTimes:
     """Measures the operations of `model` on `device`.
 
     Args:
-        model: normalised; not changed.
-        device: that runs the whole model.
+        model: normalised; not changed. With affinities where `device` is HETERO.
+        device: that runs the whole model, or HETERO on the device that is measured and another.
         core: has the device.
         graph: of the model.
         weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
         inputs: of the model.
         submodel_us: what calling the model costs beside its operations.
         advance: is told what happens.
+        inside: operations that are measured where those are not all, bool [nodes]. Counters say what they take, without
+            what borders add; times of the others are guessed from `weights` and from how wrong these are inside.
 
     Raises:
         RuntimeError: the device does not compile or run the model.
@@ -99,6 +104,9 @@ def node_times(
             latencies.append(once())
             counters.run()
         executions = Executions.of(compiled, graph, counters.us())
+        if inside is not None:
+            own = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
+            executions = Executions(own, 0.0)
         copies.append(_divide(executions, weights))
         totals.append(float(np.median(copies, axis=0).sum()))
         advance(f"{device}: {len(copies)} runs")
@@ -106,17 +114,22 @@ def node_times(
             break
     assert executions is not None
     us = np.median(copies, axis=0)
-    if not us.any():  # a plugin that names nothing: the cost model divides the latency
-        us = weights
     latency = statistics.median(latencies) * 1e6
-    scale = max(latency - submodel_us, 0.5 * latency) / max(us.sum(), 1e-9)
+    if inside is None:
+        if not us.any():  # a plugin that names nothing: the cost model divides the latency
+            us = weights
+        us = us * max(latency - submodel_us, 0.5 * latency) / max(us.sum(), 1e-9)
+    elif us.any():
+        us = np.where(inside, us, weights * (us.sum() / max(weights[inside].sum(), 1e-9)))
+    else:
+        us = weights
     parts = np.full(graph.nodes, -1, np.int32)
     own_layout = np.zeros(graph.nodes, bool)
     for number, item in enumerate(executions.items):
         if item.nodes:
             parts[list(item.nodes)] = number
             own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN
-    return NodeTimes(us * scale, parts, own_layout, latency, len(copies))
+    return NodeTimes(device, us, parts, own_layout, latency, len(copies))
 
 
 def _divide(executions: Executions, weights: Floats) -> Floats:

@@ -70,7 +70,7 @@ def calibrate(
                 {
                     "model": str(path),
                     "costs": str(path_beside(path)),
-                    "latency_us": {name: found.latency_us for name, found in times.items()},
+                    "latency_us": {found.device: found.latency_us for found in times.values()},
                 }
                 for path, _, times in measured
             ],
@@ -100,7 +100,7 @@ def _check_outputs(output: Path, models: list[Path]) -> None:
 
 
 def _latencies(times: dict[str, NodeTimes]) -> str:
-    return ", ".join(f"{found.latency_us / 1000:.2f} ms on {name}" for name, found in times.items())
+    return ", ".join(f"{found.latency_us / 1000:.2f} ms on {found.device}" for found in times.values())
 
 
 def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:

@@ -36,11 +36,11 @@ BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
 # What stands in for a device that no built-in profile matches, or that is not at hand.
 _DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}
 _CORE = "cpu_core"
+_CORE_AMX = "cpu_core_amx"
 
 # n cores do the work of n^0.85 on a single request: 1.8 of 2, 9 of 14, 31 of 56. Estimated so that cpu_core and
 # cpu_core_amx come near the dense operations of the built-in profiles of CPUs with 14 and 56 cores.
 _SCALING = 0.85
-_CORE_AMX = "cpu_core_amx"
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,22 @@ class DeviceProfile:
 
     def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
         """A CPU of `threads` of these cores that share `memory_gbps` of bandwidth."""
-        speedup = threads**_SCALING
+        many = self if threads == 1 else self._sped_up(threads**_SCALING, f"{threads} times: ")
+        return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
+
+    def with_fewer_cores(self, cores: int) -> DeviceProfile:
+        """The same CPU where only `cores` of its cores may be used; itself where these are all, or more."""
+        if cores >= self.cores:
+            return self
+        return self._sped_up((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores: ")
+
+    def _sped_up(self, factor: float, how: str) -> DeviceProfile:
         return replace(
             self,
-            description=self.description if threads == 1 else f"{threads} times: {self.description}",
-            peak_gflops={name: rate * speedup for name, rate in self.peak_gflops.items()},
-            memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)),
-            gbps={name: rate * speedup for name, rate in self.gbps.items()},
+            description=how + self.description,
+            peak_gflops={name: rate * factor for name, rate in self.peak_gflops.items()},
+            gbps={name: rate * factor for name, rate in self.gbps.items()},
+            sources={key: how + source for key, source in self.sources.items()},
         )
 
 
@@ -172,10 +181,11 @@ class Profile:
         """Put a profile together from the built-in ones.
 
         A device that `core` has is matched by its full name, and taken at the precision that it infers in and with the
-        memory that it says it has. A CPU that no profile matches, or with fewer cores for this process than its
-        profile's, counts as so many cores; another device that none matches as the common one of its kind. Where one of
-        the devices is not at hand, the model is for another machine, and all count as the common ones. A virtual CPU
-        device counts as its number of cores, at its declared precision.
+        memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU that no profile
+        matches counts as so many cores, another device that none matches as the common one of its kind, and so does
+        one that is not at hand. Where the CPU is the only one that is at hand, the model is for another machine, and
+        the CPU counts as the common one, too. A virtual CPU device counts as its number of cores, at its declared
+        precision.
 
         Args:
             names: device names.
@@ -185,8 +195,10 @@ class Profile:
             UserError: a device that no built-in profile can stand for.
         """
         declared = devices.virtual_devices()
-        here = core is not None and all(devices.full_name(core, name) is not None for name in names)
-        return cls({name: replace(_builtin_for(name, declared, core, here), name=name) for name in names})
+        present = [name for name in names if core is not None and devices.full_name(core, name) is not None]
+        if present == ["CPU"] != list(names):
+            core = None
+        return cls({name: replace(_builtin_for(name, declared, core), name=name) for name in names})
 
     def device(self, name: str) -> DeviceProfile:
         """Profile of a device: of its own name, else of the name without its number; "GPU" and "GPU.0" are the same.
@@ -251,6 +263,24 @@ class Profile:
     def memory_bytes(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Memory of each device in bytes, int64 [devices]."""
         return np.array([self.device(name).memory_bytes for name in names], np.int64)
+
+    def with_memory(self, limits: Mapping[str, int]) -> Profile:
+        """The same devices with so much memory, in bytes by name; others as they are."""
+        limited = {name: replace(self.device(name), memory_bytes=limit) for name, limit in limits.items()}
+        return replace(self, devices={**self.devices, **limited})
+
+    def kept(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
+        """Share of a model's bytes that each device keeps, float64 [devices].
+
+        A GPU or an NPU that infers in 16 bits keeps weights of 32 bits in 16; that share counts for tensors, too.
+        """
+        constants = np.flatnonzero(graph.weight_bytes)
+        sizes = graph.weight_bytes[constants]
+        types = np.array(graph.output_types, "<U8")[graph.output_ptr[constants]]
+        narrow = np.where(types == "f32", sizes // 2, sizes).sum()
+        share = float(narrow / sizes.sum()) if len(sizes) else 1.0
+        profiles = [self.device(name) for name in names]
+        return np.array([1.0 if one.kind == "CPU" or one.precision == "f32" else share for one in profiles])
 
     def support(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each device runs each node, bool [nodes, devices]; for devices that cannot be asked themselves."""
@@ -357,12 +387,10 @@ def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
     )
 
 
-def _builtin_for(
-    name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None, here: bool
-) -> DeviceProfile:
+def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
     base = name.partition(".")[0]
     if base in _DEFAULTS:
-        return _physical(name, base, core if here else None)
+        return _physical(name, base, core)
     known = core is not None and devices.full_name(core, name) is not None
     if name in declared or (devices.is_virtual(name) and known):
         return _virtual(name, declared.get(name, {}), core if known else None)
@@ -381,14 +409,16 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
         return common
     built_in = (load_builtin(stem) for stem in builtin_names())
     matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
-    matched = next(matching, None)
-    profile = matched or common
-    if kind == "CPU" and (matched is None or devices.usable_cores() < profile.cores):
+    profile = next(matching, None)
+    if kind == "CPU" and profile is not None:
+        profile = profile.with_fewer_cores(devices.usable_cores())
+    elif kind == "CPU":
         one_core = load_builtin(_CORE_AMX if devices.has_amx_bf16() else _CORE)
-        profile = one_core.with_threads(devices.usable_cores(), profile.memory_gbps)
+        profile = one_core.with_threads(devices.usable_cores(), common.memory_gbps)
+    profile = profile or common
     memory = devices.memory_bytes(core, name)
     if memory is not None:
-        sources = {**profile.sources, "memory_bytes": f"the device itself ({name})"}
+        sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
         profile = replace(profile, memory_bytes=memory, sources=sources)
     return profile.at_precision(devices.inference_precision(core, name))
 

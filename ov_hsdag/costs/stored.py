@@ -105,6 +105,10 @@ class BorderCosts:
     transfer_us_per_byte: NDArray[np.float64]
 
 
+def _plain(name: str) -> str:
+    return name.removesuffix(".0")
+
+
 @dataclass(frozen=True, eq=False)
 class ModelCosts:
     """Measured costs of one model.
@@ -123,14 +127,19 @@ class ModelCosts:
         """The costs that hold for this graph and these devices, by name; those of other devices are left out."""
         if self.graph != graph_hash(graph):
             return {}
-        found = {name: self.devices[name] for name in names if name in self.devices}
-        return {name: costs for name, costs in found.items() if costs.identity == identity(core, name)}
+        found = {name: self.device(name) for name in names}
+        return {name: costs for name, costs in found.items() if costs and costs.identity == identity(core, name)}
+
+    def device(self, name: str) -> DeviceCosts | None:
+        """The costs of a device, whether they hold or not; "GPU" and "GPU.0" are the same."""
+        return next((costs for other, costs in self.devices.items() if _plain(other) == _plain(name)), None)
 
     def borders_of(self, names: Sequence[str]) -> BorderCosts | None:
         """What was measured of borders between these devices, in this order; None where they are others."""
-        if self.borders is None or set(self.borders.names) != set(names):
+        known = [_plain(name) for name in self.borders.names] if self.borders else []
+        if self.borders is None or set(known) != set(map(_plain, names)):
             return None
-        order = [self.borders.names.index(name) for name in names]
+        order = [known.index(_plain(name)) for name in names]
         grid = np.ix_(order, order)
         return BorderCosts(
             tuple(names),

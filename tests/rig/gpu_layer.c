@@ -1,12 +1,14 @@
 /* An OpenCL layer that lets OpenVINO's own GPU plugin run on Intel's OpenCL runtime for CPUs.
  *
  * The Khronos loader (libOpenCL.so.1) asks the libraries in OPENCL_LAYERS for a table of functions to call instead of
- * the driver's. This one copies the driver's table and replaces four of its entries:
+ * the driver's. This one copies the driver's table and replaces six of its entries:
  *
  *  - clGetDeviceIDs, clGetDeviceInfo: the CPU is a GPU, of a vendor other than Intel. The plugin then takes its generic
  *    path: OpenCL C kernels, no binaries for Intel's GPUs. Intel's subgroup extensions are hidden as well, so that it
  *    picks reference kernels. Those that use subgroups rely on sizes that the CPU runtime does not keep, and compute
  *    wrong results. The device's name is what OV_HSDAG_RIG_GPU says, if anything.
+ *  - clCreateCommandQueue, clCreateCommandQueueWithProperties: commands run in order. In a queue that runs them in any
+ *    order, as the plugin asks for, inferences are wrong once in a hundred times on a busy machine.
  *  - clCreateProgramWithSource: corrects kernels, see below.
  *  - clReleaseProgram: does nothing. The plugin asks kernels for their program after it released it, which OpenCL
  *    allows and the CPU runtime does not survive. Programs stay until the process ends.
@@ -23,9 +25,11 @@ typedef struct platform* cl_platform_id;
 typedef struct device* cl_device_id;
 typedef struct context* cl_context;
 typedef struct program* cl_program;
+typedef struct queue* cl_command_queue;
 
 enum { CL_SUCCESS = 0, CL_OUT_OF_HOST_MEMORY = -6, CL_INVALID_VALUE = -30 };
 enum { CL_DEVICE_TYPE = 0x1000, CL_DEVICE_VENDOR_ID = 0x1001, CL_DEVICE_NAME = 0x102B, CL_DEVICE_EXTENSIONS = 0x1030 };
+enum { CL_QUEUE_PROPERTIES = 0x1093, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE = 1 << 0 };
 enum { CL_LAYER_API_VERSION = 0x4240, CL_LAYER_NAME = 0x4241, CL_LAYER_API_VERSION_100 = 100 };
 static const uint64_t CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 
@@ -33,8 +37,10 @@ static const uint64_t CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE_ALL = 0xFFFFFF
 enum {
     GET_DEVICE_IDS = 2,
     GET_DEVICE_INFO = 3,
+    CREATE_COMMAND_QUEUE = 9,
     CREATE_PROGRAM_WITH_SOURCE = 26,
     RELEASE_PROGRAM = 29,
+    CREATE_COMMAND_QUEUE_WITH_PROPERTIES = 123,
     TABLE_SIZE = 512
 };
 
@@ -44,6 +50,9 @@ static const void* table[TABLE_SIZE];
 static int32_t (*next_get_device_ids)(cl_platform_id, uint64_t, uint32_t, cl_device_id*, uint32_t*);
 static int32_t (*next_get_device_info)(cl_device_id, uint32_t, size_t, void*, size_t*);
 
+static cl_command_queue (*next_create_command_queue)(cl_context, cl_device_id, uint64_t, int32_t*);
+static cl_command_queue (*next_create_command_queue_with_properties)(cl_context, cl_device_id, const uint64_t*,
+                                                                     int32_t*);
 static cl_program (*next_create_program_with_source)(cl_context, uint32_t, const char**, const size_t*, int32_t*);
 
 static int32_t get_device_ids(cl_platform_id platform, uint64_t type, uint32_t entries, cl_device_id* devices,
@@ -80,6 +89,28 @@ static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size,
     return status;
 }
 
+static cl_command_queue create_command_queue(cl_context context, cl_device_id device, uint64_t properties,
+                                             int32_t* status) {
+    return next_create_command_queue(context, device, properties & ~(uint64_t)CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE,
+                                     status);
+}
+
+/* `properties` are pairs of a key and a value, ended by a zero. */
+static cl_command_queue create_command_queue_with_properties(cl_context context, cl_device_id device,
+                                                             const uint64_t* properties, int32_t* status) {
+    uint64_t ours[2 * 16 + 1] = {0};
+    for (size_t i = 0; properties && properties[i]; i += 2) {
+        if (i + 2 >= sizeof ours / sizeof *ours) {
+            if (status) *status = CL_INVALID_VALUE;
+            return NULL;
+        }
+        ours[i] = properties[i];
+        ours[i + 1] = properties[i + 1];
+        if (ours[i] == CL_QUEUE_PROPERTIES) ours[i + 1] &= ~(uint64_t)CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE;
+    }
+    return next_create_command_queue_with_properties(context, device, properties ? ours : NULL, status);
+}
+
 /* What goes before every kernel. Where the compiler puts 32 work-items into a vector, as in kernels of int8 models, the
  * runtime lacks the functions that round a float to 8 bits (convert_char32_sat_rte); of their parts it lacks none. */
 static const char prelude[] =
@@ -93,6 +124,9 @@ static const struct {
     /* The compiler knows this extension although it is hidden, and group_normalization_fsv16 uses it: with subgroups of
        a given size the runtime's sums over a work-group are wrong. */
     {"cl_intel_required_subgroup_size", "no_required_subgroup_size"},
+    /* It takes a work-item's place among 16 features from its subgroup, which is narrower where a CPU has no AVX-512.
+     */
+    {"get_sub_group_local_id()%FSV", "get_global_id(0)%FSV"},
     /* permute_f_y_axes (a Transpose of the two axes behind the batch): work-items exchange values through local memory
        without a barrier and rely on a GPU, which runs a group of them in step; a CPU runs one after the other. Each
        loop begins with this. The second one reads what the first one of all work-items wrote. */
@@ -166,13 +200,17 @@ int32_t clGetLayerInfo(uint32_t query, size_t size, void* value, size_t* written
 int32_t clInitLayerWithProperties(uint32_t entries, const void* const* target, uint32_t* layer_entries,
                                   const void* const** layer, const uint64_t* properties) {
     (void)properties;
-    if (!target || !layer_entries || !layer || entries <= RELEASE_PROGRAM || entries > TABLE_SIZE)
+    if (!target || !layer_entries || !layer || entries <= CREATE_COMMAND_QUEUE_WITH_PROPERTIES || entries > TABLE_SIZE)
         return CL_INVALID_VALUE;
     memcpy(table, target, entries * sizeof *table);
     next_get_device_ids = target[GET_DEVICE_IDS];
     next_get_device_info = target[GET_DEVICE_INFO];
     table[GET_DEVICE_IDS] = get_device_ids;
     table[GET_DEVICE_INFO] = get_device_info;
+    next_create_command_queue = target[CREATE_COMMAND_QUEUE];
+    table[CREATE_COMMAND_QUEUE] = create_command_queue;
+    next_create_command_queue_with_properties = target[CREATE_COMMAND_QUEUE_WITH_PROPERTIES];
+    table[CREATE_COMMAND_QUEUE_WITH_PROPERTIES] = create_command_queue_with_properties;
     next_create_program_with_source = target[CREATE_PROGRAM_WITH_SOURCE];
     table[CREATE_PROGRAM_WITH_SOURCE] = create_program_with_source;
     table[RELEASE_PROGRAM] = release_program;
