@@ -178,16 +178,21 @@ def usable_cores(system: Path = Path("/sys/devices/system/cpu")) -> int:
     """CPU cores that this process may use, at least one.
 
     On Linux cores are counted, not their hyper-threads, of which OpenVINO uses one for a single request; elsewhere
-    hyper-threads. Limits on time (quotas of containers) do not count, as OpenVINO does not see them either.
+    hyper-threads. Limits on time (quotas of containers) do not count.
     """
-    cores = set()
-    for cpu in _usable_cpus():
+    return len(cpus_by_core(system))
+
+
+def cpus_by_core(system: Path = Path("/sys/devices/system/cpu")) -> dict[str, int]:
+    """The lowest number of the CPUs (hyper-threads) that this process may use of each core, by the core's siblings."""
+    found: dict[str, int] = {}
+    for cpu in sorted(_usable_cpus()):
         try:
             siblings = (system / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text("ascii")
         except (OSError, ValueError):
             siblings = str(cpu)
-        cores.add(siblings.strip())
-    return len(cores)
+        found.setdefault(siblings.strip(), cpu)
+    return found
 
 
 def _usable_cpus() -> set[int]:

@@ -395,8 +395,8 @@ def _measured(
     unmeasured = [name for name in devices if costs.device(name) is None]
     if found and unmeasured:
         warnings.warn(
-            f"operations are not measured on {', '.join(unmeasured)} (calibrated without it, or it does not run the"
-            " whole model alone): the profile counts there",
+            f"operations are not measured on {', '.join(unmeasured)} (calibrated without it, or it runs none of the"
+            " model): the profile counts there",
             stacklevel=3,
         )
     other = [name for name in devices if name not in found and name not in unmeasured]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ov_hsdag
+from ov_hsdag import devices
 
 ROOT = Path(__file__).resolve().parent.parent
 RIG = ROOT / "tests" / "rig"
@@ -24,16 +25,8 @@ BIN = Path(sys.executable).parent  # where ovc and benchmark_app are
 Run = Callable[..., str]
 
 
-def cpus_of_two_cores() -> set[int]:
-    """Not two hyper-threads of one. What a CPU is expected to take is a matter of its cores."""
-    found: dict[str, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        found.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)
-    return set(list(found.values())[:2])
-
-
-TWO_CORES = cpus_of_two_cores() if platform.system() == "Linux" else set()
+# Not two hyper-threads of one. What a CPU is expected to take is a matter of its cores.
+TWO_CORES = set(list(devices.cpus_by_core().values())[:2])
 
 pytestmark = pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"),

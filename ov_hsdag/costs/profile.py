@@ -413,14 +413,18 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
     if kind == "CPU" and profile is not None:
         profile = profile.with_fewer_cores(devices.usable_cores())
     elif kind == "CPU":
-        one_core = load_builtin(_CORE_AMX if devices.has_amx_bf16() else _CORE)
-        profile = one_core.with_threads(devices.usable_cores(), common.memory_gbps)
+        profile = _one_core(core).with_threads(devices.usable_cores(), common.memory_gbps)
     profile = profile or common
     memory = devices.memory_bytes(core, name)
     if memory is not None:
         sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
         profile = replace(profile, memory_bytes=memory, sources=sources)
     return profile.at_precision(devices.inference_precision(core, name))
+
+
+def _one_core(core: ov.Core | None) -> DeviceProfile:
+    """A core of this machine's kind, of the common kind where `core` is None."""
+    return load_builtin(_CORE_AMX if core is not None and devices.has_amx_bf16() else _CORE)
 
 
 def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
@@ -431,6 +435,5 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
         threads = threads or devices.inference_threads(core, name) or 0
         # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
         precision = devices.inference_precision(core, name) or precision
-    one_core = load_builtin(_CORE_AMX if core is not None and devices.has_amx_bf16() else _CORE)
     whole = _physical("CPU", "CPU", core)
-    return one_core.with_threads(threads or devices.usable_cores(), whole.memory_gbps).at_precision(precision)
+    return _one_core(core).with_threads(threads or devices.usable_cores(), whole.memory_gbps).at_precision(precision)

@@ -124,8 +124,7 @@ static const struct {
     /* The compiler knows this extension although it is hidden, and group_normalization_fsv16 uses it: with subgroups of
        a given size the runtime's sums over a work-group are wrong. */
     {"cl_intel_required_subgroup_size", "no_required_subgroup_size"},
-    /* It takes a work-item's place among 16 features from its subgroup, which is narrower where a CPU has no AVX-512.
-     */
+    /* It takes a work-item's place among 16 features from its subgroup, narrower where a CPU has no AVX-512. */
     {"get_sub_group_local_id()%FSV", "get_global_id(0)%FSV"},
     /* permute_f_y_axes (a Transpose of the two axes behind the batch): work-items exchange values through local memory
        without a barrier and rely on a GPU, which runs a group of them in step; a CPU runs one after the other. Each
