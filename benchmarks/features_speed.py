@@ -168,9 +168,7 @@ def candidates(problem: PlacementProblem, cluster: NDArray[np.int32], seed: int)
     """Random devices for clusters, as an untrained policy would propose. [CANDIDATES, groups]"""
     generator = np.random.default_rng(seed)
     devices = generator.integers(0, len(problem.devices), (CANDIDATES, int(cluster.max()) + 1))
-    placements = devices.astype(np.uint8)[:, cluster[problem.coarse]]
-    instead = problem.group_supported.argmax(axis=1).astype(np.uint8)
-    return np.where(problem.group_supported[np.arange(problem.group_count), placements], placements, instead)
+    return problem.where_supported(devices[:, cluster[problem.coarse]])
 
 
 def main() -> int:

@@ -241,10 +241,7 @@ def stretches(problem: PlacementProblem, random: np.random.Generator) -> NDArray
     turn = (np.arange(problem.group_count)[:, None] >= borders).sum(axis=1) + random.integers(2)
     chosen = np.empty(problem.group_count, np.int64)
     chosen[first_node.argsort()] = turn % len(problem.devices)
-    everyone = np.arange(problem.group_count)
-    return np.where(problem.group_supported[everyone, chosen], chosen, problem.group_supported.argmax(axis=1)).astype(
-        np.uint8
-    )
+    return problem.where_supported(chosen)
 
 
 def _check_placement(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -15,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import contest, legality
-from ov_hsdag.calibration.calibrate import calibrate_model
+from ov_hsdag.calibration.calibrate import calibrate_prepared
+from ov_hsdag.clock import Clock
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import DeviceSet
@@ -28,8 +27,8 @@ from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.prepared import Prepared, prepare
 from ov_hsdag.problem import PlacementProblem, check_objective
-from ov_hsdag.support import support
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -86,7 +85,7 @@ def place(
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = policy_placers(policy)
-    clock = _Clock()
+    clock = Clock()
     given = _given(affinity, devices)
     if given is not None:
         given.check_nodes({node.get_friendly_name() for node in model.get_ops()})
@@ -97,13 +96,13 @@ def place(
     limits = _limits(memory or {}, devices)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
+    known = _profile(profile, devices, core).with_memory(limits)
+    prepared = prepare(model, devices.names, core, known, shapes=shapes, clock=clock)
     if measure and given is None:
         with clock("calibrate"):
-            costs = _calibrated(model, devices, profile, core, costs, shapes, report)
-    known = _profile(profile, devices, core).with_memory(limits)
-    problem = build_problem(
-        model, devices, objective=objective, profile=known, core=core, shapes=shapes, costs=costs, clock=clock
-    )
+            costs = _calibrated(prepared, known, core, costs, report)
+    with clock("costs"):
+        problem = _priced(prepared, objective, known, core, costs)
     measured_costs = list(costs.of(problem.graph, devices.names, core)) if costs else []
 
     with clock("placers"):
@@ -161,61 +160,55 @@ def build_problem(
     core: ov.Core | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     costs: ModelCosts | None = None,
-    clock: _Clock | None = None,
 ) -> PlacementProblem:
     """Normalises `model` and makes the placement problem of it; arguments as in `place`.
 
     Raises:
         UserError: an unknown device, a profile without one of the devices, or an operation that no device runs.
     """
-    import openvino as ov
-
-    clock = clock or _Clock()
     if core is None:
         core = _new_core()
-    profile = _profile(profile, devices, core)
-    for name in devices:
-        profile.device(name)
-    with clock("normalise"):
-        legality.normalise(model)
-    with clock("graph"):
-        graph = ComputationGraph.from_model(model, shapes=shapes)
-    with clock("legality"):
-        groups = legality.colocation(graph)
-    with clock("support"):
-        supported = _supported(model, graph, devices, profile, core)
-        legality.require_support(graph, groups, supported, devices.names)
-    with clock("costs"):
-        transfer_us, transfer_us_per_byte = profile.transfer(devices.names)
-        node_us = profile.node_us(graph, devices.names)
-        fused_with, torn_us = profile.fusions(graph, devices.names)
-        submodel_us = profile.submodel_us(devices.names)
-        kept = profile.kept(graph, devices.names)
-        measured_here = _measured(costs, graph, devices, core)
-        borders = costs.borders_of(devices.names) if costs and len(measured_here) == len(devices) else None
-        if borders is not None:
-            submodel_us, transfer_us = borders.submodel_us, borders.transfer_us
-            transfer_us_per_byte = borders.transfer_us_per_byte
-        for name, measured in measured_here.items():
-            column = devices.index(name)
-            node_us[:, column] = measured.node_us
-            fused_with[:, column], torn_us[:, column] = measured.fused_with, measured.torn_us
-        return PlacementProblem(
-            graph=graph,
-            devices=devices.names,
-            objective=objective,
-            node_us=node_us,
-            supported=supported,
-            groups=groups,
-            transfer_us=transfer_us,
-            transfer_us_per_byte=transfer_us_per_byte,
-            submodel_us=submodel_us,
-            memory_bytes=np.ceil(profile.memory_bytes(devices.names) / kept).astype(np.int64),
-            rule=legality.split_rule(ov.__version__),
-            fused_with=fused_with,
-            torn_us=torn_us,
-            kept=kept,
-        )
+    known = _profile(profile, devices, core)
+    return _priced(prepare(model, devices.names, core, known, shapes=shapes), objective, known, core, costs)
+
+
+def _priced(
+    prepared: Prepared, objective: str, profile: Profile, core: ov.Core, costs: ModelCosts | None
+) -> PlacementProblem:
+    """The placement problem: what operations and borders cost by the profile, and by `costs` where those hold."""
+    import openvino as ov
+
+    names, graph = prepared.devices, prepared.graph
+    transfer_us, transfer_us_per_byte = profile.transfer(names)
+    node_us = profile.node_us(graph, names)
+    fused_with, torn_us = profile.fusions(graph, names)
+    submodel_us = profile.submodel_us(names)
+    kept = profile.kept(graph, names)
+    measured_here = _measured(costs, graph, names, core)
+    borders = costs.borders_of(names) if costs and len(measured_here) == len(names) else None
+    if borders is not None:
+        submodel_us, transfer_us = borders.submodel_us, borders.transfer_us
+        transfer_us_per_byte = borders.transfer_us_per_byte
+    for name, measured in measured_here.items():
+        column = names.index(name)
+        node_us[:, column] = measured.node_us
+        fused_with[:, column], torn_us[:, column] = measured.fused_with, measured.torn_us
+    return PlacementProblem(
+        graph=graph,
+        devices=names,
+        objective=objective,
+        node_us=node_us,
+        supported=prepared.supported,
+        groups=prepared.groups,
+        transfer_us=transfer_us,
+        transfer_us_per_byte=transfer_us_per_byte,
+        submodel_us=submodel_us,
+        memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
+        rule=legality.split_rule(ov.__version__),
+        fused_with=fused_with,
+        torn_us=torn_us,
+        kept=kept,
+    )
 
 
 def _new_core() -> ov.Core:
@@ -333,46 +326,21 @@ def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
     )
 
 
-def _supported(
-    model: ov.Model, graph: ComputationGraph, devices: DeviceSet, profile: Profile, core: ov.Core
-) -> NDArray[np.bool_]:
-    """What devices of this machine say themselves, and what profiles say of those that are elsewhere."""
-    present = [name for name in devices if name in core.available_devices or _answers(core, name)]
-    supported = profile.support(graph, devices.names)
-    if present:
-        asked = support(model, graph, present, core)
-        for column, name in enumerate(present):
-            supported[:, devices.index(name)] = asked[:, column]
-    return supported
-
-
-def _answers(core: ov.Core, device: str) -> bool:
-    """Whether the Core knows a device that it does not list, such as "GPU" for "GPU.0"."""
-    try:
-        core.get_property(device, "FULL_DEVICE_NAME")
-    except RuntimeError:
-        return False
-    return True
-
-
 def _calibrated(
-    model: ov.Model,
-    devices: DeviceSet,
-    profile: Profile | str | PathLike[str] | None,
+    prepared: Prepared,
+    profile: Profile,
     core: ov.Core,
     costs: ModelCosts | None,
-    shapes: Mapping[str, Sequence[int]] | None,
     report: Callable[[str], None] | None,
 ) -> ModelCosts | None:
     """The model's costs on these devices: those that are known where they hold, else measured now."""
-    if costs is not None:
-        legality.normalise(model)
-        if len(costs.of(ComputationGraph.from_model(model, shapes=shapes), devices.names, core)) == len(devices):
-            return costs
+    names = prepared.devices
+    if costs is not None and len(costs.of(prepared.graph, names, core)) == len(names):
+        return costs
     if report:
-        report(f"measuring operations on {', '.join(devices)}")
+        report(f"measuring operations on {', '.join(names)}")
     try:
-        return calibrate_model(model, core, devices.names, _profile(profile, devices, core), shapes=shapes)[0]
+        return calibrate_prepared(prepared, core, profile)[0]
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
@@ -386,12 +354,12 @@ def _profile(profile: Profile | str | PathLike[str] | None, devices: DeviceSet, 
 
 
 def _measured(
-    costs: ModelCosts | None, graph: ComputationGraph, devices: DeviceSet, core: ov.Core
+    costs: ModelCosts | None, graph: ComputationGraph, devices: Sequence[str], core: ov.Core
 ) -> dict[str, DeviceCosts]:
     """The measured costs that hold here, by device."""
     if costs is None:
         return {}
-    found = costs.of(graph, devices.names, core)
+    found = costs.of(graph, devices, core)
     unmeasured = [name for name in devices if costs.device(name) is None]
     if found and unmeasured:
         warnings.warn(
@@ -420,18 +388,3 @@ def _given(
             raise UserError(f"affinity uses device '{unknown[0]}', which is not in {devices.hetero}")
         return Placement(devices=devices.names, affinity=dict(affinity))
     return Placement.load(affinity, devices.names)
-
-
-class _Clock:
-    """Seconds by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start

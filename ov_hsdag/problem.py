@@ -281,6 +281,11 @@ class PlacementProblem:
         chosen = np.minimum((draws >= thresholds).sum(axis=2), last).astype(np.uint8)
         return np.stack([self.repair(placement) for placement in chosen]) if count else chosen
 
+    def where_supported(self, placements: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+        """The placements with groups that their device does not run on the first that does, uint8 [..., groups]."""
+        supported = self.group_supported[np.arange(self.group_count), placements]
+        return np.where(supported, placements, self.group_supported.argmax(axis=1)).astype(np.uint8)
+
     def repair(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """The placement with some groups moved until HETERO runs it, see `legality.repair`. Returns uint8 [groups].
 

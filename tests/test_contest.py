@@ -12,6 +12,7 @@ import pytest
 import ov_hsdag
 from ov_hsdag import contest
 from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.calibration.calibrate import calibrate_model
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import DeviceSet, compile_properties, inference_precision, register
 from ov_hsdag.errors import RunError, UserError
@@ -141,7 +142,7 @@ def test_where_nothing_runs_the_prediction_decides(core: ov.Core, monkeypatch: p
 
     monkeypatch.setattr(contest, "Rivals", broken)
     # The package's `place` is the function.
-    monkeypatch.setattr(sys.modules["ov_hsdag.place"], "calibrate_model", uncalibrated)
+    monkeypatch.setattr(sys.modules["ov_hsdag.place"], "calibrate_prepared", uncalibrated)
     model = ZOO["squeezenet"].build()
     with pytest.warns(UserWarning) as warned:
         placement = ov_hsdag.place(model, PAIR, core=core, measure=True)
@@ -162,6 +163,17 @@ def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, m
     assert placement.predicted is not None
     for name in ("CPU_A", "CPU_B"):
         assert placement.predicted["latency_us"] <= placement.baselines[name]["latency_us"] * 1.01
+
+
+def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the model normalised twice, which gives BERT another graph than the costs are of."""
+    costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, Profile.builtin(DEVICES.names, core))
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    monkeypatch.delattr(sys.modules["ov_hsdag.place"], "calibrate_prepared")
+    with pytest.warns(UserWarning, match="nothing could be measured") as warned:
+        placement = ov_hsdag.place(ZOO["bert-small"].build(), PAIR, core=core, measure=True, costs=costs)
+    assert len(warned) == 1, [str(one.message) for one in warned]
+    assert placement.predicted is not None and placement.predicted["measured_costs"] == list(DEVICES.names)
 
 
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:

@@ -130,6 +130,18 @@ def test_splits_by_node_count_are_supported(seed: int, devices: int, share: floa
     assert not problem.evaluate(placement).broken[0]
 
 
+def test_only_groups_that_a_device_does_not_run_go_elsewhere() -> None:
+    problem = random_problem(7, nodes=30, devices=3, missing=0.4)
+    chosen = np.random.default_rng(7).integers(0, 3, (5, problem.group_count))
+    moved = problem.where_supported(chosen)
+    everyone = np.arange(problem.group_count)
+    runs = problem.group_supported[everyone, chosen]
+    assert moved.dtype == np.uint8 and not runs.all() and runs.any()
+    assert problem.group_supported[everyone, moved].all()
+    np.testing.assert_array_equal(moved[runs], chosen[runs])
+    np.testing.assert_array_equal(moved[0], problem.where_supported(chosen[0]))
+
+
 def test_latency_of_a_chain_stays_on_one_device() -> None:
     problem = chain("latency")
     assert problem.evaluate(Pipeline().place(problem)).submodels[0] == 1

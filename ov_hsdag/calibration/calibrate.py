@@ -17,7 +17,7 @@ from ov_hsdag import legality
 from ov_hsdag.calibration.blocks import image_network, token_network
 from ov_hsdag.calibration.borders import Borders, measure_borders
 from ov_hsdag.calibration.executions import Counters, Executions
-from ov_hsdag.calibration.factors import draw, fit_factors, measure_latencies, terms
+from ov_hsdag.calibration.factors import draw, fit_factors, given, measure_latencies, terms
 from ov_hsdag.calibration.fit import Figures, Samples, fit_figures
 from ov_hsdag.calibration.layers import PREFIX, layer_model
 from ov_hsdag.calibration.node_times import NodeTimes, node_times, shares
@@ -29,8 +29,8 @@ from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.measuring.measure import random_inputs
 from ov_hsdag.placement import set_affinities
+from ov_hsdag.prepared import Prepared, prepare
 from ov_hsdag.problem import PlacementProblem
-from ov_hsdag.support import support
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -107,8 +107,8 @@ def calibrate_devices(
 def _corrected(core: ov.Core, names: Sequence[str], profile: Profile, borders: Borders, advance: Advance) -> Borders:
     """Borders as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
     for network in (token_network(), image_network()):
-        legality.normalise(network)
-        graph = ComputationGraph.from_model(network)
+        prepared = prepare(network, names, core, profile)
+        graph = prepared.graph
         roofline, inputs = Roofline(graph), random_inputs(network)
         times = {
             name: node_times(
@@ -123,14 +123,14 @@ def _corrected(core: ov.Core, names: Sequence[str], profile: Profile, borders: B
             for name in names
         }
         fused_with, torn_us = _fusions(graph, roofline, times, profile)
-        problem = _problem(network, graph, tuple(names), core, profile, times, fused_with, torn_us)
+        problem = _problem(prepared, tuple(names), profile, times, fused_with, torn_us)
         problem = replace(
             problem,
             submodel_us=borders.submodel_us,
             transfer_us=borders.tensor_us,
             transfer_us_per_byte=borders.us_per_byte,
         )
-        submodels, transfers, layouts, _ = _factors(network, problem, names, core, inputs, advance)
+        submodels, transfers, layouts, *_ = _factors(network, problem, names, core, inputs, advance)
         if layout_ends(graph).any():
             return replace(
                 borders,
@@ -298,16 +298,26 @@ def calibrate_model(
     advance: Advance = lambda _: None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
+    """Measures a model that is not prepared; a copy of it is. Arguments and results as in `calibrate_prepared`.
+
+    Raises:
+        UserError: a device that no profile describes, or an operation that no device runs.
+        RunError: no device runs the whole model, or one does not say what it runs.
+    """
+    return calibrate_prepared(prepare(model.clone(), names, core, profile, shapes=shapes), core, profile, advance)
+
+
+def calibrate_prepared(
+    prepared: Prepared, core: ov.Core, profile: Profile, advance: Advance = lambda _: None
+) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Measures a model on each device alone, or with the help of another where a device does not run all of it.
 
     Args:
-        model: any; a copy is normalised.
+        prepared: the model; devices that run nothing of it are left out.
         core: has the devices.
-        names: devices; those that run nothing of the model are left out.
         profile: of the devices, for what one run of the whole model cannot tell: how the time of operations that are
             executed as one is divided, and what each takes by itself.
         advance: is told what happens.
-        shapes: example shapes of dynamic inputs.
 
     Returns:
         (costs, times of each device that was measured).
@@ -315,11 +325,9 @@ def calibrate_model(
     Raises:
         RunError: no device runs the whole model.
     """
-    model = model.clone()
-    legality.normalise(model)
-    graph = ComputationGraph.from_model(model, shapes=shapes)
+    model, graph, names = prepared.model, prepared.graph, prepared.devices
     roofline = Roofline(graph)
-    inputs: list[NDArray[Any]] = random_inputs(model, shapes=shapes)
+    inputs: list[NDArray[Any]] = random_inputs(model, shapes=prepared.shapes)
     weights = {name: shares(graph, roofline, roofline.node_us(profile.device(name))) for name in names}
     alone: dict[str, NodeTimes] = {}
     errors: list[str] = []
@@ -343,31 +351,32 @@ def calibrate_model(
     for name in names:
         if name not in alone:
             with suppress(RuntimeError):
-                helped = _helped(model, graph, name, next(iter(alone)), core, profile, weights, alone, inputs, advance)
+                helped = _helped(prepared, name, next(iter(alone)), core, profile, weights, alone, inputs, advance)
                 times.update({name: helped} if helped else {})
     fused_with, torn_us = _fusions(graph, roofline, times, profile)
-    problem = _problem(model, graph, tuple(times), core, profile, times, fused_with, torn_us)
+    problem = _problem(prepared, tuple(times), profile, times, fused_with, torn_us)
     borders = None
     if len(times) == len(names) > 1:
         try:
-            problem = _with_factors(problem, _factors(model, problem, tuple(alone), core, inputs, advance))
+            problem = _with_factors(
+                problem, tuple(alone), _factors(model, problem, tuple(alone), core, inputs, advance)
+            )
             borders = BorderCosts(
                 problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte
             )
         except RuntimeError as error:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
     assert problem.torn_us is not None  # set when it was made
-    when, torn_us = _how(), problem.torn_us
+    when, node_us, torn_us = _how(), problem.node_us, problem.torn_us
     costs = {
-        name: DeviceCosts(identity(core, name), when, measured.us, fused_with[:, column], torn_us[:, column])
-        for column, (name, measured) in enumerate(times.items())
+        name: DeviceCosts(identity(core, name), when, node_us[:, column], fused_with[:, column], torn_us[:, column])
+        for column, name in enumerate(times)
     }
     return ModelCosts(graph_hash(graph), costs, borders), times
 
 
 def _helped(
-    model: ov.Model,
-    graph: ComputationGraph,
+    prepared: Prepared,
     name: str,
     helper: str,
     core: ov.Core,
@@ -381,16 +390,17 @@ def _helped(
 
     Returns None where it runs nothing. Raises RuntimeError where the split does not run.
     """
+    graph = prepared.graph
     nothing = np.full(graph.nodes, -1, np.int32)
     guess = NodeTimes(name, weights[name], nothing, nothing >= 0, float(weights[name].sum()), 0)
     both = {name: guess, helper: alone[helper]}
     unfused = np.stack([nothing, nothing], axis=1)
-    problem = _problem(model, graph, (name, helper), core, profile, both, unfused, np.zeros((graph.nodes, 2)))
-    placement = problem.repair((~problem.group_supported[:, 0]).astype(np.uint8))
+    problem = _problem(prepared, (name, helper), profile, both, unfused, np.zeros((graph.nodes, 2)))
+    placement = given(problem, 0)
     inside = (placement == 0)[problem.groups] & (weights[name] > 0)
     if not inside.any():
         return None
-    split = model.clone()
+    split = prepared.model.clone()
     set_affinities(split, problem.affinity(placement))
     return node_times(
         split,
@@ -421,10 +431,8 @@ def _fusions(
 
 
 def _problem(
-    model: ov.Model,
-    graph: ComputationGraph,
+    prepared: Prepared,
     names: tuple[str, ...],
-    core: ov.Core,
     profile: Profile,
     times: Mapping[str, NodeTimes],
     fused_with: NDArray[np.int32],
@@ -434,12 +442,12 @@ def _problem(
 
     transfer_us, transfer_us_per_byte = profile.transfer(names)
     return PlacementProblem(
-        graph=graph,
+        graph=prepared.graph,
         devices=names,
         objective="latency",
         node_us=np.stack([measured.us for measured in times.values()], axis=1),
-        supported=support(model, graph, names, core),
-        groups=legality.colocation(graph),
+        supported=prepared.supported_by(names),
+        groups=prepared.groups,
         transfer_us=transfer_us,
         transfer_us_per_byte=transfer_us_per_byte,
         submodel_us=profile.submodel_us(names),
@@ -458,19 +466,21 @@ def _factors(
     inputs: Sequence[NDArray[Any]],
     advance: Advance,
 ) -> NDArray[np.float64]:
-    """Factors on submodels, transfers, layouts and fusions; ones where the model cannot be split."""
-    placements = draw(problem)
+    """Factors on the terms of the simulator but the first; ones where the model cannot be split."""
+    helped = [device for device, name in enumerate(problem.devices) if name not in alone]
+    placements = draw(problem) + [given(problem, device) for device in helped]
     if not placements:
-        return np.ones(4)
+        return np.ones(5)
     latencies = measure_latencies(model, problem, alone, core, inputs, placements, advance)
-    return fit_factors(terms(problem, placements), latencies)
+    return fit_factors(terms(problem, placements, alone), latencies)
 
 
-def _with_factors(problem: PlacementProblem, factors: NDArray[np.float64]) -> PlacementProblem:
-    submodels, transfers, layouts, fused = factors
+def _with_factors(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.float64]) -> PlacementProblem:
+    submodels, transfers, layouts, fused, helped = factors
     assert problem.torn_us is not None  # set when it was made
     return replace(
         problem,
+        node_us=problem.node_us * np.where([name in alone for name in problem.devices], 1.0, helped),
         submodel_us=problem.submodel_us * submodels,
         transfer_us=problem.transfer_us * transfers,
         transfer_us_per_byte=problem.transfer_us_per_byte * transfers,

@@ -3,6 +3,9 @@
 What one device alone shows (operations) and what purpose-built chains show (a border at a time) leaves out how borders
 add up in real models: skip connections that are rewritten, caches that each device finds cold, threads that are woken.
 A few random placements of a model tell how much that is, as factors on the simulator's own terms.
+
+Operations of a device that does not run the whole model are a term of their own: what its counters leave out (what a
+launch costs) is part of the latency of a device that runs the model alone, and not of theirs.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# Standard deviations of logarithms: of measuring, and of the factors on submodels, transfers, layouts and fusions.
+# Standard deviations of logarithms: of measuring, and of the factors on submodels, transfers, layouts, fusions and
+# operations that were not measured alone.
 _NOISE = 0.05
-_SPREAD = np.array([1.5, 0.7, 0.7, 0.7])
+_SPREAD = np.array([1.5, 0.7, 0.7, 0.7, 0.7])
 
 # What is measured: so many contiguous stretches, and placements in which each group goes its own way. What placers
 # choose is like the former; the latter, which tear everything, say how borders add up.
@@ -38,8 +42,15 @@ _STRETCHES, _TORN = (3, 6, 12, 24), 2
 _ROUNDS = 5
 
 
-def terms(problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]]) -> Floats:
-    """The simulator's latency in parts: operations, submodels, transfers, layouts, fusions; µs, [placements, 5]."""
+def terms(
+    problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]], alone: Sequence[str] | None = None
+) -> Floats:
+    """The simulator's latency in parts, µs, float64 [placements, 6].
+
+    Operations, submodels, transfers, layouts, fusions, and operations of devices that are not among `alone`, those
+    that run the whole model (None: all do).
+    """
+    known = np.array([alone is None or name in alone for name in problem.devices])
     nodes = np.arange(problem.graph.nodes)
     ends = layout_ends(problem.graph)
     rows = []
@@ -47,19 +58,20 @@ def terms(problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]]) ->
         device = placement[problem.groups]
         split = problem.split(placement)
         torn = problem.torn_node_us(placement, split["submodel"])
-        work, calls = problem.node_us[nodes, device].sum(), problem.submodel_us[split["submodel_device"]].sum()
-        rest = float(problem.evaluate(placement).latency_us[0]) - work - calls - torn.sum()
-        rows.append([work, calls, max(rest, 0.0), torn[ends].sum(), torn[~ends].sum()])
+        work, calls = problem.node_us[nodes, device], problem.submodel_us[split["submodel_device"]].sum()
+        rest = float(problem.evaluate(placement).latency_us[0]) - work.sum() - calls - torn.sum()
+        own, helped = work[known[device]].sum(), work[~known[device]].sum()
+        rows.append([own, calls, max(rest, 0.0), torn[ends].sum(), torn[~ends].sum(), helped])
     return np.array(rows)
 
 
 def fit_factors(parts: Floats, us: Floats) -> Floats:
-    """Factors on submodels, transfers, layouts and fusions that explain measured latencies best, float64 [4].
+    """Factors on all terms but the first that explain measured latencies best, float64 [5].
 
     Logarithms of factors have normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was.
 
     Args:
-        parts: from `terms`, [placements, 5].
+        parts: from `terms`, [placements, 6].
         us: measured latency, [placements].
     """
     measured = np.log(us)
@@ -68,7 +80,7 @@ def fit_factors(parts: Floats, us: Floats) -> Floats:
         predicted = parts[:, 0] + parts[:, 1:] @ np.exp(scaled * _SPREAD)
         return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
 
-    found = least_squares(residuals, np.zeros(4), loss="soft_l1", f_scale=2.0)
+    found = least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
     return np.asarray(np.exp(found.x * _SPREAD), np.float64)
 
 
@@ -82,14 +94,18 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
         cuts = np.sort(random.choice(everyone[1:], min(count, problem.group_count) - 1, replace=False))
         wanted = np.empty(problem.group_count, np.int64)
         wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
-        wanted = np.where(problem.group_supported[everyone, wanted], wanted, problem.group_supported.argmax(axis=1))
-        drawn.append(problem.repair(wanted.astype(np.uint8)))
+        drawn.append(problem.repair(problem.where_supported(wanted)))
     drawn.extend(problem.random(random, _TORN))
     return [
         placement
         for placement in drawn
         if placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0
     ]
+
+
+def given(problem: PlacementProblem, device: int) -> NDArray[np.uint8]:
+    """The placement that gives a device all that it runs, and the rest to the first device that does."""
+    return problem.repair(problem.where_supported(problem.single(device)))
 
 
 def measure_latencies(

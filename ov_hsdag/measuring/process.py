@@ -174,16 +174,20 @@ class Worker:
         code = (
             "import sys; sys.path[:] = sys.argv[4:]; from ov_hsdag.measuring.worker import main; main(*sys.argv[1:4])"
         )
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder), objective, fault, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            # What is compiled is exactly what is asked for: no placement is followed besides.
-            env={**os.environ, "OV_HSDAG_DISABLE": "1"},
-            # Ctrl-C is for the parent, who ends its workers.
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code, str(folder), objective, fault, *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                # What is compiled is exactly what is asked for: no placement is followed besides.
+                env={**os.environ, "OV_HSDAG_DISABLE": "1"},
+                # Ctrl-C is for the parent, who ends its workers.
+                start_new_session=True,
+            )
+        except OSError:
+            self._log.close()
+            raise
         self._answers: queue.SimpleQueue[dict[str, Any] | Exception | None] = queue.SimpleQueue()
         threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
 

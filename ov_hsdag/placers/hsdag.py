@@ -263,10 +263,7 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     place = np.empty(problem.group_count, np.int64)
     place[order] = np.arange(problem.group_count)
     cuts = np.unique(np.linspace(0, problem.group_count, _CUTS + 2, dtype=np.int64)[1:-1])
-    found = [
-        np.where(problem.group_supported[:, device], device, problem.group_supported.argmax(axis=1))
-        for device in range(len(problem.devices))
-    ]
+    found = [problem.where_supported(problem.single(device)) for device in range(len(problem.devices))]
     pairs = permutations(range(len(problem.devices)), 2)
     return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
 

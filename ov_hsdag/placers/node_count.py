@@ -38,5 +38,4 @@ class NodeCount:
         device = np.where(done < self.share, 0, np.clip(rest, 1, others)).astype(np.int64)
         placement = np.empty(problem.group_count, np.int64)
         placement[order] = np.minimum(device, len(problem.devices) - 1)
-        supported = problem.group_supported[np.arange(problem.group_count), placement]
-        return problem.repair(np.where(supported, placement, problem.group_supported.argmax(axis=1)))
+        return problem.repair(problem.where_supported(placement))

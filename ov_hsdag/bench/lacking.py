@@ -1,0 +1,31 @@
+"""A device that lacks operations, made of one that has them: what is tested and measured then has a known truth."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+class Lacking:
+    """A Core one of whose devices runs no operations of certain types, as NPUs do."""
+
+    def __init__(self, core: ov.Core, device: str, types: Collection[str]) -> None:
+        self._core, self._device, self._types = core, device, frozenset(types)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def query_model(self, model: ov.Model, device: str) -> dict[str, str]:
+        """What the device runs, as the Core says, less what it lacks."""
+        lacks = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() in self._types}
+        answer = self._core.query_model(model, device)
+        return {name: at for name, at in answer.items() if device != self._device or name not in lacks}
+
+    def compile_model(self, model: ov.Model, device: str, config: dict[str, Any] | None = None) -> ov.CompiledModel:
+        """As the Core does. Raises RuntimeError where the device alone is to run what it lacks."""
+        if device == self._device and any(node.get_type_name() in self._types for node in model.get_ops()):
+            raise RuntimeError(f"{device} does not support some operations")
+        return self._core.compile_model(model, device, config or {})
