@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ov_hsdag import container
 from ov_hsdag.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -158,10 +159,10 @@ def inference_precision(core: ov.Core, name: str) -> str | None:
 
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory that a GPU or an NPU says it has, and for the CPU this machine's; None where that cannot be told."""
+    """Memory that a GPU or an NPU says it has, for the CPU this machine's or container's; None where none can tell."""
     if name == "CPU":
         try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            return int(min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), container.memory_limit()))
         except (AttributeError, OSError, ValueError):
             return None
     value = _property(core, name, f"{name.partition('.')[0]}_DEVICE_TOTAL_MEM_SIZE")
@@ -178,9 +179,29 @@ def usable_cores(system: Path = Path("/sys/devices/system/cpu")) -> int:
     """CPU cores that this process may use, at least one.
 
     On Linux cores are counted, not their hyper-threads, of which OpenVINO uses one for a single request; elsewhere
-    hyper-threads. Limits on time (quotas of containers) do not count.
+    hyper-threads. A container that may use so many CPUs' time has no more cores than that.
     """
-    return len(cpus_by_core(system))
+    return int(min(len(cpus_by_core(system)), max(container.cpu_limit(), 1)))
+
+
+def request_cores(core: ov.Core, name: str) -> int:
+    """Cores of a CPU device that one request runs on: usable ones, and no more than OpenVINO gives it threads.
+
+    It leaves out hyper-threads on every system, and sockets but one.
+    """
+    import openvino as ov
+
+    from ov_hsdag.compat import op, opset1
+
+    number = op.Parameter(ov.Type.f32, ov.Shape([1]))
+    try:
+        compiled = core.compile_model(
+            ov.Model([opset1.relu(number)], [number]), name, {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": ""}
+        )
+        threads, streams = (int(compiled.get_property(key)) for key in ("INFERENCE_NUM_THREADS", "NUM_STREAMS"))
+    except RuntimeError:
+        return usable_cores()
+    return max(min(usable_cores(), threads // max(streams, 1)), 1)
 
 
 def cpus_by_core(system: Path = Path("/sys/devices/system/cpu")) -> dict[str, int]:

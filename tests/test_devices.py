@@ -294,6 +294,30 @@ def test_usable_cores_are_those_that_threads_of_the_process_may_run_on(
         assert devices.usable_cores(tmp_path) == cores
 
 
+class Compiling:
+    """A Core whose CPU gives a request so many threads."""
+
+    def __init__(self, threads: int, streams: int) -> None:
+        self.given = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
+
+    def compile_model(self, model: ov.Model, device: str, config: dict[str, Any]) -> Compiling:
+        assert device == "CPU" and config["PERFORMANCE_HINT"] == "LATENCY"
+        if not self.given["INFERENCE_NUM_THREADS"]:
+            raise RuntimeError("no threads")
+        return self
+
+    def get_property(self, name: str) -> int:
+        return self.given[name]
+
+
+def test_one_request_has_the_cores_that_openvino_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = devices.request_cores(ov.Core(), "CPU")
+    assert 1 <= real <= devices.usable_cores()
+    monkeypatch.setattr(devices, "usable_cores", lambda: 16)
+    for threads, streams, cores in ((8, 1, 8), (16, 2, 8), (32, 1, 16), (1, 4, 1), (8, 0, 8), (0, 0, 16)):
+        assert devices.request_cores(Compiling(threads, streams), "CPU") == cores  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 def test_a_thread_that_is_bound_does_not_hide_cores() -> None:
     before, cores = os.sched_getaffinity(0), devices.usable_cores()

@@ -120,6 +120,9 @@ class Machine:
         except KeyError as error:
             raise RuntimeError(f"no {key} of {name}") from error
 
+    def compile_model(self, *_: Any) -> None:
+        raise RuntimeError("compiles nothing")
+
 
 def named(full_name: str, **properties: Any) -> dict[str, Any]:
     return {"FULL_DEVICE_NAME": full_name, **properties}
@@ -164,6 +167,7 @@ def test_a_cpu_at_hand_counts_with_the_cores_that_the_process_has(
     monkeypatch: pytest.MonkeyPatch, full_name: str, cores: int, amx: bool, counts_as: str, share: float
 ) -> None:
     monkeypatch.setattr(devices, "usable_cores", lambda: cores)
+    monkeypatch.setattr(devices, "request_cores", lambda core, name: cores)
     monkeypatch.setattr(devices, "has_amx_bf16", lambda: amx)
     monkeypatch.setattr(devices, "memory_bytes", lambda core, name: 2**36)
     machine = Machine(CPU=named(full_name, INFERENCE_PRECISION_HINT=ov.Type.f32))

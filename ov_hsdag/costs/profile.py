@@ -407,19 +407,24 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
     full_name = devices.full_name(core, name) if core is not None else None
     if core is None or full_name is None:
         return common
-    built_in = (load_builtin(stem) for stem in builtin_names())
-    matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
-    profile = next(matching, None)
+    profile = _matching(kind, full_name)
     if kind == "CPU" and profile is not None:
         profile = profile.with_fewer_cores(devices.usable_cores())
     elif kind == "CPU":
-        profile = _one_core(core).with_threads(devices.usable_cores(), common.memory_gbps)
+        profile = _one_core(core).with_threads(devices.request_cores(core, name), common.memory_gbps)
     profile = profile or common
     memory = devices.memory_bytes(core, name)
     if memory is not None:
         sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
         profile = replace(profile, memory_bytes=memory, sources=sources)
     return profile.at_precision(devices.inference_precision(core, name))
+
+
+def _matching(kind: str, full_name: str) -> DeviceProfile | None:
+    """The built-in profile of a device with this full name."""
+    built_in = (load_builtin(stem) for stem in builtin_names())
+    matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
+    return next(matching, None)
 
 
 def _one_core(core: ov.Core | None) -> DeviceProfile:
@@ -435,5 +440,7 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
         threads = threads or devices.inference_threads(core, name) or 0
         # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
         precision = devices.inference_precision(core, name) or precision
-    whole = _physical("CPU", "CPU", core)
+        threads = threads or devices.request_cores(core, name)
+    full_name = devices.full_name(core, "CPU") if core is not None else None
+    whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
     return _one_core(core).with_threads(threads or devices.usable_cores(), whole.memory_gbps).at_precision(precision)

@@ -1,0 +1,64 @@
+"""What a container may use: limits of the control groups that this process is in (Linux, versions 1 and 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+_GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+    """CPUs whose time the process may use; inf without a limit.
+
+    Args:
+        groups: where control groups are mounted.
+        own: which of them the process is in, see cgroups(7).
+    """
+    found = [math.inf]
+    for folder in _folders("cpu", groups, own):
+        limit = _numbers(folder / "cpu.max", 2) or tuple(
+            number for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us") for number in _numbers(folder / name, 1)
+        )
+        quota, period = limit if len(limit) == 2 else (0.0, 0.0)
+        if quota > 0 and period > 0:
+            found.append(quota / period)
+    return min(found)
+
+
+def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+    """Bytes that the process may use; inf without a limit. Arguments as of `cpu_limit`."""
+    found = [math.inf]
+    for folder in _folders("memory", groups, own):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            found += [limit for limit in _numbers(folder / name, 1) if limit > 0]
+    return min(found)
+
+
+def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
+    """The process's control group and those around it: the tightest limit holds.
+
+    A container sees its own group as the root, and its path in the host may not be there.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = groups / controller if controllers else groups
+        inner = root / path.lstrip("/")
+        yield inner
+        yield from (folder for folder in inner.parents if folder.is_relative_to(root))
+
+
+def _numbers(file: Path, count: int) -> tuple[float, ...]:
+    """The numbers of a file, inf for "max"; none where it is not there, or has not so many."""
+    try:
+        found = tuple(math.inf if word == "max" else float(word) for word in file.read_text().split())
+    except (OSError, ValueError):
+        return ()
+    return found if len(found) == count else ()
