@@ -59,12 +59,14 @@ from ov_hsdag import devices
 from ov_hsdag.bench.lacking import Lacking
 from ov_hsdag.bench.zoo import ZOO, ZooModel
 from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model
+from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.files import write_json, write_text
 from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.measuring.worker import Runner
 from ov_hsdag.place import build_problem
 from ov_hsdag.placement import set_affinities
 from ov_hsdag.placers.mincut import MinCut
@@ -152,40 +154,15 @@ def _cut(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
     )
 
 
-class Runner:
-    """A compiled model that is run now and then."""
+def compiled(core: ov.Core, model: ov.Model, device: str) -> ov.CompiledModel:
+    """The model on a device, with what virtual devices need."""
+    return core.compile_model(model, device, devices.compile_properties(device))
 
-    def __init__(
-        self, core: ov.Core, model: ov.Model, device: str, inputs: list[NDArray[Any]], requests: int = 1
-    ) -> None:
-        self.compiled = core.compile_model(model, device, devices.compile_properties(device))
-        self.queue = ov.AsyncInferQueue(self.compiled, requests)
-        self.inputs = inputs
-        self.finished: list[float] = []
-        finished = self.finished
-        self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
-        for _ in range(2 * requests):
-            self.queue.start_async(inputs)
-        self.queue.wait_all()
 
-    def once(self) -> float:
-        """Seconds of one request alone; one before it brings what the others displaced back into caches."""
-        self.queue.start_async(self.inputs)
-        self.queue.wait_all()
-        start = time.perf_counter()
-        self.queue.start_async(self.inputs)
-        self.queue.wait_all()
-        return time.perf_counter() - start
-
-    def period(self, seconds: float) -> float:
-        """Seconds from result to result with all requests in flight, over whole rounds of them: they end in bunches."""
-        self.finished.clear()
-        requests = len(self.queue)
-        while len(self.finished) <= 2 * requests or time.perf_counter() - self.finished[0] < seconds:
-            self.queue.start_async(self.inputs)
-        last = (len(self.finished) - 1) // requests * requests
-        self.queue.wait_all()
-        return (self.finished[last] - self.finished[0]) / last
+def once(request: SingleRequest) -> float:
+    """Seconds of one request alone; one before it brings what the others displaced back into caches."""
+    request.run()
+    return request.run()
 
 
 def measure(
@@ -199,7 +176,9 @@ def measure(
     if [entry["placement"] for entry in known] != [_text(placement) for _, placement in drawn[: len(known)]]:
         raise UserError(f"{path} has other placements: remove it")
     inputs = random_inputs(model)
-    singles = [Runner(core, model, name, inputs) for name in DEVICES]
+    singles = [SingleRequest(compiled(core, model, name), inputs) for name in DEVICES]
+    for single in singles:
+        once(single)
     tries: dict[int, int] = {}
     while time.perf_counter() < until:
         again = [number for number in _disturbed(known, "turns_us") if tries.get(number, 0) < TRIES]
@@ -210,14 +189,16 @@ def measure(
         kind, placement = drawn[number]
         placed = model.clone()
         set_affinities(placed, problem.affinity(placement))
-        runner = Runner(core, placed, DEVICES.hetero, inputs)
+        hetero = compiled(core, placed, DEVICES.hetero)
+        runner = SingleRequest(hetero, inputs)
+        once(runner)
         turns = []
-        for _ in range(ROUNDS if sum(single.once() for single in singles) < SLOW_SECONDS else SLOW_ROUNDS):
-            turns.append((runner.once(), *(single.once() for single in singles)))
+        for _ in range(ROUNDS if sum(once(single) for single in singles) < SLOW_SECONDS else SLOW_ROUNDS):
+            turns.append((once(runner), *(once(single) for single in singles)))
         entry: dict[str, Any] = {
             "kind": kind,
             "placement": _text(placement),
-            "submodels": int(runner.compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
+            "submodels": int(hetero.get_property("HETERO_NUMBER_OF_SUBMODELS")),
             "turns_us": np.round(np.array(turns).T * 1e6, 1).tolist(),
         }
         known[number:] = [entry, *known[number + 1 :]]
@@ -272,11 +253,11 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     profiled = core.compile_model(placed, DEVICES.hetero, devices.compile_properties(DEVICES.hetero, PERF_COUNT))
     order = _submodel_devices(profiled, inputs, affinity)
     with _bound_to_cores([DEVICES.names[0]]) as rivals:
-        rival = Runner(core, model, DEVICES.names[0], inputs, 2)
+        rival = Runner(compiled(core, model, DEVICES.names[0]), inputs, "throughput", 2)
     with _bound_to_cores(order, before=1) as stages:
-        pipeline = Runner(core, placed, DEVICES.hetero, inputs, REQUESTS)
+        pipeline = Runner(compiled(core, placed, DEVICES.hetero), inputs, "throughput", REQUESTS)
     begin, used = time.perf_counter(), _cpu_seconds(rivals + stages)
-    periods = [(pipeline.period(SECONDS), rival.period(SECONDS)) for _ in range(PERIODS)]
+    periods = [(1 / pipeline.rate(SECONDS), 1 / rival.rate(SECONDS)) for _ in range(PERIODS)]
     wall, used = time.perf_counter() - begin, _cpu_seconds(rivals + stages) - used
     if used.max() > ESCAPED * wall:
         raise RunError(f"threads bound to one core ran {used.max():.1f} s in {wall:.1f} s")
