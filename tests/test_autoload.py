@@ -84,7 +84,8 @@ def test_the_line_is_one_that_site_executes() -> None:
 
 def test_starting_imports_nothing(installed: Interpreter, without: Interpreter) -> None:
     listed = "import sys; print(*sorted(sys.modules))"
-    assert installed.run(listed) == without.run(listed)
+    more = set(installed.run(listed).split()) ^ set(without.run(listed).split())
+    assert more <= {"encodings.utf_8_sig"}  # which reads .pth files since Python 3.13, whatever they say
     assert "OvHsdagWaits" in installed.run("import sys; print(sys.meta_path[0])")
 
 
