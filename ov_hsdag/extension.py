@@ -62,7 +62,11 @@ def _openvino() -> Path:
 
 def _folders() -> tuple[Path, ...]:
     """Where a library may be: in the package as it was installed, and where ``build`` puts it."""
-    return Path(__file__).parent / "lib", _cache()
+    installed = Path(__file__).parent / "lib"
+    try:
+        return installed, _cache()
+    except UserError:  # which matters to those who build one
+        return (installed,)
 
 
 def _cache() -> Path:
@@ -70,7 +74,9 @@ def _cache() -> Path:
     checksum = 0
     for path in native_build.sources(_sources()):
         checksum = zlib.crc32(path.read_bytes(), checksum)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if base.startswith("~"):
+        raise UserError("there is no home directory for the extension library: set XDG_CACHE_HOME")
     return Path(base) / "ov_hsdag" / f"extension-{__version__}-{checksum:08x}"
 
 

@@ -33,6 +33,9 @@ PREFIX = ".ov_hsdag-"
 ALIGNMENT = 4096
 """Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
 
+# A disk with less than that many bytes left when a model could not be saved is full.
+_FULL = 2**20
+
 _TEMPORARY = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-\d+\.tmp(\.xml|\.bin)?")
 # Serialize writes a constant's <data> first in its <layer>. Other layers have an attribute "offset" too (PriorBox).
 _CONSTANT = re.compile(rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(")')
@@ -214,6 +217,9 @@ def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.Pa
     try:
         ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
     except Exception as error:
+        if shutil.disk_usage(xml.parent).free < _FULL:  # which OpenVINO does not say
+            with _writing(shown):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     with _writing(shown):
         for path in (xml, xml.with_suffix(".bin")):
@@ -224,9 +230,10 @@ def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.Pa
 def _target(path: str | os.PathLike[str]) -> Path:
     """The file that is really written: links followed, as rename would replace the link. UserError for a directory."""
     target = Path(path)
-    if target.is_dir():
-        raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
-    return target if _is_special(target) else Path(os.path.realpath(target))
+    with _writing(path):
+        if target.is_dir():
+            raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
+        return target if _is_special(target) else Path(os.path.realpath(target))
 
 
 def _is_special(target: Path) -> bool:

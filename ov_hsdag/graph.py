@@ -147,9 +147,10 @@ class ComputationGraph:
         if shapes and static is None:
             _input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
 
+        unsure = _without_lost_values(model)
         builder = _Builder(len(nodes))
-        for node in nodes:
-            builder.add(node, sized.get(node.get_friendly_name(), node))
+        for number, node in enumerate(nodes):
+            builder.add(node, sized.get(node.get_friendly_name(), node), unsure.get(number, node))
         return builder.graph(cls)
 
 
@@ -173,8 +174,9 @@ class _Builder:
         self.variables: list[str] = []
         self._index: dict[int, int] = {}
 
-    def add(self, node: ov.Node, sized: ov.Node) -> None:
-        """Appends `node`; `sized` is the same node with static shapes where they are known."""
+    def add(self, node: ov.Node, sized: ov.Node, unsure: ov.Node) -> None:
+        """Appends `node`; `sized` is the same node with static shapes where they are known, `unsure` that with shapes
+        that do not depend on values."""
         index = len(self.names)
         self._index[node.get_instance_id()] = index
         kind = _KINDS.get(node.get_type_name(), NodeKind.OP)
@@ -189,14 +191,16 @@ class _Builder:
         # HETERO and costs see a Result as a place, not as a tensor of its own.
         if kind is not NodeKind.RESULT:
             outputs = sized.outputs() if sized.get_output_size() == node.get_output_size() else node.outputs()
-            for declared, output in zip(node.outputs(), outputs, strict=True):
+            for declared, output, least in zip(node.outputs(), outputs, unsure.outputs(), strict=True):
                 partial = declared.get_partial_shape()
                 shape = _bounded(output.get_partial_shape())
                 element = output.get_element_type()
                 self.output_shapes.append(shape)
                 self.output_ranks.append(partial.rank.get_length() if partial.rank.is_static else -1)
                 self.output_types.append(element.get_type_name())
-                self.output_movable.append(self.output_types[-1] != "string" and _may_be_empty(partial))
+                self.output_movable.append(
+                    self.output_types[-1] != "string" and _fits_empty(partial, least.get_partial_shape())
+                )
                 self.output_bytes.append(math.ceil(math.prod(shape) * element.bitwidth / 8))
         self.output_ptr.append(len(self.output_bytes))
         if kind is NodeKind.CONSTANT:
@@ -228,11 +232,71 @@ class _Builder:
 
 _STATEFUL = frozenset({"ReadValue", "Assign"})
 
+# Tensors of more elements are data.
+_DIMENSIONS = 32
 
-def _may_be_empty(shape: ov.PartialShape) -> bool:
-    if shape.is_static:
+
+def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape) -> bool:
+    """Whether a tensor of the least size of `known` has the declared shape: HETERO begins with such tensors.
+
+    Args:
+        shape: that the model declares, and the submodel that reads the tensor.
+        known: that the submodel that computes the tensor has at least.
+    """
+    if known.is_static:
         return True
-    return shape.rank.is_static and all(d.is_static or d.get_min_length() <= 0 for d in shape)
+    return known.rank.is_static and all(
+        own.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
+        for declared, own in zip(shape, known, strict=True)
+    )
+
+
+def _without_lost_values(model: ov.Model) -> dict[int, ov.Node]:
+    """Nodes of a copy in which values that plugins lose make no dimension, by their numbers in the order of `model`.
+
+    OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow them
+    as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a power of
+    0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is unknown.
+    """
+    from ov_hsdag.compat import op
+
+    order = model.get_ordered_ops()
+    lost: set[int] = set()
+    for node in order:
+        inputs = node.input_values()
+        if node.get_type_name() == "Convert" and inputs[0].get_element_type().is_real():
+            lose = _holds_dimensions(node)
+        else:
+            lose = _holds_dimensions(node) and any(value.get_node().get_instance_id() in lost for value in inputs)
+        if lose:
+            lost.add(node.get_instance_id())
+    if not lost:
+        return {}
+    numbers = [number for number, node in enumerate(order) if node.get_instance_id() in lost]
+    copy = model.clone()
+    nodes = copy.get_ordered_ops()
+    parameters = []
+    for output in (output for number in numbers for output in nodes[number].outputs()):
+        parameters.append(op.Parameter(output.get_element_type(), output.get_partial_shape()))
+        for reader in output.get_target_inputs():
+            if reader.get_node().get_type_name() != "Result":
+                reader.replace_source_output(parameters[-1].output(0))
+    try:
+        copy.add_parameters(parameters)
+        copy.validate_nodes_and_infer_types()
+    except RuntimeError:
+        return {}  # an operation that wants to know the values: it would not do with less in a submodel either
+    return dict(enumerate(nodes))
+
+
+def _holds_dimensions(node: ov.Node) -> bool:
+    """Whether it computes what may become dimensions: few integers."""
+    if node.get_type_name() in ("Parameter", "ShapeOf") or node.get_output_size() == 0:
+        return False
+    output = node.output(0)
+    shape = output.get_partial_shape()
+    few = shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS
+    return few and output.get_element_type().is_integral_number()
 
 
 def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:
@@ -244,11 +308,23 @@ def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:
 
 
 def _bounded_dimension(dimension: Any, default: int) -> int:
+    upper = _upper(dimension)
+    return max(default, int(dimension.get_min_length())) if upper is None else upper
+
+
+def _upper(dimension: Any) -> int | None:
+    """The most that a dimension can be; None where that is open."""
     if dimension.is_static:
         return int(dimension.get_length())
     # OpenVINO reports an open end as a negative or a huge number, depending on the release.
     upper = int(dimension.get_max_length())
-    return upper if 0 < upper < 2**31 - 1 else max(default, int(dimension.get_min_length()))
+    return upper if 0 < upper < 2**31 - 1 else None
+
+
+def is_unbounded(model: ov.Model) -> bool:
+    """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
+    shapes = [port.get_partial_shape() for port in model.inputs]
+    return any(shape.rank.is_dynamic or any(_upper(dimension) is None for dimension in shape) for shape in shapes)
 
 
 def _input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:

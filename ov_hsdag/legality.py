@@ -39,6 +39,9 @@ _SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
 # A list of dimensions, axes or scales is no longer than this; longer vectors are data.
 _SHAPE_VECTOR = 32
 
+# What keeps OpenVINO from folding a node (DisableConstantFolding of its transformations).
+_UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
+
 # A copy would have a state of its own, or draw other numbers.
 _NEVER_COPIED = frozenset({"ReadValue", "RandomUniform", "Multinomial"})
 
@@ -310,7 +313,13 @@ def normalise(model: ov.Model) -> None:
     from openvino._offline_transformations import apply_moc_transformations
 
     # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
-    folds = any(node.get_type_name() == "ShapeOf" for node in model.get_ops())
+    measured = [node for node in model.get_ops() if node.get_type_name() == "ShapeOf"]
+    for node in measured:
+        # Marks that converters leave in memory, and not in files: static shapes would stay unfolded because of them.
+        info = node.get_rt_info()
+        for mark in [key for key in info if key in _UNFOLDED]:
+            del info[mark]
+    folds = bool(measured)
     apply_moc_transformations(model, cf=folds, smart_reshape=True)
     unique_names(model)
     graph = ComputationGraph.from_model(model)

@@ -19,7 +19,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import DeviceSet
 from ov_hsdag.errors import RunError, UserError, one_line
-from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.graph import UNBOUNDED_DIMENSION, ComputationGraph, is_unbounded
 from ov_hsdag.placement import Placement, set_affinities
 from ov_hsdag.placers import checkpoint
 from ov_hsdag.placers.base import Placer
@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 # A split has to promise more than this over the best single device (and any placement over a simpler one) to be chosen:
 # below it the cost model knows nothing.
 MARGIN = 0.005
+
+# Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
+_BROKEN = {
+    16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
+    2: "a device does not support an operation that it was given",
+    1: "it finds no order of the submodels",
+    8: "a submodel computes nothing",
+}
 
 # How much slower a device may be than predicted: the median error of predictions, about, and a large one.
 _HEDGES = {"slower": 0.06, "much slower": 0.15}
@@ -109,12 +117,23 @@ def place(
         candidates = [_run(placer, problem) for placer in placers(problem)]
         found = _learned(learned, problem, asked_for=policy is not None)
         candidates += found
+        if not shapes and is_unbounded(model) and _only_memory_lacks(problem, candidates):
+            warnings.warn(
+                "the memory limits are not applied: inputs without bounds, counted as"
+                f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; example shapes would tell (shapes=…)",
+                stacklevel=2,
+            )
+            problem = replace(problem, memory_bytes=np.full(len(devices), -1, np.int64))
+            candidates = [_run(placer, problem) for placer in placers(problem)]
+            found = _learned(learned, problem, asked_for=policy is not None)
+            candidates += found
         if measure and given is None:
             candidates += _hedges(learned if found else [Pipeline()], problem)
     with clock("choose"):
         if given is not None:
             complete = legality.complete(model, given.affinity, devices.names)
             chosen = _Candidate("affinity", problem.placement_of(complete))
+            _require_runs(problem, [chosen])
         else:
             chosen = _choose(problem, candidates)
     measured = None
@@ -304,6 +323,7 @@ def _choose(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> _Can
     """The best by the simulator; a later (less simple) candidate has to win by more than the margin."""
     scores = problem.scores(np.stack([candidate.placement for candidate in candidates]))
     if not np.isfinite(scores).any():
+        _require_runs(problem, candidates)
         raise UserError(
             f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
             f" {_memory(problem, candidates)}"
@@ -315,15 +335,36 @@ def _choose(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> _Can
     return candidates[best]
 
 
+def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> bool:
+    """Whether no candidate is feasible, memory is all that some of them lack, and there is enough for the weights."""
+    limits, weights = problem.memory_bytes, problem.graph.weight_bytes.sum()
+    if (limits >= 0).all() and weights > limits.sum():
+        return False
+    found = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+    return bool((found.infeasible != 0).all() and not found.broken.all())
+
+
+def _require_runs(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> None:
+    """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory."""
+    found = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+    if found.broken.all():
+        why = next(reason for bit, reason in _BROKEN.items() if int(found.infeasible[0]) & bit)
+        raise UserError(f"HETERO on {', '.join(problem.devices)} does not run this model: {why}")
+
+
 def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
     needs = problem.evaluate(np.stack([candidate.placement for candidate in candidates])).memory_bytes.max(axis=0)
     return ", ".join(
-        f"{name} holds {limit / 2**20:.0f} MiB, the model needs up to {need / 2**20:.0f}"
+        f"{name} holds {_mebibytes(limit)}, the model needs up to {_mebibytes(need)}"
         for name, limit, need in zip(
             problem.devices, problem.kept_bytes(problem.memory_bytes), problem.kept_bytes(needs), strict=True
         )
         if limit >= 0
     )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB" if count >= 2**24 else f"{count / 2**20:.3g} MiB"
 
 
 def _calibrated(

@@ -139,3 +139,17 @@ def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[ND
             fused_with[node] = np.where(generator.random(devices) < 0.7, source, fused_with[node])
     torn_us = generator.integers(0, 12, (graph.nodes, devices)).astype(float)
     return fused_with, np.where(fused_with >= 0, torn_us, 0.0)
+
+
+def unflattening_model() -> ov.Model:
+    """Tokens that are flattened and get their shape back, by the square root of their number: see `graph.py`."""
+    x = ops.parameter(ov.PartialShape([-1, -1, 3]), ov.Type.f32, name="x")
+    first = ops.matmul(x, ops.constant(np.full((3, 8), 0.1, np.float32)), False, False, name="first")
+    batch, tokens = (ops.gather(ops.shape_of(first), ops.constant(np.array(axis)), ops.constant(0)) for axis in (0, 1))
+    root = ops.convert(ops.power(ops.convert(tokens, "f32"), ops.constant(np.float32(0.5))), "i64", name="root")
+    sizes = [ops.unsqueeze(size, ops.constant(0)) for size in (batch, root, root)]
+    pattern = ops.concat([*sizes, ops.constant(np.array([8]))], 0, name="pattern")
+    back = ops.reshape(ops.sigmoid(ops.tanh(first, name="tanh"), name="sigmoid"), pattern, False, name="back")
+    exp = ops.exp(back, name="exp")
+    second = ops.matmul(exp, ops.constant(np.full((8, 4), 0.1, np.float32)), False, False, name="second")
+    return ov.Model([ops.result(ops.relu(second, name="relu"), name="out")], [x], "unflattening")

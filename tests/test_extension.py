@@ -24,7 +24,7 @@ from ov_hsdag import extension, legality, marks, native_build
 from ov_hsdag.errors import RunError, UserError
 from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.placement import Placement
-from tests.graphs import random_model
+from tests.graphs import random_model, unflattening_model
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("CPU_A", "CPU_B")
@@ -195,6 +195,24 @@ def placed_convnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # --- the library
+
+
+@pytest.mark.parametrize("build", [dynamic, unflattening_model], ids=["dynamic", "unflattening"])
+def test_reading_settles_what_is_not_legal_as_python_does(
+    core: ov.Core, stock: ov.Core, tmp_path: Path, build: Callable[[], ov.Model]
+) -> None:
+    for seed in range(12):
+        model = build()
+        legality.normalise(model)
+        dice = np.random.default_rng(seed)
+        names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+        Placement(DEVICES, {name: DEVICES[dice.integers(2)] for name in names}).embed(model)
+        ov.save_model(model, tmp_path / "model.xml")
+        wanted = stock.read_model(tmp_path / "model.xml")
+        placement = Placement.of(wanted)
+        assert placement is not None
+        placement.apply(wanted)
+        assert affinities(core.read_model(tmp_path / "model.xml")) == affinities(wanted)
 
 
 @pytest.mark.parametrize("name", MODELS)

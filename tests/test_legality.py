@@ -12,7 +12,7 @@ from ov_hsdag.compat import op
 from ov_hsdag.compat import opset13 as ops
 from ov_hsdag.errors import UserError
 from ov_hsdag.graph import ComputationGraph, NodeKind
-from tests.graphs import random_inputs, random_model, set_affinities
+from tests.graphs import random_inputs, random_model, set_affinities, unflattening_model
 
 
 def groups_by_name(model: ov.Model) -> dict[str, int]:
@@ -30,6 +30,38 @@ def dynamic_reshape_model() -> ov.Model:
     first = ops.reshape(relu, pattern, False, name="first")
     second = ops.reshape(ops.tanh(relu, name="tanh"), pattern, False, name="second")
     return ov.Model([ops.result(first), ops.result(second)], [x], "dynamic")
+
+
+def test_dimensions_that_come_from_values_are_not_relied_on(two_cpu_core: ov.Core) -> None:
+    model = unflattening_model()
+    graph = ComputationGraph.from_model(model)
+    assert str(model.get_ordered_ops()[graph.index("exp")].output(0).partial_shape) == "[?,?,?,8]"
+    movable = {name: bool(graph.output_movable[graph.output_ptr[graph.index(name)]]) for name in graph.names[:-1]}
+    assert not movable["back"] and not movable["exp"]
+    assert all(movable[name] for name in ("x", "first", "tanh", "sigmoid", "second", "relu"))
+    legality.normalise(model)
+    graph = ComputationGraph.from_model(model)
+    groups = legality.colocation(graph)
+    assert groups[graph.index("back")] == groups[graph.index("exp")] == groups[graph.index("second")]
+    assert groups[graph.index("first")] != groups[graph.index("sigmoid")] != groups[graph.index("second")]
+    tokens = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
+    expected = two_cpu_core.compile_model(model, "CPU_A")(tokens)[0]
+    for seed in range(6):
+        devices = np.random.default_rng(seed).integers(0, 2, groups.max() + 1)[groups]
+        set_affinities(model, [("CPU_A", "CPU_B")[device] for device in devices])
+        actual = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(tokens)[0]
+        np.testing.assert_allclose(actual, expected, rtol=1e-4)
+
+
+def test_static_shapes_are_folded_though_a_converter_forbids_it() -> None:
+    model = dynamic_reshape_model()
+    model.reshape([3, 2, 4])
+    for node in model.get_ops():
+        node.get_rt_info()["can_be_folded"] = False
+        if node.get_type_name() == "ShapeOf":
+            node.get_rt_info()["DisableConstantFolding_0"] = ""
+    legality.normalise(model)
+    assert "ShapeOf" not in {node.get_type_name() for node in model.get_ops()}
 
 
 def test_shape_arithmetic_stays_with_its_consumer() -> None:

@@ -13,6 +13,7 @@ import onnx
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
+from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
 from ov_hsdag import devices
@@ -191,3 +192,38 @@ def test_placing_again_replaces_the_placement(core: ov.Core) -> None:
     assert embedded is not None
     assert embedded.objective == "latency"
     assert embedded.affinity == second.affinity
+
+
+def any_size_model() -> ov.Model:
+    x = ops.parameter(ov.PartialShape([-1] * 8), ov.Type.f32, name="x")
+    return ov.Model([ops.result(ops.exp(ops.tanh(x)))], [x], "any size")
+
+
+def test_sizes_that_are_guessed_refuse_no_model() -> None:
+    with pytest.warns(UserWarning, match="the memory limits are not applied"):
+        placement = ov_hsdag.place(any_size_model(), "HETERO:GPU,CPU")
+    assert placement.chosen in ("GPU", "CPU")
+    # What is known is not guessed: an example, and weights.
+    shapes = {"x": [64] * 8}
+    with pytest.raises(UserError, match="keeps within the devices' memory"):
+        ov_hsdag.place(any_size_model(), "HETERO:GPU,CPU", shapes=shapes)
+    limits = {"GPU": 1000, "CPU": 1000}
+    with pytest.raises(UserError, match=r"keeps within the devices' memory: GPU holds 0\.000954 MiB"):
+        ov_hsdag.place(ZOO["bert-dynamic"].build(), "HETERO:GPU,CPU", memory=limits)
+
+
+def resetting_model() -> ov.Model:
+    """A state that each inference sets to zero: HETERO finds nothing between its ReadValue and its Assign."""
+    x = ops.parameter([1, 4], ov.Type.f32, name="x")
+    info = VariableInfo()
+    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "state"
+    state = Variable(info)
+    read = ops.read_value(ops.constant(np.ones((1, 4), np.float32)), state)
+    assign = ops.assign(ops.constant(np.zeros((1, 4), np.float32)), state)
+    return ov.Model([ops.result(ops.exp(ops.add(read, ops.tanh(x))))], [assign], [x], "resetting")
+
+
+@pytest.mark.parametrize("affinity", [None, {}])
+def test_what_hetero_cannot_run_at_all_is_told_as_that(affinity: dict[str, str] | None) -> None:
+    with pytest.raises(UserError, match="does not run this model: the ReadValue and the Assign of a state"):
+        ov_hsdag.place(resetting_model(), "HETERO:GPU,CPU", affinity=affinity)

@@ -37,7 +37,7 @@ _PROPERTIES = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE
 def path_beside(model: str | os.PathLike[str]) -> Path:
     """Where the costs of a model are kept: model.xml → model.costs.json."""
     path = Path(model)
-    return path.with_name(path.stem + SUFFIX)
+    return path.parent / (path.stem + SUFFIX)
 
 
 def graph_hash(graph: ComputationGraph) -> str:

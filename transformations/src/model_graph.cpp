@@ -1,9 +1,12 @@
 #include "model_graph.hpp"
 
 #include <algorithm>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "openvino/core/graph_util.hpp"
+#include "openvino/core/shape.hpp"
 #include "openvino/op/parameter.hpp"
 #include "openvino/op/util/assign_base.hpp"
 #include "openvino/op/util/read_value_base.hpp"
@@ -14,6 +17,8 @@ namespace {
 // What an unbounded dimension counts as: ov_hsdag.graph has the same.
 constexpr std::int64_t kUnboundedBatch = 1;
 constexpr std::int64_t kUnboundedDimension = 128;
+// Tensors of more elements are data, and no dimensions.
+constexpr std::size_t kDimensions = 32;
 
 NodeKind kind_of(const std::string& type) {
     if (type == "Parameter") return NodeKind::kParameter;
@@ -28,14 +33,44 @@ std::string variable_of(const std::shared_ptr<ov::Node>& node) {
     return {};
 }
 
-// HETERO connects submodels with tensors that are empty at first, and cannot hand over strings.
-bool is_movable(const ov::Output<ov::Node>& output) {
+// HETERO connects submodels with tensors that are empty at first, and cannot hand over strings. `known` is the shape
+// that the submodel which computes the tensor has at least: ov_hsdag.graph says more.
+bool is_movable(const ov::Output<ov::Node>& output, const ov::PartialShape& known) {
     if (output.get_element_type() == ov::element::string) return false;
-    const ov::PartialShape& shape = output.get_partial_shape();
-    if (shape.is_static()) return true;
-    return shape.rank().is_static() && std::all_of(shape.begin(), shape.end(), [](const ov::Dimension& d) {
-               return d.is_static() || d.get_min_length() <= 0;
-           });
+    if (known.is_static()) return true;
+    if (known.rank().is_dynamic()) return false;
+    const ov::PartialShape& declared = output.get_partial_shape();
+    for (std::size_t axis = 0; axis < known.size(); ++axis) {
+        if (known[axis].is_static()) continue;
+        if (declared[axis].is_static() || declared[axis].get_min_length() > 0) return false;
+    }
+    return true;
+}
+
+// Whether a node computes what may become dimensions: few integers.
+bool holds_dimensions(const ov::Node& node) {
+    const std::string type = node.get_type_name();
+    if (type == "Parameter" || type == "ShapeOf" || node.get_output_size() == 0) return false;
+    const ov::PartialShape& shape = node.get_output_partial_shape(0);
+    if (shape.is_dynamic() || !node.get_output_element_type(0).is_integral_number()) return false;
+    return ov::shape_size(shape.to_shape()) <= kDimensions;
+}
+
+// Nodes whose values plugins do not follow to where they become dimensions: ov_hsdag.graph says more.
+std::unordered_set<const ov::Node*> lost_values(const ov::NodeVector& nodes) {
+    std::unordered_set<const ov::Node*> lost;
+    for (const auto& node : nodes) {
+        if (!holds_dimensions(*node)) continue;
+        const ov::OutputVector inputs = node->input_values();
+        const bool converted =
+            node->get_type_name() == std::string("Convert") && inputs[0].get_element_type().is_real();
+        if (converted || std::any_of(inputs.begin(), inputs.end(), [&lost](const ov::Output<ov::Node>& input) {
+                return lost.count(input.get_node()) != 0;
+            })) {
+            lost.insert(node.get());
+        }
+    }
+    return lost;
 }
 
 std::int64_t bounded(const ov::Dimension& dimension, std::int64_t otherwise) {
@@ -92,10 +127,19 @@ ModelGraph::ModelGraph(const ov::NodeVector& given) : nodes(given), graph(graph_
         types.emplace_back(node->get_type_name());
         variables.push_back(variable_of(node));
         if (graph.kind[types.size() - 1] == NodeKind::kResult) continue;
-        for (const auto& output : node->outputs()) {
-            outputs_.push_back(output);
-            movable.push_back(is_movable(output) ? 1 : 0);
-        }
+        for (const auto& output : node->outputs()) outputs_.push_back(output);
+    }
+    std::optional<Copy> without;
+    if (const auto lost = lost_values(nodes); !lost.empty()) {
+        without = copy([&lost](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
+            const bool instead = output.get_node()->get_type_name() == std::string("Parameter");
+            if (!instead && lost.count(output.get_node()) == 0) return std::nullopt;
+            return output.get_partial_shape();
+        });
+    }
+    for (std::size_t number = 0; number < outputs_.size(); ++number) {
+        const auto& known = without ? without->outputs[number] : outputs_[number];
+        movable.push_back(is_movable(outputs_[number], known.get_partial_shape()) ? 1 : 0);
     }
 }
 
@@ -109,36 +153,50 @@ bool ModelGraph::is_short(std::int32_t output, std::int64_t most) const {
     return shape.size() == 0 || bounded(shape[0], kUnboundedDimension) <= most;
 }
 
+std::optional<ModelGraph::Copy> ModelGraph::copy(const ShapeOfParameter& shape_of) const {
+    Copy made;
+    std::unordered_map<const ov::Node*, ov::OutputVector> copies;
+    try {
+        for (const auto& node : nodes) {
+            const std::string type = node->get_type_name();
+            if (type == "Result") continue;
+            ov::OutputVector outputs;
+            for (const auto& output : node->outputs()) {
+                if (const auto shape = shape_of(output)) {
+                    outputs.push_back(
+                        std::make_shared<ov::op::v0::Parameter>(output.get_element_type(), *shape)->output(0));
+                }
+            }
+            if (outputs.empty() && type == "Assign") {  // a copy of it would change the variable that both share
+                outputs = node->outputs();
+            } else if (outputs.empty()) {
+                ov::OutputVector inputs;
+                for (const auto& value : node->input_values()) {
+                    inputs.push_back(copies.at(value.get_node()).at(value.get_index()));
+                }
+                outputs = node->clone_with_new_inputs(inputs)->outputs();
+            }
+            for (const auto& output : outputs) made.kept.push_back(output.get_node_shared_ptr());
+            made.outputs.insert(made.outputs.end(), outputs.begin(), outputs.end());
+            copies.emplace(node.get(), std::move(outputs));
+        }
+    } catch (const std::exception&) {
+        return std::nullopt;
+    }
+    if (made.outputs.size() != outputs_.size()) return std::nullopt;
+    return made;
+}
+
 const ov::Output<ov::Node>& ModelGraph::sized(std::int32_t output) const {
     if (!sized_) {
-        sized_ = outputs_;
-        std::unordered_map<const ov::Node*, std::shared_ptr<ov::Node>> copies;
-        ov::OutputVector made;
-        try {
-            for (const auto& node : nodes) {
-                const std::string type = node->get_type_name();
-                if (type == "Result") continue;
-                std::shared_ptr<ov::Node> copy = node;
-                if (type == "Parameter") {
-                    copy = std::make_shared<ov::op::v0::Parameter>(node->get_output_element_type(0),
-                                                                   static_shape(node->get_output_partial_shape(0)));
-                } else if (type != "Assign") {  // a copy of it would change the variable that both share
-                    ov::OutputVector inputs;
-                    for (const auto& value : node->input_values()) {
-                        inputs.push_back(copies.at(value.get_node())->output(value.get_index()));
-                    }
-                    copy = node->clone_with_new_inputs(inputs);
-                }
-                copies.emplace(node.get(), copy);
-                for (const auto& port : copy->outputs()) made.push_back(port);
-                kept_.push_back(std::move(copy));
-            }
-            if (made.size() == outputs_.size()) sized_ = std::move(made);
-        } catch (const std::exception&) {
-            // The inputs' defaults do not fit together: what the model declares has to do.
-        }
+        sized_ = copy([](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
+            if (output.get_node()->get_type_name() != std::string("Parameter")) return std::nullopt;
+            return static_shape(output.get_partial_shape());
+        });
+        // The inputs' defaults do not fit together: what the model declares has to do.
+        if (!sized_) sized_ = Copy{outputs_, {}};
     }
-    return (*sized_)[static_cast<std::size_t>(output)];
+    return sized_->outputs[static_cast<std::size_t>(output)];
 }
 
 ov::NodeVector ordered(const ov::NodeVector& roots) { return ov::topological_sort(roots); }

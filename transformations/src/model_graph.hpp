@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,11 +28,21 @@ public:
     [[nodiscard]] bool is_short(std::int32_t output, std::int64_t most) const;
 
 private:
+    // A copy of the nodes, Results left out: its outputs, and what owns them.
+    struct Copy {
+        ov::OutputVector outputs;  // [outputs]
+        ov::NodeVector kept;
+    };
+
+    // For the outputs of a node that a Parameter takes the place of, its shape.
+    using ShapeOfParameter = std::function<std::optional<ov::PartialShape>(const ov::Output<ov::Node>&)>;
+
+    // Nothing where the shapes do not fit together.
+    [[nodiscard]] std::optional<Copy> copy(const ShapeOfParameter& shape_of) const;
     [[nodiscard]] const ov::Output<ov::Node>& sized(std::int32_t output) const;
 
-    ov::OutputVector outputs_;                             // [outputs]
-    mutable std::optional<ov::OutputVector> sized_;        // [outputs] the same with static inputs, made when needed
-    mutable std::vector<std::shared_ptr<ov::Node>> kept_;  // owners of sized_
+    ov::OutputVector outputs_;           // [outputs]
+    mutable std::optional<Copy> sized_;  // the same with static inputs, made when needed
 };
 
 // Nodes in the order of ov::Model::get_ordered_ops for a model with these outputs and Parameters.
