@@ -133,7 +133,8 @@ def place(
         if given is not None:
             complete = legality.complete(model, given.affinity, devices.names)
             chosen = _Candidate("affinity", problem.placement_of(complete))
-            _require_runs(problem, [chosen])
+            # An operation that its device does not support may be what somebody wants to see.
+            _require_runs(problem, [chosen], but=2)
         else:
             chosen = _choose(problem, candidates)
     measured = None
@@ -145,6 +146,10 @@ def place(
         candidates += [_Candidate(name, held.placements[name]) for name in held.placements if name not in placements]
         if given is None and held.chosen is not None:
             chosen = _Candidate(held.chosen, held.placements[held.chosen])
+        elif given is None and held.measured.get(chosen.name, {}).get("failed"):
+            # Nothing ran, and this is known to have failed: a device alone is less of a risk.
+            alone = [one for one in candidates if one.name in devices and np.isfinite(problem.scores(one.placement)[0])]
+            chosen = _choose(problem, alone) if alone else chosen
     with clock("choose"):
         placement = Placement(
             devices=devices.names,
@@ -344,11 +349,12 @@ def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[_Candidat
     return bool((found.infeasible != 0).all() and not found.broken.all())
 
 
-def _require_runs(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> None:
-    """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory."""
+def _require_runs(problem: PlacementProblem, candidates: Sequence[_Candidate], but: int = 0) -> None:
+    """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory (and these bits)."""
     found = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
-    if found.broken.all():
-        why = next(reason for bit, reason in _BROKEN.items() if int(found.infeasible[0]) & bit)
+    broken = found.infeasible & (sum(_BROKEN) - but)
+    if broken.all():
+        why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)
         raise UserError(f"HETERO on {', '.join(problem.devices)} does not run this model: {why}")
 
 
