@@ -114,9 +114,7 @@ def place(
     measured_costs = list(costs.of(problem.graph, devices.names, core)) if costs else []
 
     with clock("placers"):
-        candidates = [_run(placer, problem) for placer in placers(problem)]
-        found = _learned(learned, problem, asked_for=policy is not None)
-        candidates += found
+        candidates, found = _candidates(problem, learned, asked_for=policy is not None)
         if not shapes and is_unbounded(model) and _only_memory_lacks(problem, candidates):
             warnings.warn(
                 "the memory limits are not applied: inputs without bounds, counted as"
@@ -124,9 +122,7 @@ def place(
                 stacklevel=2,
             )
             problem = replace(problem, memory_bytes=np.full(len(devices), -1, np.int64))
-            candidates = [_run(placer, problem) for placer in placers(problem)]
-            found = _learned(learned, problem, asked_for=policy is not None)
-            candidates += found
+            candidates, found = _candidates(problem, learned, asked_for=policy is not None)
         if measure and given is None:
             candidates += _hedges(learned if found else [Pipeline()], problem)
     with clock("choose"):
@@ -286,6 +282,14 @@ def _run(placer: Placer, problem: PlacementProblem) -> _Candidate:
     if problem.evaluate(placement).broken[0]:
         placement = problem.repair(placement)
     return _Candidate(placer.name, placement)
+
+
+def _candidates(
+    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, asked_for: bool
+) -> tuple[list[_Candidate], list[_Candidate]]:
+    """(what all placers find, simple ones first; what the policy finds). Raises as `_learned`."""
+    found = _learned(learned, problem, asked_for=asked_for)
+    return [_run(placer, problem) for placer in placers(problem)] + found, found
 
 
 def _learned(placers: Sequence[HSDAGPlacer], problem: PlacementProblem, *, asked_for: bool) -> list[_Candidate]:
