@@ -21,6 +21,7 @@ from openvino import _offline_transformations
 
 import ov_hsdag
 from ov_hsdag.bench.zoo import select
+from ov_hsdag.clock import Clock
 from ov_hsdag.errors import UserError
 from ov_hsdag.placement import Placement
 
@@ -32,15 +33,9 @@ class Meter:
     """CPU seconds of the calling thread in parts of a call of `place`."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys((TRANSFORMATIONS, QUERIES, WRITING), 0.0)
-
-    @contextmanager
-    def part(self, key: str) -> Iterator[None]:
-        start = time.thread_time()
-        try:
-            yield
-        finally:
-            self.seconds[key] += time.thread_time() - start
+        self.part = Clock(time.thread_time)
+        self.seconds = self.part.seconds
+        self.seconds.update(dict.fromkeys((TRANSFORMATIONS, QUERIES, WRITING), 0.0))
 
     def timed(self, key: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

@@ -147,7 +147,7 @@ class ComputationGraph:
         if shapes and static is None:
             _input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
 
-        unsure = _without_lost_values(model)
+        unsure = _without_lost_values(model, nodes)
         builder = _Builder(len(nodes))
         for number, node in enumerate(nodes):
             builder.add(node, sized.get(node.get_friendly_name(), node), unsure.get(number, node))
@@ -251,8 +251,8 @@ def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape) -> bool:
     )
 
 
-def _without_lost_values(model: ov.Model) -> dict[int, ov.Node]:
-    """Nodes of a copy in which values that plugins lose make no dimension, by their numbers in the order of `model`.
+def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int, ov.Node]:
+    """Nodes of a copy in which values that plugins lose make no dimension, by their numbers in `order`, the model's.
 
     OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow them
     as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a power of
@@ -260,15 +260,13 @@ def _without_lost_values(model: ov.Model) -> dict[int, ov.Node]:
     """
     from ov_hsdag.compat import op
 
-    order = model.get_ordered_ops()
     lost: set[int] = set()
     for node in order:
+        if not _holds_dimensions(node):
+            continue
         inputs = node.input_values()
-        if node.get_type_name() == "Convert" and inputs[0].get_element_type().is_real():
-            lose = _holds_dimensions(node)
-        else:
-            lose = _holds_dimensions(node) and any(value.get_node().get_instance_id() in lost for value in inputs)
-        if lose:
+        converted = node.get_type_name() == "Convert" and inputs[0].get_element_type().is_real()
+        if converted or any(value.get_node().get_instance_id() in lost for value in inputs):
             lost.add(node.get_instance_id())
     if not lost:
         return {}

@@ -28,7 +28,7 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.prepared import Prepared, prepare
-from ov_hsdag.problem import PlacementProblem, check_objective
+from ov_hsdag.problem import Evaluation, PlacementProblem, check_objective
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -328,9 +328,13 @@ def _hedges(placers: Sequence[Placer], problem: PlacementProblem) -> list[_Candi
     return found
 
 
+def _evaluate(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> Evaluation:
+    return problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+
+
 def _choose(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> _Candidate:
     """The best by the simulator; a later (less simple) candidate has to win by more than the margin."""
-    scores = problem.scores(np.stack([candidate.placement for candidate in candidates]))
+    scores = _evaluate(problem, candidates).score(problem.objective)
     if not np.isfinite(scores).any():
         _require_runs(problem, candidates)
         raise UserError(
@@ -349,13 +353,13 @@ def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[_Candidat
     limits, weights = problem.memory_bytes, problem.graph.weight_bytes.sum()
     if (limits >= 0).all() and weights > limits.sum():
         return False
-    found = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+    found = _evaluate(problem, candidates)
     return bool((found.infeasible != 0).all() and not found.broken.all())
 
 
 def _require_runs(problem: PlacementProblem, candidates: Sequence[_Candidate], but: int = 0) -> None:
     """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory (and these bits)."""
-    found = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+    found = _evaluate(problem, candidates)
     broken = found.infeasible & (sum(_BROKEN) - but)
     if broken.all():
         why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)
@@ -363,7 +367,7 @@ def _require_runs(problem: PlacementProblem, candidates: Sequence[_Candidate], b
 
 
 def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
-    needs = problem.evaluate(np.stack([candidate.placement for candidate in candidates])).memory_bytes.max(axis=0)
+    needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
     return ", ".join(
         f"{name} holds {_mebibytes(limit)}, the model needs up to {_mebibytes(need)}"
         for name, limit, need in zip(

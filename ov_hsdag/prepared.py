@@ -79,7 +79,8 @@ def prepare(
         groups = legality.colocation(graph)
     with clock("support"):
         supported = profile.support(graph, names)
-        present = [name for name in names if hardware.full_name(core, name) is not None]
+        absent = hardware.absent(core, names)
+        present = [name for name in names if name not in absent]
         supported[:, [names.index(name) for name in present]] = support(model, graph, present, core)
         legality.require_support(graph, groups, supported, names)
     return Prepared(model, shapes, graph, tuple(names), supported, groups)
