@@ -80,13 +80,13 @@ def test_placements_are_compared_with_the_best_single_device(core: ov.Core, obje
     found = measurer.measure(problem.affinity(split))
     assert not found.failed
     assert found.submodels == problem.evaluate(split).submodels[0] > 1
-    assert len(found.ratios) == 2 and 0.1 < found.ratio < 10
+    assert len(found.ratios) == 2 and 0.2 < found.ratio < 4
     in_their_unit = found.value / found.reference if objective == "throughput" else found.reference / found.value
     assert in_their_unit == pytest.approx(found.ratio)
     assert found.seconds > 0.1
     # The reference's own device, through HETERO, is about as good as the reference.
     alone = measurer.measure(problem.affinity(problem.single(PAIR.index(measurer.reference))), rounds=3)
-    assert alone.submodels == 1 and 0.2 < alone.ratio < 5
+    assert alone.submodels == 1 and 0.4 < alone.ratio < 2.5
 
     assert [node.get_friendly_name() for node in model.get_ops()] == before
     assert not any("affinity" in node.get_rt_info() for node in model.get_ops())

@@ -199,7 +199,7 @@ def test_time_budget() -> None:
     problem = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"), objective="throughput")
     start = time.perf_counter()
     refine(problem, singles(problem), max_moves=0, budget_ms=100)
-    assert 0.09 < time.perf_counter() - start < 10
+    assert 0.09 < time.perf_counter() - start < 2
 
 
 def test_batches_of_any_size() -> None:
