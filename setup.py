@@ -19,7 +19,7 @@ PTH = "ov_hsdag.pth"
 WARNINGS = ["-Wall", "-Wextra", *(["-Werror"] if os.environ.get("OV_HSDAG_WERROR") == "1" else [])]
 
 # Not imported: importing the package would install its hooks.
-NATIVE_BUILD = runpy.run_path("ov_hsdag/native_build.py")
+NATIVE_BUILD = runpy.run_path("ov_hsdag/integration/extension_build.py")
 
 # Pybind11Extension adds -fvisibility=hidden where the compiler knows it.
 COMPILE_ARGS = ["/O2", "/W4", "/EHsc"] if os.name == "nt" else ["-O3", *WARNINGS]

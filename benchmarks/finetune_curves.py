@@ -1,7 +1,8 @@
 """How fast fine-tuning finds good placements on real HETERO: from the pretrained policy, from scratch, random search.
 
 Two virtual one-core CPU devices in f32, throughput. Every start measures placements with the same instrument, against
-the best single device in turns (`ov_hsdag.measuring.measure`); the curve is the best ratio after so many measurements.
+the best single device in turns (`ov_hsdag.measuring.evaluator`); the curve is the best ratio
+after so many measurements.
 
 Random search draws legal placements in turn from two distributions: contiguous splits (stages of random ends along the
 topological order, on the devices in random order), and a device for each legality group by the throw of a die, repaired
@@ -30,17 +31,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ov_hsdag import devices
-from ov_hsdag.bench.zoo import ZooModel, cache_folder, select
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError, UserError
-from ov_hsdag.files import write_json
-from ov_hsdag.measuring.measure import Measurement, Measurer
+from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.evaluator import Measurement, Measurer
 from ov_hsdag.place import build_problem
-from ov_hsdag.placers.pipeline import topological_groups
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.training.finetune import SCRATCH, Budget, Entry, Settings, finetune, pooled
 from ov_hsdag.training.run import CHECKPOINT
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.files import write_json
+from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 
@@ -188,10 +188,10 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
 
-    os.environ[devices.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{F32}" for name in DEVICES)
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{F32}" for name in DEVICES)
     torch.set_num_threads(1)
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     document: dict[str, Any] = {"results": {}}
     if options.output.exists():
         document = json.loads(options.output.read_text(encoding="utf-8"))
@@ -209,9 +209,9 @@ def main() -> int:
                     record = tuned(folder, zoo_model, core, options.measurements, options.seed, policy)
                 results.setdefault(zoo_model.name, {})[start] = summary(record)
                 document["about"] = {
-                    "devices": os.environ[devices.VIRTUAL_DEVICES_VARIABLE],
+                    "devices": os.environ[virtual.VIRTUAL_DEVICES_VARIABLE],
                     "openvino": ov.__version__,
-                    "cpu": devices.full_name(core, "CPU"),
+                    "cpu": discovery.full_name(core, "CPU"),
                     "cores": os.cpu_count(),
                     "seed": options.seed,
                 }

@@ -42,17 +42,18 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag import devices, legality
-from ov_hsdag.bench.compare import infer, largest_difference
-from ov_hsdag.bench.zoo import ZooModel, select
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError, one_line
-from ov_hsdag.files import atomic_file
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import TOLERANCE, quantised_tolerance
+from ov_hsdag.model import support
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.place import build_problem
-from ov_hsdag.placement import Placement
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.files import atomic_file
+from ov_hsdag.zoo.catalog import ZooModel, select
+from ov_hsdag.zoo.compare import infer, largest_difference
 
 HERE = Path(__file__).resolve().parent
 RIG = HERE.parent / "tests" / "rig" / "run"
@@ -181,8 +182,8 @@ def check(zoo_model: ZooModel, name: str, count: int, seed: int, keep: Callable[
 
 def new_core(**properties: str) -> ov.Core:
     core = ov.Core()
-    devices.register(core)
-    for name in {*core.available_devices, *devices.virtual_devices()} & {"GPU", "CPU", *CPUS}:
+    virtual.register(core)
+    for name in {*core.available_devices, *virtual.virtual_devices()} & {"GPU", "CPU", *CPUS}:
         core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32", **properties})
     return core
 
@@ -210,7 +211,7 @@ def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
     supported = problem.supported.copy()
     runs = (graph.kinds != NodeKind.OP) & (graph.kinds != NodeKind.SINK) | np.isin(graph.types, SUPPORTED.split())
     supported[:, problem.devices.index(device)] &= runs
-    legality.require_support(graph, problem.groups, supported, problem.devices)
+    support.require_support(graph, problem.groups, supported, problem.devices)
     return replace(problem, supported=supported)
 
 
@@ -286,13 +287,13 @@ def _check_placement(
 def _compiled(model: ov.Model, affinity: Mapping[str, str], names: DeviceSet, core: ov.Core) -> ov.CompiledModel:
     placed = model.clone()
     Placement(devices=names.names, affinity=dict(affinity)).apply(placed)
-    return core.compile_model(placed, names.hetero, devices.compile_properties(names.hetero))
+    return core.compile_model(placed, names.hetero, virtual.compile_properties(names.hetero))
 
 
 def in_a_process(model: str, pair: str, count: int, seed: int, seconds: float) -> Row:
     """The row of one model and pair, whatever happens to the process that makes it."""
     command = [sys.executable, __file__, "--row", pair, "--placements", str(count), "--seed", str(seed), model]
-    environment = {**os.environ, devices.VIRTUAL_DEVICES_VARIABLE: ";".join(f"{name}:{ONE_CORE}" for name in CPUS)}
+    environment = {**os.environ, virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(f"{name}:{ONE_CORE}" for name in CPUS)}
     environment["OV_HSDAG_DISABLE"] = "1"  # affinities are set here, and by nobody else
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "row.json"

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from ov_hsdag import devices
-from ov_hsdag.bench.generated import Case, generate
-from ov_hsdag.bench.mutations import MUTATIONS, Wrong, check, mutated, runs
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import one_line
-from ov_hsdag.files import atomic_file
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.utils.errors import one_line
+from ov_hsdag.utils.files import atomic_file
+from ov_hsdag.zoo.catalog import ZOO
+from ov_hsdag.zoo.generated import Case, generate
+from ov_hsdag.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 F32 = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
@@ -101,9 +101,9 @@ def run_apart(seed: int) -> dict[str, Any] | None:
 
 
 def _new_core() -> ov.Core:
-    os.environ[devices.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{F32}" for name in DEVICES)
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{F32}" for name in DEVICES)
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     return core
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import openvino as ov
 
 import ov_hsdag
-from ov_hsdag import devices
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.files import write_json
+from ov_hsdag.devices import virtual
+from ov_hsdag.utils.files import write_json
+from ov_hsdag.zoo.catalog import ZOO
 
 MODELS = ("squeezenet", "resnet50", "mobilenet-v2", "bert-small", "inception-v1")
 DEVICE = "HETERO:CPU_A,CPU_B"
@@ -40,9 +40,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULT)
     arguments = parser.parse_args()
 
-    os.environ[devices.VIRTUAL_DEVICES_VARIABLE] = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     runs = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
     until = time.monotonic() + arguments.seconds
     while len(runs) < arguments.runs and time.monotonic() < until:

@@ -26,15 +26,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.files import write_json, write_text
-from ov_hsdag.placers.checkpoint import DEFAULT, ships
-from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.single import HeteroDefault
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy.bundle import DEFAULT, ships
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus, episode
 from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import write_json, write_text
 
 RESULTS = Path(__file__).parent / "results" / "paper_table.json"
 

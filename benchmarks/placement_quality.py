@@ -27,16 +27,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.files import write_json
-from ov_hsdag.placers.checkpoint import DEFAULT, PolicyFolder
-from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.refine import refine
-from ov_hsdag.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.training.search import anneal, priced, simple, teacher
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "placement_quality.json"
 

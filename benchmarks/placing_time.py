@@ -20,10 +20,10 @@ import openvino as ov
 from openvino import _offline_transformations
 
 import ov_hsdag
-from ov_hsdag.bench.zoo import select
-from ov_hsdag.clock import Clock
-from ov_hsdag.errors import UserError
-from ov_hsdag.placement import Placement
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.timing import Clock
+from ov_hsdag.zoo.catalog import select
 
 LIMIT_S = 0.25
 TRANSFORMATIONS, QUERIES, WRITING = "OpenVINO's transformations", "device queries", "writing"

@@ -13,14 +13,14 @@ import sys
 import time
 
 from benchmarks.features_speed import GENERATED_NODES, generated_problem
-from ov_hsdag.bench.zoo import select
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
-from ov_hsdag.features import policy_input
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.place import build_problem
-from ov_hsdag.placers.checkpoint import DEFAULT
-from ov_hsdag.placers.hsdag import HSDAGPlacer
-from ov_hsdag.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.policy.bundle import DEFAULT
+from ov_hsdag.policy.features import policy_input
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.catalog import select
 
 # Milliseconds.
 LIMITS = {"swin-tiny": 60.0, "generated": 3000.0}

@@ -55,23 +55,22 @@ import openvino as ov
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from ov_hsdag import devices
-from ov_hsdag.bench.lacking import Lacking
-from ov_hsdag.bench.zoo import ZOO, ZooModel
 from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError, UserError
-from ov_hsdag.files import write_json, write_text
-from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.place import build_problem
-from ov_hsdag.placement import set_affinities
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import topological_groups
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.files import write_json, write_text
+from ov_hsdag.zoo.catalog import ZOO, ZooModel
+from ov_hsdag.zoo.lacking import Lacking
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -156,7 +155,7 @@ def _cut(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
 
 def compiled(core: ov.Core, model: ov.Model, device: str) -> ov.CompiledModel:
     """The model on a device, with what virtual devices need."""
-    return core.compile_model(model, device, devices.compile_properties(device))
+    return core.compile_model(model, device, virtual.compile_properties(device))
 
 
 def once(request: SingleRequest) -> float:
@@ -242,7 +241,7 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     process, which has no threads of earlier models. Raises RunError where threads leave their cores."""
     os.environ["HWLOC_THISSYSTEM"] = "0"  # TBB asks hwloc when it makes its first arena
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     model = ZOO[name].build()
     problem = build_problem(model, DEVICES, core=core)
     affinity = problem.affinity(np.array([int(digit) for digit in text], np.uint8))
@@ -250,7 +249,7 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     placed = model.clone()
     set_affinities(placed, affinity)
     # Stays here while the others run: what is freed leaves threads behind, which the next model takes over.
-    profiled = core.compile_model(placed, DEVICES.hetero, devices.compile_properties(DEVICES.hetero, PERF_COUNT))
+    profiled = core.compile_model(placed, DEVICES.hetero, virtual.compile_properties(DEVICES.hetero, PERF_COUNT))
     order = _submodel_devices(profiled, inputs, affinity)
     with _bound_to_cores([DEVICES.names[0]]) as rivals:
         rival = Runner(compiled(core, model, DEVICES.names[0]), inputs, "throughput", 2)
@@ -477,9 +476,9 @@ def main() -> int:
     if lacks:
         arguments.work = arguments.work.with_name(f"{arguments.work.name}_{'_'.join(lacks)}")
 
-    os.environ[devices.VIRTUAL_DEVICES_VARIABLE] = DECLARED
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = DECLARED
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     arguments.work.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + arguments.seconds
     if "calibrate" in steps:

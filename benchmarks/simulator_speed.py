@@ -15,11 +15,10 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.place import build_problem
-from ov_hsdag.placers.pipeline import topological_groups
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.zoo.catalog import ZOO
 
 FLOORS = {"resnet50": 10_000, "swin-tiny": 2_000}
 BATCH = 256

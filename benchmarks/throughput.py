@@ -24,16 +24,16 @@ import openvino as ov
 from rich.console import Console
 from rich.table import Table
 
-from ov_hsdag import devices as hardware
-from ov_hsdag import legality
-from ov_hsdag.bench.rivals import Rival, measure, rivals
-from ov_hsdag.bench.zoo import ZooModel, select
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
-from ov_hsdag.files import write_json
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.measuring.rivals import Rival, measure, rivals
+from ov_hsdag.model import complete
 from ov_hsdag.place import build_problem, place
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import write_json
+from ov_hsdag.zoo.catalog import ZooModel, select
 
 RESULTS = Path(__file__).parent / "results" / "throughput.json"
 
@@ -59,7 +59,7 @@ def run(zoo_model: ZooModel, pair: str, core: ov.Core, rounds: int, seconds: flo
     used = set(placement.affinity.values())
     # A single device is what it is, whether HETERO calls it or not: then there is nothing to compare it with.
     same = next((device for device in devices.names if used == {device}), "")
-    ours = problem.placement_of(legality.complete(model, placement.affinity, devices.names))
+    ours = problem.placement_of(complete.complete(model, placement.affinity, devices.names))
     own = Rival(
         OURS, Candidate.placed(devices, problem.affinity(ours)), ours, problem.summary(ours), placing, same_as=same
     )
@@ -132,9 +132,9 @@ def main() -> int:
     declared = (
         f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT={precision}" for name, precision in DECLARED.items()
     )
-    os.environ[hardware.VIRTUAL_DEVICES_VARIABLE] = ";".join(declared)
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(declared)
     core = ov.Core()
-    hardware.register(core)
+    virtual.register(core)
     document = json.loads(options.output.read_text()) if options.output.exists() else {}
     results = document.setdefault("results", {})
     document["about"] = {

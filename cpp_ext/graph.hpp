@@ -6,7 +6,7 @@
 
 namespace ov_hsdag {
 
-// Kinds that HETERO's splitting rule treats differently. Values are shared with ov_hsdag.graph.NodeKind.
+// Kinds that HETERO's splitting rule treats differently. Values are shared with ov_hsdag.model.graph.NodeKind.
 enum class NodeKind : std::uint8_t { kOp = 0, kParameter = 1, kConstant = 2, kResult = 3, kSink = 4 };
 
 // One entry per input port ("edge") and per output port, so that two edges between the same nodes stay apart: the

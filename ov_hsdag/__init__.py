@@ -9,23 +9,23 @@ from __future__ import annotations
 import sys
 
 from ov_hsdag import _autoload
+from ov_hsdag._version import __version__
 
 TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own constant would cost milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
-    from ov_hsdag.extension import extension_path
+    from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
+    from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place
-    from ov_hsdag.placement import Placement
 
-__version__ = "0.1.0"
 __all__ = ["HSDAGPlacement", "Placement", "__version__", "extension_path", "place"]
 
 _HOMES = {
     "HSDAGPlacement": "ov_hsdag.integration.passes",
-    "Placement": "ov_hsdag.placement",
-    "extension_path": "ov_hsdag.extension",
+    "Placement": "ov_hsdag.model.placement",
+    "extension_path": "ov_hsdag.integration.extension",
     "place": "ov_hsdag.place",
 }
 

@@ -8,8 +8,9 @@ own finder then watches for a few modules of OpenVINO and, once one of them has 
 
 from __future__ import annotations
 
-import os
 import sys
+
+from ov_hsdag._env import disabled
 
 TYPE_CHECKING = False  # typing's own costs milliseconds to import
 if TYPE_CHECKING:
@@ -24,11 +25,6 @@ WATCHED = {
     "openvino.tools.mo.convert_impl": "ov_hsdag.integration.mo",
 }
 """OpenVINO module → our module whose ``patch(module)`` is called once the former has been executed."""
-
-
-def disabled() -> bool:
-    """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0". Asked at every use, so it can change any time."""
-    return os.environ.get("OV_HSDAG_DISABLE", "") not in ("", "0")
 
 
 def install() -> None:

@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import contest, legality
 from ov_hsdag.calibration.calibrate import calibrate_prepared
-from ov_hsdag.clock import Clock
+from ov_hsdag.costs import cost_model
+from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError, UserError, one_line
-from ov_hsdag.graph import UNBOUNDED_DIMENSION, ComputationGraph, is_unbounded
-from ov_hsdag.placement import Placement, set_affinities
-from ov_hsdag.placers import checkpoint
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import selection
+from ov_hsdag.model import complete, repair
+from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, ComputationGraph, is_unbounded
+from ov_hsdag.model.placement import Placement, set_affinities
 from ov_hsdag.placers.base import Placer
-from ov_hsdag.placers.hsdag import HSDAGPlacer
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
-from ov_hsdag.prepared import Prepared, prepare
-from ov_hsdag.problem import Evaluation, PlacementProblem, check_objective
+from ov_hsdag.policy import bundle
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.analysis import Prepared, prepare
+from ov_hsdag.problem.problem import Evaluation, PlacementProblem, check_objective
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -61,7 +64,7 @@ def place(
     shapes: Mapping[str, Sequence[int]] | None = None,
     memory: Mapping[str, int] | None = None,
     measure: bool | None = None,
-    measure_seconds: float = contest.SECONDS,
+    measure_seconds: float = selection.SECONDS,
     report: Callable[[str], None] | None = None,
     costs: ModelCosts | str | PathLike[str] | None = None,
 ) -> Placement:
@@ -100,7 +103,7 @@ def place(
     if core is None:
         core = _new_core()
     if measure:
-        contest.require_devices(core, devices)
+        selection.require_devices(core, devices)
     limits = _limits(memory or {}, devices)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
@@ -127,8 +130,8 @@ def place(
             candidates += _hedges(learned if found else [Pipeline()], problem)
     with clock("choose"):
         if given is not None:
-            complete = legality.complete(model, given.affinity, devices.names)
-            chosen = _Candidate("affinity", problem.placement_of(complete))
+            affinity_of = complete.complete(model, given.affinity, devices.names)
+            chosen = _Candidate("affinity", problem.placement_of(affinity_of))
             # An operation that its device does not support may be what somebody wants to see.
             _require_runs(problem, [chosen], but=2)
         else:
@@ -137,7 +140,9 @@ def place(
     if measure:
         with clock("measure"):
             placements = {one.name: one.placement for one in (*candidates, chosen)}
-            held = contest.hold(model, problem, placements, core, shapes=shapes, seconds=measure_seconds, report=report)
+            held = selection.hold(
+                model, problem, placements, core, shapes=shapes, seconds=measure_seconds, report=report
+            )
         measured = held.measured or None
         candidates += [_Candidate(name, held.placements[name]) for name in held.placements if name not in placements]
         if given is None and held.chosen is not None:
@@ -199,11 +204,11 @@ def _priced(
     import openvino as ov
 
     names, graph = prepared.devices, prepared.graph
-    transfer_us, transfer_us_per_byte = profile.transfer(names)
-    node_us = profile.node_us(graph, names)
-    fused_with, torn_us = profile.fusions(graph, names)
+    transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
+    node_us = cost_model.node_us(profile, graph, names)
+    fused_with, torn_us = cost_model.fusion_costs(profile, graph, names)
     submodel_us = profile.submodel_us(names)
-    kept = profile.kept(graph, names)
+    kept = cost_model.storage_ratios(profile, graph, names)
     measured_here = _measured(costs, graph, names, core)
     borders = costs.borders_of(names) if costs and len(measured_here) == len(names) else None
     if borders is not None:
@@ -224,7 +229,7 @@ def _priced(
         transfer_us_per_byte=transfer_us_per_byte,
         submodel_us=submodel_us,
         memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
-        rule=legality.split_rule(ov.__version__),
+        rule=repair.split_rule(ov.__version__),
         fused_with=fused_with,
         torn_us=torn_us,
         kept=kept,
@@ -234,7 +239,7 @@ def _priced(
 def _new_core() -> ov.Core:
     import openvino as ov
 
-    from ov_hsdag.devices import register
+    from ov_hsdag.devices.virtual import register
 
     core = ov.Core()
     register(core)
@@ -257,10 +262,10 @@ def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
     Raises:
         UserError: there is no such policy, or its folder cannot be used.
     """
-    if policy == "none" or (policy is None and not checkpoint.ships(checkpoint.DEFAULT)):
+    if policy == "none" or (policy is None and not bundle.ships(bundle.DEFAULT)):
         return []
-    folder = checkpoint.find(policy)
-    checkpoint.check_folder(folder)
+    folder = bundle.find(policy)
+    bundle.check_folder(folder)
     return [HSDAGPlacer(folder)]
 
 
@@ -405,7 +410,7 @@ def _calibrated(
 def _profile(profile: Profile | str | PathLike[str] | None, devices: DeviceSet, core: ov.Core) -> Profile:
     if isinstance(profile, Profile):
         return profile
-    return Profile.load(profile) if profile else Profile.builtin(devices.names, core)
+    return Profile.load(profile) if profile else builtin_profile(devices.names, core)
 
 
 def _measured(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import openvino as ov
 import pytest
 
-from ov_hsdag import devices
-from ov_hsdag.bench.zoo import select
+from ov_hsdag.devices import virtual
+from ov_hsdag.zoo.catalog import select
 
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
     """A Core with two virtual devices, CPU_A and CPU_B, of one core each in f32."""
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     return core

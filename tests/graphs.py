@@ -6,10 +6,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.graph import ComputationGraph, NodeKind
-from ov_hsdag.legality import split_rule
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.compat import opset13 as ops
 
 
 def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:

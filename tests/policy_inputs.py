@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.features import PolicyInput
+from ov_hsdag.policy.features import PolicyInput
 
 WIDTHS = {"node": 23, "edge": 5, "pair": 7, "device": 6}
 

@@ -10,11 +10,11 @@ from typing import Any
 import openvino as ov
 import pytest
 
-from ov_hsdag.bench.rivals import SHARES, measure, rivals
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.measuring.measure import PIPELINE_HINT
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.evaluator import PIPELINE_HINT
+from ov_hsdag.measuring.rivals import SHARES, measure, rivals
 from ov_hsdag.place import build_problem, policy_placers
+from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem
 from tests.test_cli import run
 

@@ -12,25 +12,28 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
-from ov_hsdag import devices, legality
-from ov_hsdag.bench.lacking import Lacking
-from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.calibration import blocks, borders, calibrate, factors, layers, node_times
 from ov_hsdag.calibration.executions import Counters, Executions
 from ov_hsdag.calibration.factors import fit_factors
 from ov_hsdag.calibration.fit import Samples, fit_costs, fit_figures
 from ov_hsdag.cli.calibrate import calibrate as command
 from ov_hsdag.cli.place import place as place_command
+from ov_hsdag.costs import cost_model
+from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layouts
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import ModelCosts, graph_hash, identity, path_beside
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import ComputationGraph, NodeKind
-from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model import normalize
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.place import build_problem, place
-from ov_hsdag.placement import set_affinities
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.catalog import ZOO
+from ov_hsdag.zoo.lacking import Lacking
 from tests.conftest import ONE_CORE
 
 pytestmark = pytest.mark.alone
@@ -60,12 +63,12 @@ def residual_model(channels: int = 16, side: int = 14) -> ov.Model:
 @pytest.fixture(params=["residual", "bert-small", "mobilenet-v2-small", "lstm-stateful"])
 def model(request: pytest.FixtureRequest) -> ov.Model:
     built = residual_model() if request.param == "residual" else ZOO[request.param].build()
-    legality.normalise(built)
+    normalize.normalise(built)
     return built
 
 
 def run(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov.CompiledModel, Counters]:
-    compiled = core.compile_model(model, device, devices.compile_properties(device, {"PERF_COUNT": True}))
+    compiled = core.compile_model(model, device, virtual.compile_properties(device, {"PERF_COUNT": True}))
     counters = Counters(compiled, random_inputs(model))
     for _ in range(count):
         counters.run()
@@ -117,7 +120,7 @@ def test_executed_time_of_a_split_model_has_an_operation_of_its_submodel(two_cpu
 
 def test_fused_operations_share_an_execution(two_cpu_core: ov.Core) -> None:
     model = residual_model()
-    legality.normalise(model)
+    normalize.normalise(model)
     graph = ComputationGraph.from_model(model)
     compiled, counters = run(two_cpu_core, model, "CPU_A")
     found = Executions.of(compiled, graph, counters.us())
@@ -128,7 +131,7 @@ def test_fused_operations_share_an_execution(two_cpu_core: ov.Core) -> None:
 def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model) -> None:
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
-    profile = Profile.builtin(NAMES, two_cpu_core).device("CPU_A")
+    profile = builtin_profile(NAMES, two_cpu_core).device("CPU_A")
     weights = node_times.shares(graph, roofline, roofline.node_us(profile))
     found = node_times.node_times(
         model, "CPU_A", two_cpu_core, graph=graph, weights=weights, inputs=random_inputs(model), submodel_us=1.0
@@ -237,14 +240,14 @@ def test_the_factor_on_operations_measured_in_a_split_is_that_devices_alone(two_
 
 def test_bandwidth_by_type_and_layouts_price_what_they_say() -> None:
     graph = ComputationGraph.from_model(residual_model())
-    before = Profile.builtin(["CPU"])
+    before = builtin_profile(["CPU"])
     device = before.device("CPU")
     slow = replace(device, gbps={"Softmax": device.memory_gbps / 100, "default": device.memory_gbps})
     after = Profile({"CPU": replace(slow, layout_gbps=2.0)})
-    changed = after.node_us(graph, ["CPU"])[:, 0] - before.node_us(graph, ["CPU"])[:, 0]
+    changed = cost_model.node_us(after, graph, ["CPU"])[:, 0] - cost_model.node_us(before, graph, ["CPU"])[:, 0]
     assert {graph.types[node] for node in np.flatnonzero(changed)} == {"Softmax"}
-    fused_with, torn_us = after.fusions(graph, ["CPU"])
-    usual, usual_us = before.fusions(graph, ["CPU"])
+    fused_with, torn_us = cost_model.fusion_costs(after, graph, ["CPU"])
+    usual, usual_us = cost_model.fusion_costs(before, graph, ["CPU"])
     tied = np.flatnonzero(fused_with[:, 0] != usual[:, 0])
     assert [graph.names[node] for node in tied] == ["second", "third"]
     assert (torn_us[tied, 0] > 0).all()
@@ -304,7 +307,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
     source, profile = folder / "model.xml", folder / "profile.json"
     ov.save_model(residual_model(), source)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
+        patch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
         for name in ("CONVOLUTIONS", "DEPTHWISE", "PRODUCTS", "ATTENTIONS", "TOKENS", "IMAGES"):
             patch.setattr(layers, name, getattr(layers, name)[:2])
         patch.setattr(borders, "_TOKENS", borders._TOKENS[:2])
@@ -331,7 +334,7 @@ def test_command_writes_a_profile_that_loads(written: tuple[Path, Path], two_cpu
         assert ov.__version__ in entry["efficiency"]["source"]
         assert two_cpu_core.get_property(name, "FULL_DEVICE_NAME") in entry["description"]
         assert profile.device(name).gbps_of("Convolution") == entry["gbps"]["value"]["Convolution"]
-    transfer_us, per_byte = profile.transfer(NAMES)
+    transfer_us, per_byte = cost_model.transfer_costs(profile, NAMES)
     assert (transfer_us >= 0).all()
     assert (per_byte[~np.eye(2, dtype=bool)] >= 0).all()
     assert sorted(entry.name for entry in path.parent.iterdir()) == [
@@ -390,7 +393,7 @@ def test_stored_costs_of_something_else_are_ignored_with_a_line(
         costs = ModelCosts(costs.graph, entries)
     with pytest.warns(UserWarning, match="do not hold for CPU_A, CPU_B"):
         problem = build_problem(model, DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=costs)
-    expected = Profile.load(path).node_us(problem.graph, NAMES)
+    expected = cost_model.node_us(Profile.load(path), problem.graph, NAMES)
     np.testing.assert_array_equal(problem.node_us, expected)
 
 
@@ -420,7 +423,7 @@ def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_cor
 
 def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {"Gelu"})
-    profile = Profile.builtin(NAMES, two_cpu_core)
+    profile = builtin_profile(NAMES, two_cpu_core)
     costs, times = calibrate.calibrate_model(ZOO["bert-small"].build(), core, NAMES, profile)  # type: ignore[arg-type]
     assert {name: found.device for name, found in times.items()} == {"CPU_B": "CPU_B", "CPU_A": HETERO}
     assert set(costs.devices) == set(NAMES)
@@ -432,7 +435,7 @@ def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.
 def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:
     model = residual_model()
     core = Lacking(two_cpu_core, "CPU_A", {node.get_type_name() for node in model.get_ops()})
-    costs, times = calibrate.calibrate_model(model, core, NAMES, Profile.builtin(NAMES, two_cpu_core))  # type: ignore[arg-type]
+    costs, times = calibrate.calibrate_model(model, core, NAMES, builtin_profile(NAMES, two_cpu_core))  # type: ignore[arg-type]
     assert set(costs.devices) == set(times) == {"CPU_B"}
 
 
@@ -448,9 +451,9 @@ def test_identity_tells_properties_apart(monkeypatch: pytest.MonkeyPatch, two_cp
     before = identity(two_cpu_core, "CPU_A")
     assert before["openvino"] == ov.__version__
     assert before["properties"]["INFERENCE_PRECISION_HINT"] == "f32"
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=2,INFERENCE_PRECISION_HINT=f32")
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=2,INFERENCE_PRECISION_HINT=f32")
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     assert identity(core, "CPU_A") != before
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ov_hsdag.measuring.choice import GAIN, Ratio, beaten, best, challenge, choose, settled
-from ov_hsdag.measuring.measure import race
+from ov_hsdag.measuring.evaluator import race
 from ov_hsdag.measuring.process import WorkerError
 
 SIMPLE = {"A", "B", "hetero"}
@@ -39,7 +39,7 @@ class Runner:
 
 
 def contest(speeds: dict[str, float], seed: int, noise: float) -> str:
-    """As `ov_hsdag.contest.hold` does it."""
+    """As `ov_hsdag.measuring.selection.hold` does it."""
     machine = Machine(seed, noise)
     runners = {name: Runner(speed, machine) for name, speed in speeds.items()}
     rates = race(runners).rates

@@ -16,7 +16,7 @@ from openvino import opset13 as ops
 
 import ov_hsdag
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
-from ov_hsdag.placement import Placement
+from ov_hsdag.model.placement import Placement
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"

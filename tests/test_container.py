@@ -9,7 +9,7 @@ from pathlib import Path
 import openvino as ov
 import pytest
 
-from ov_hsdag import container, devices
+from ov_hsdag.devices import cgroups, cpu, discovery
 
 
 def machine(folder: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
@@ -47,7 +47,7 @@ V2, V1 = "0::/pod/app\n", "12:cpu,cpuacct:/pod/app\n7:memory:/pod/app\n1:name=sy
     ],
 )
 def test_cpu_limit(tmp_path: Path, own: str, files: dict[str, str], expected: float) -> None:
-    assert container.cpu_limit(*machine(tmp_path, own, files)) == expected
+    assert cgroups.cpu_limit(*machine(tmp_path, own, files)) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_cpu_limit(tmp_path: Path, own: str, files: dict[str, str], expected: fl
     ],
 )
 def test_memory_limit(tmp_path: Path, own: str, files: dict[str, str], expected: float) -> None:
-    assert container.memory_limit(*machine(tmp_path, own, files)) == expected
+    assert cgroups.memory_limit(*machine(tmp_path, own, files)) == expected
 
 
 def test_elsewhere_there_are_no_limits(tmp_path: Path) -> None:
-    assert container.cpu_limit(tmp_path, tmp_path / "none") == math.inf
-    assert container.memory_limit(tmp_path, tmp_path / "none") == math.inf
+    assert cgroups.cpu_limit(tmp_path, tmp_path / "none") == math.inf
+    assert cgroups.memory_limit(tmp_path, tmp_path / "none") == math.inf
 
 
 def test_the_cpu_has_no_more_cores_and_memory_than_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_usable_cpus", lambda: set(range(1000, 1008)))  # eight CPUs of unknown siblings
+    monkeypatch.setattr(cpu, "_usable_cpus", lambda: set(range(1000, 1008)))  # eight CPUs of unknown siblings
     core = ov.Core()
     for limit, cores in ((math.inf, 8), (3.7, 3), (0.2, 1), (64.0, 8)):
-        monkeypatch.setattr(container, "cpu_limit", lambda limit=limit: limit)
-        assert devices.usable_cores() == cores
-    monkeypatch.setattr(container, "memory_limit", lambda: 2.0**20)
-    assert devices.memory_bytes(core, "CPU") == (2**20 if hasattr(os, "sysconf") else None)
-    monkeypatch.setattr(container, "memory_limit", lambda: math.inf)
-    assert devices.memory_bytes(core, "CPU") != 2**20
+        monkeypatch.setattr(cgroups, "cpu_limit", lambda limit=limit: limit)
+        assert cpu.usable_cores() == cores
+    monkeypatch.setattr(cgroups, "memory_limit", lambda: 2.0**20)
+    assert discovery.memory_bytes(core, "CPU") == (2**20 if hasattr(os, "sysconf") else None)
+    monkeypatch.setattr(cgroups, "memory_limit", lambda: math.inf)
+    assert discovery.memory_bytes(core, "CPU") != 2**20

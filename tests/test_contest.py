@@ -10,19 +10,21 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag import contest
-from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.calibration.calibrate import calibrate_model
-from ov_hsdag.costs.profile import Profile
-from ov_hsdag.devices import DeviceSet, compile_properties, inference_precision, register
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import inference_precision
+from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.devices.virtual import compile_properties, register
+from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
-from ov_hsdag.measuring.measure import PIPELINE_HINT
-from ov_hsdag.memory import parse_memory
+from ov_hsdag.measuring.evaluator import PIPELINE_HINT
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.place import build_problem
-from ov_hsdag.placement import Placement
 from ov_hsdag.placers.pipeline import Pipeline
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.zoo.catalog import ZOO
 
 pytestmark = pytest.mark.alone
 
@@ -79,7 +81,7 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     model, problem = problem_of("squeezenet", core, "latency")
     scattered = problem.random(np.random.default_rng(0), 1)[0]
     candidates = {"hetero": problem.single(0), "same": problem.single(1), "die": scattered, "again": scattered}
-    result = contest.hold(model, problem, candidates, core, seconds=8)
+    result = selection.hold(model, problem, candidates, core, seconds=8)
     assert list(result.measured) == ["CPU_A", "CPU_B", "hetero", "die"]
     assert result.chosen in ("CPU_A", "CPU_B")
     assert result.measured["die"]["failed"] is None and result.measured["die"]["ratio"] < 1
@@ -96,7 +98,7 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     assert tolerance(core, ["CPU_B"], model) == TOLERANCE
     if inference_precision(core, "CPU_A") == "bf16":
         assert tolerance(core, DEVICES.names, model) > TOLERANCE
-    result = contest.hold(model, problem, {"split": Pipeline().place(problem)}, core, seconds=6)
+    result = selection.hold(model, problem, {"split": Pipeline().place(problem)}, core, seconds=6)
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
@@ -106,7 +108,7 @@ def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
     model, problem = problem_of(name, core, "throughput")
     assert tolerance(core, DEVICES.names, model) > TOLERANCE
     split = problem.random(np.random.default_rng(0), 1)[0]
-    result = contest.hold(model, problem, {"split": split}, core, seconds=6)
+    result = selection.hold(model, problem, {"split": split}, core, seconds=6)
     assert result.measured["split"]["failed"] is None and result.measured["split"]["submodels"] > 10
 
 
@@ -116,7 +118,7 @@ def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
     mirrored = (1 - split).astype(np.uint8)
     candidates = {"hetero": problem.single(0), "split": split, "mirrored": mirrored}
     faults = {"split": "wrong", "mirrored": "killed_running", "CPU_A": "killed_compiling"}
-    result = contest.hold(
+    result = selection.hold(
         model, problem, candidates, core, seconds=8,
         faults={name: f"tests.worker_faults:{fault}" for name, fault in faults.items()},
     )  # fmt: skip
@@ -132,7 +134,7 @@ def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
 def test_where_nothing_runs_the_prediction_decides(
     core: ov.Core, monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
-    real = contest.Rivals
+    real = selection.Rivals
 
     def broken(
         model: ov.Model, devices: DeviceSet, ways: dict[str, object], *more: object, **options: object
@@ -143,7 +145,7 @@ def test_where_nothing_runs_the_prediction_decides(
     def uncalibrated(*_: object, **__: object) -> object:
         raise RunError("no device runs the whole model")
 
-    monkeypatch.setattr(contest, "Rivals", broken)
+    monkeypatch.setattr(selection, "Rivals", broken)
     # The package's `place` is the function.
     monkeypatch.setattr(sys.modules["ov_hsdag.place"], "calibrate_prepared", uncalibrated)
     model = ZOO["squeezenet"].build()
@@ -171,7 +173,7 @@ def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, m
 
 def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is the model normalised twice, which gives BERT another graph than the costs are of."""
-    costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, Profile.builtin(DEVICES.names, core))
+    costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, builtin_profile(DEVICES.names, core))
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     monkeypatch.delattr(sys.modules["ov_hsdag.place"], "calibrate_prepared")
     with pytest.warns(UserWarning, match="nothing could be measured") as warned:
@@ -243,7 +245,7 @@ def test_bad_limits_are_refused(memory: dict[str, int], told: str) -> None:
 def test_limits_override_the_profile() -> None:
     with pytest.raises(UserError, match=r"GPU holds 0\.000954 MiB"):
         ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory={"GPU": 1000, "CPU": 1000})
-    assert Profile.builtin(["GPU"]).memory_bytes(["GPU"])[0] > 1000
+    assert builtin_profile(["GPU"]).memory_bytes(["GPU"])[0] > 1000
 
 
 def submodels(compiled: ov.CompiledModel, affinity: dict[str, str]) -> list[tuple[str, int, int]]:

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ov_hsdag.bench.zoo import ZOO, select
 from ov_hsdag.costs.profile import load_builtin
-from ov_hsdag.errors import UserError
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_OUT_SETS, Corpus
 from ov_hsdag.training.search import anneal, teacher
 from ov_hsdag.training.targets import SHARD, Targets, compute
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.catalog import ZOO, select
 from tests.graphs import random_problem
 
 

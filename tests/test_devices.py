@@ -15,9 +15,9 @@ import openvino.opset13 as op
 import openvino.properties.device as device_properties
 import pytest
 
-from ov_hsdag import devices
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
+from ov_hsdag.devices import cpu, device_set, discovery, virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.utils.errors import UserError
 
 TWO_CORES = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 
@@ -80,15 +80,15 @@ def test_looking_up_a_device_that_is_not_in_the_list_names_it() -> None:
     ],
 )
 def test_kind_of_a_device(name: str, kind: str | None, virtual: bool) -> None:
-    assert devices.kind_of(name) == kind
-    assert devices.is_virtual(name) is virtual
+    assert device_set.kind_of(name) == kind
+    assert device_set.is_virtual(name) is virtual
 
 
 def test_virtual_devices_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, " CPU_A : INFERENCE_NUM_THREADS = 2 ,PERF_COUNT=YES; CPU_B;")
-    assert devices.virtual_devices() == {"CPU_A": {"INFERENCE_NUM_THREADS": "2", "PERF_COUNT": "YES"}, "CPU_B": {}}
-    monkeypatch.delenv(devices.VIRTUAL_DEVICES_VARIABLE)
-    assert devices.virtual_devices() == {}
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, " CPU_A : INFERENCE_NUM_THREADS = 2 ,PERF_COUNT=YES; CPU_B;")
+    assert virtual.virtual_devices() == {"CPU_A": {"INFERENCE_NUM_THREADS": "2", "PERF_COUNT": "YES"}, "CPU_B": {}}
+    monkeypatch.delenv(virtual.VIRTUAL_DEVICES_VARIABLE)
+    assert virtual.virtual_devices() == {}
 
 
 @pytest.mark.parametrize(
@@ -112,26 +112,26 @@ def test_virtual_devices_are_read_from_the_environment(monkeypatch: pytest.Monke
 )
 def test_a_bad_declaration_is_refused_in_one_line(text: str, says: str) -> None:
     with pytest.raises(UserError) as error:
-        devices.virtual_devices(text)
+        virtual.virtual_devices(text)
     message = one_line(error)
     assert says in message
-    assert message.startswith(devices.VIRTUAL_DEVICES_VARIABLE)
+    assert message.startswith(virtual.VIRTUAL_DEVICES_VARIABLE)
 
 
 def test_registering_gives_two_cpus_with_their_own_limits_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
-        devices.VIRTUAL_DEVICES_VARIABLE,
+        virtual.VIRTUAL_DEVICES_VARIABLE,
         "CPU_A:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32;CPU_B:PERF_COUNT=YES",
     )
     core = ov.Core()
-    assert devices.register(core) == devices.register(core) == ("CPU_A", "CPU_B")
+    assert virtual.register(core) == virtual.register(core) == ("CPU_A", "CPU_B")
     assert core.get_property("CPU_A", "INFERENCE_NUM_THREADS") == 1
     assert core.get_property("CPU_B", "INFERENCE_NUM_THREADS") == 0
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=2")
-    devices.register(core)
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=2")
+    virtual.register(core)
     assert core.get_property("CPU_A", "INFERENCE_NUM_THREADS") == 2
 
-    found = {info.name: info for info in devices.available(core)}
+    found = {info.name: info for info in discovery.available(core)}
     assert {"CPU", "CPU_A", "CPU_B"} <= set(found)
     assert not found["CPU"].virtual
     assert found["CPU_A"].virtual and found["CPU_A"].kind == "CPU"
@@ -144,18 +144,18 @@ def test_registering_gives_two_cpus_with_their_own_limits_and_can_be_repeated(mo
 def test_a_device_that_a_script_registered_itself_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     core = ov.Core()
     core.register_plugin("openvino_intel_cpu_plugin", "CPU_A")
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=1")
-    devices.register(core)
-    assert devices.inference_threads(core, "CPU_A") == 1
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=1")
+    virtual.register(core)
+    assert discovery.inference_threads(core, "CPU_A") == 1
 
 
 @pytest.mark.parametrize("properties", ["NO_SUCH_PROPERTY=1", "PERF_COUNT=perhaps"])
 def test_a_property_that_the_plugin_refuses_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, properties: str
 ) -> None:
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{properties}")
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{properties}")
     with pytest.raises(UserError) as error:
-        devices.register(ov.Core())
+        virtual.register(ov.Core())
     message = one_line(error)
     assert "CPU_A" in message
     assert properties.partition("=")[0] in message
@@ -163,9 +163,9 @@ def test_a_property_that_the_plugin_refuses_is_reported_in_one_line(
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
-    monkeypatch.setenv(devices.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
     core = ov.Core()
-    devices.register(core)
+    virtual.register(core)
     return core
 
 
@@ -179,17 +179,17 @@ LIMITS = {
 
 @pytest.mark.usefixtures("two_cores")
 def test_compile_properties_adds_the_limits_of_the_virtual_devices_only() -> None:
-    completed = devices.compile_properties("HETERO:CPU_A,CPU,CPU_B", {"CACHE_DIR": "cache"})
+    completed = virtual.compile_properties("HETERO:CPU_A,CPU,CPU_B", {"CACHE_DIR": "cache"})
     assert completed == {"CACHE_DIR": "cache", "DEVICE_PROPERTIES": {"CPU_A": LIMITS, "CPU_B": LIMITS}}
-    by_priorities = devices.compile_properties("HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU_B,CPU"})
+    by_priorities = virtual.compile_properties("HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU_B,CPU"})
     assert by_priorities["DEVICE_PROPERTIES"] == {"CPU_B": LIMITS}
 
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize("device", ["CPU_A", "CPU", "AUTO", "HETERO:GPU,CPU", "HETERO", "MULTI:CPU_A,CPU_B"])
 def test_compile_properties_leaves_everything_else_as_it_is(device: str) -> None:
-    assert devices.compile_properties(device) == {}
-    assert devices.compile_properties(device, {"PERF_COUNT": True}) == {"PERF_COUNT": True}
+    assert virtual.compile_properties(device) == {}
+    assert virtual.compile_properties(device, {"PERF_COUNT": True}) == {"PERF_COUNT": True}
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -205,7 +205,7 @@ def test_compile_properties_leaves_everything_else_as_it_is(device: str) -> None
 def test_what_the_caller_configures_wins_over_the_declaration(given: dict[Any, Any]) -> None:
     config = {**given, "INFERENCE_PRECISION_HINT": "bf16"}
     before = dict(config)
-    completed = devices.compile_properties("HETERO:CPU_A,CPU_B", config)
+    completed = virtual.compile_properties("HETERO:CPU_A,CPU_B", config)
     assert config == before
     assert [str(key) for key in completed] == ["DEVICE_PROPERTIES", "INFERENCE_PRECISION_HINT"]
     expected = {key: value for key, value in LIMITS.items() if key != "INFERENCE_PRECISION_HINT"}
@@ -215,7 +215,7 @@ def test_what_the_caller_configures_wins_over_the_declaration(given: dict[Any, A
 @pytest.mark.usefixtures("two_cores")
 def test_malformed_device_properties_are_left_to_openvino_to_refuse() -> None:
     config = {"DEVICE_PROPERTIES": "{not json"}
-    assert devices.compile_properties("HETERO:CPU_A,CPU_B", config) == config
+    assert virtual.compile_properties("HETERO:CPU_A,CPU_B", config) == config
 
 
 def _split_model(widths: list[int]) -> ov.Model:
@@ -258,7 +258,7 @@ def test_thread_limits_hold_in_a_split_model(two_cores: ov.Core) -> None:
     # Nearly all of the work is in the first of four submodels, so that it runs in one thread or it breaks the limit:
     # without compile_properties it is shared out evenly between as many threads as the machine has cores.
     model = _split_model([1536, 1536, 8, 8, 8])
-    compiled = two_cores.compile_model(model, "HETERO:CPU_A,CPU_B", devices.compile_properties("HETERO:CPU_A,CPU_B"))
+    compiled = two_cores.compile_model(model, "HETERO:CPU_A,CPU_B", virtual.compile_properties("HETERO:CPU_A,CPU_B"))
     assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == 4
     assert list(compiled.get_property("EXECUTION_DEVICES")) == ["CPU_A", "CPU_B"]
     said = compiled.get_property("DEVICE_PROPERTIES")
@@ -285,13 +285,13 @@ def _spent_since(before: dict[str, float]) -> dict[str, float]:
 def test_usable_cores_are_those_that_threads_of_the_process_may_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 1 <= devices.usable_cores() <= (os.cpu_count() or 1)
-    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
-        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
-        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert 1 <= cpu.usable_cores() <= (os.cpu_count() or 1)
+    for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{number}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
     for cpus, cores in (({0}, 1), ({0, 2}, 1), ({0, 1}, 2), ({0, 1, 2, 3}, 2), ({0, 1, 2, 3, 4, 5}, 4)):
-        monkeypatch.setattr(devices, "_usable_cpus", lambda cpus=cpus: cpus)
-        assert devices.usable_cores(tmp_path) == cores
+        monkeypatch.setattr(cpu, "_usable_cpus", lambda cpus=cpus: cpus)
+        assert cpu.usable_cores(tmp_path) == cores
 
 
 class Compiling:
@@ -311,22 +311,22 @@ class Compiling:
 
 
 def test_one_request_has_the_cores_that_openvino_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = devices.request_cores(ov.Core(), "CPU")
-    assert 1 <= real <= devices.usable_cores()
-    monkeypatch.setattr(devices, "usable_cores", lambda: 16)
+    real = discovery.request_cores(ov.Core(), "CPU")
+    assert 1 <= real <= cpu.usable_cores()
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 16)
     for threads, streams, cores in ((8, 1, 8), (16, 2, 8), (32, 1, 16), (1, 4, 1), (8, 0, 8), (0, 0, 16)):
-        assert devices.request_cores(Compiling(threads, streams), "CPU") == cores  # type: ignore[arg-type]
+        assert discovery.request_cores(Compiling(threads, streams), "CPU") == cores  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 def test_a_thread_that_is_bound_does_not_hide_cores() -> None:
-    before, cores = os.sched_getaffinity(0), devices.usable_cores()
+    before, cores = os.sched_getaffinity(0), cpu.usable_cores()
     other = threading.Event()
     waiting = threading.Thread(target=other.wait)
     waiting.start()
     try:
         os.sched_setaffinity(0, {min(before)})
-        assert devices.usable_cores() == cores
+        assert cpu.usable_cores() == cores
     finally:
         os.sched_setaffinity(0, before)
         other.set()

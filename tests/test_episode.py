@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from ov_hsdag.features import FeatureSet, policy_input
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy.features import FeatureSet, policy_input
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import ABLATIONS, HSDAGConfig, Widths
 from ov_hsdag.training.episode import Task, discounted, loss, run_episode, train
 from ov_hsdag.training.network import HSDAGNetwork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ov_hsdag.errors import UserError, one_line
+from ov_hsdag.utils.errors import UserError, one_line
 
 NODE = "While validating node 'opset1::Concat " + "x" * 500 + "'"
 

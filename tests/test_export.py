@@ -12,7 +12,7 @@ import openvino as ov
 import pytest
 import torch
 
-from ov_hsdag.placers.checkpoint import ENCODER, PLACER, PolicyFolder
+from ov_hsdag.policy.bundle import ENCODER, PLACER, PolicyFolder
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export, load, to_openvino
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
@@ -108,8 +108,8 @@ def test_a_policy_runs_without_torch(tmp_path: Path) -> None:
 import sys
 sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
 import numpy as np
-import ov_hsdag.placers.hsdag
-from ov_hsdag.placers.checkpoint import PolicyFolder
+import ov_hsdag.policy.placer
+from ov_hsdag.policy.bundle import PolicyFolder
 from tests.policy_inputs import random_input
 x = random_input(np.random.default_rng(0), 40, 3)
 policy = PolicyFolder.load({str(tmp_path)!r})

@@ -20,10 +20,11 @@ from openvino.preprocess import PrePostProcessor
 from openvino.utils import get_cmake_path
 
 import ov_hsdag
-from ov_hsdag import extension, legality, marks, native_build
-from ov_hsdag.errors import RunError, UserError
-from ov_hsdag.graph import ComputationGraph
-from ov_hsdag.placement import Placement
+from ov_hsdag.integration import extension, extension_build
+from ov_hsdag.model import colocation, normalize, output_tags
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.errors import RunError, UserError
 from tests.graphs import random_model, unflattening_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,15 +143,15 @@ SMALL = [name for name in MODELS if name != "convnet"]
 
 def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES) -> Placement:
     """Normalises the model; a device for each legality group by the throw of a die."""
-    legality.normalise(model)
+    normalize.normalise(model)
     graph = ComputationGraph.from_model(model)
-    groups = legality.colocation(graph)
+    groups = colocation.colocation(graph)
     dice = np.random.default_rng(seed).integers(0, len(devices), int(groups.max()) + 1)
     return Placement(tuple(devices), {name: devices[dice[g]] for name, g in zip(graph.names, groups, strict=True)})
 
 
 def halved(model: ov.Model) -> Placement:
-    legality.normalise(model)
+    normalize.normalise(model)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     return Placement(DEVICES, {name: DEVICES[index >= len(names) // 2] for index, name in enumerate(names)})
 
@@ -203,7 +204,7 @@ def test_reading_settles_what_is_not_legal_as_python_does(
 ) -> None:
     for seed in range(12):
         model = build()
-        legality.normalise(model)
+        normalize.normalise(model)
         dice = np.random.default_rng(seed)
         names = [node.get_friendly_name() for node in model.get_ordered_ops()]
         Placement(DEVICES, {name: DEVICES[dice.integers(2)] for name in names}).embed(model)
@@ -493,8 +494,8 @@ def test_library_of_another_openvino_says_so(library: Path, tmp_path: Path) -> N
 def test_marks_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
     model = stateful()
     placement = legal_placement(model, 0)
-    model.get_results()[0].get_rt_info()[marks.ATTRIBUTE] = "somebody else's"
-    model.get_results()[1].get_rt_info()[marks.ATTRIBUTE] = f"{marks.PREFIX}old"
+    model.get_results()[0].get_rt_info()[output_tags.ATTRIBUTE] = "somebody else's"
+    model.get_results()[1].get_rt_info()[output_tags.ATTRIBUTE] = f"{output_tags.PREFIX}old"
     placement.embed(model)
     placement.embed(model)
 
@@ -502,8 +503,8 @@ def test_marks_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
         found = []
         for node in one.get_ops():
             rt_info = node.get_rt_info()
-            if marks.ATTRIBUTE in rt_info:
-                found.append(rt_info[marks.ATTRIBUTE].astype(str))
+            if output_tags.ATTRIBUTE in rt_info:
+                found.append(rt_info[output_tags.ATTRIBUTE].astype(str))
         return found
 
     ov.save_model(model, tmp_path / "model.xml")
@@ -535,7 +536,7 @@ def test_path_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         UserError, match=r"no extension library for OpenVINO 20\d\d\.\d\.\d yet: run: ov-hsdag extension"
     ):
         extension.extension_path()
-    for name in (native_build.LOADER, f"{native_build.LOADER}.2540"):
+    for name in (extension_build.LOADER, f"{extension_build.LOADER}.2540"):
         (tmp_path / name).touch()
     with pytest.raises(UserError, match=r"is built for OpenVINO 2025\.4\.0, this is 20\d\d\.\d\.\d: run: ov-hsdag ext"):
         extension.extension_path()
@@ -592,7 +593,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def dice(model: ov.Model, seed: int) -> Placement:
     """A device for each node, legal or not, and none for a few."""
-    legality.unique_names(model)
+    normalize.unique_names(model)
     generator = np.random.default_rng(seed)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     devices = ("CPU_A", "GPU", "NPU")
@@ -722,13 +723,13 @@ def test_rules_are_those_of_python() -> None:
     table = re.search(r"kShapeInputs = \{\n(.*?)\n\};", text, re.S)
     assert table is not None
     rows = re.findall(r'\{"(\w+)", \{([\d, ]+)\}\}', table[1])
-    assert {name: tuple(map(int, ports.split(","))) for name, ports in rows} == legality._SHAPE_INPUTS
+    assert {name: tuple(map(int, ports.split(","))) for name, ports in rows} == colocation._SHAPE_INPUTS
     never = re.search(r"kNeverCopied = \{(.*?)\};", text)
     assert never is not None
-    assert set(re.findall(r'"(\w+)"', never[1])) == legality._NEVER_COPIED
-    assert f"kShapeVector = {legality._SHAPE_VECTOR};" in text
+    assert set(re.findall(r'"(\w+)"', never[1])) == colocation._NEVER_COPIED
+    assert f"kShapeVector = {colocation._SHAPE_VECTOR};" in text
     graph = (ROOT / "transformations/src/model_graph.cpp").read_text(encoding="utf-8")
-    from ov_hsdag.graph import UNBOUNDED_BATCH, UNBOUNDED_DIMENSION
+    from ov_hsdag.model.graph import UNBOUNDED_BATCH, UNBOUNDED_DIMENSION
 
     assert f"kUnboundedBatch = {UNBOUNDED_BATCH};" in graph
     assert f"kUnboundedDimension = {UNBOUNDED_DIMENSION};" in graph

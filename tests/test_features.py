@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.features_speed import reference_structure
-from ov_hsdag import _native, features
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.features import FeatureSet, PolicyInput, policy_input
-from ov_hsdag.graph import NodeKind
+from ov_hsdag import _native
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.place import build_problem
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy import features
+from ov_hsdag.policy.features import FeatureSet, PolicyInput, policy_input
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 PARTS = ("node_x", "edge_x", "pair_x", "device_x")

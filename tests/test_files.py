@@ -19,8 +19,8 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from ov_hsdag import files
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.utils import files
+from ov_hsdag.utils.errors import RunError, UserError
 
 CORE = ov.Core()
 DEAD_PID = 2**22 + 1  # above the kernel's limit: no process has it
@@ -346,7 +346,7 @@ SUICIDE = """
     import os, signal, sys
     sys.path.insert(0, sys.argv[2])
     from test_files import affine
-    from ov_hsdag import files
+    from ov_hsdag.utils import files
     replace, steps = os.replace, iter(range(99))
     def fatal(source, target):
         if next(steps) == int(sys.argv[3]):
@@ -375,7 +375,7 @@ WRITER = """
     import sys
     sys.path.insert(0, sys.argv[2])
     from test_files import affine
-    from ov_hsdag import files
+    from ov_hsdag.utils import files
     print("ready", flush=True)
     while True:
         for seed, width in ((2, 300), (1, 200)):

@@ -22,17 +22,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ov_hsdag import devices
-from ov_hsdag.bench.zoo import ZOO
 from ov_hsdag.cli.finetune import duration
 from ov_hsdag.cli.finetune import finetune as cli_finetune
-from ov_hsdag.errors import RunError, UserError
-from ov_hsdag.features import policy_input
-from ov_hsdag.files import PREFIX
-from ov_hsdag.measuring.measure import Judge, Measurement, Measurer
-from ov_hsdag.placement import Placement
-from ov_hsdag.placers.hsdag import HSDAGPlacer
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.devices import device_set, virtual
+from ov_hsdag.measuring.evaluator import Judge, Measurement, Measurer
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.policy.features import policy_input
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import finetune as tuning
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.correction import Corrector, Terms
@@ -40,6 +37,9 @@ from ov_hsdag.training.finetune import Budget, Settings, Simulated, finetune, ru
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.files import PREFIX
+from ov_hsdag.zoo.catalog import ZOO
 from tests.conftest import ONE_CORE
 from tests.graphs import random_fusions, random_problem
 
@@ -461,20 +461,20 @@ def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pyte
     assert embedded is not None and embedded.affinity == placement.affinity
     assert json.loads((tmp_path / "placement.json").read_text()) == placement.affinity
     embedded.apply(saved)
-    compiled = two_cpu_core.compile_model(saved, PAIR, devices.compile_properties(PAIR))
+    compiled = two_cpu_core.compile_model(saved, PAIR, virtual.compile_properties(PAIR))
     assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == chosen["submodels"]
     actual = compiled(data)[0]
     assert np.abs(actual - expected).max() <= 1e-3 * np.abs(expected).max()
     # The tuned policy is one that placing takes.
-    problem = tuning.build_problem(ZOO["squeezenet"].build(), devices.DeviceSet.parse(PAIR), objective="throughput")
+    problem = tuning.build_problem(ZOO["squeezenet"].build(), device_set.DeviceSet.parse(PAIR), objective="throughput")
     assert np.isfinite(problem.scores(HSDAGPlacer(tmp_path / "policy").place(problem))[0])
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`ov-hsdag finetune ARGUMENTS` in a new process."""
     line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "finetune", *map(str, arguments)]
-    virtual = {devices.VIRTUAL_DEVICES_VARIABLE: f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"}
-    return subprocess.run(line, env=environment() | virtual, capture_output=True, text=True, timeout=300)
+    declared = {virtual.VIRTUAL_DEVICES_VARIABLE: f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"}
+    return subprocess.run(line, env=environment() | declared, capture_output=True, text=True, timeout=300)
 
 
 def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:

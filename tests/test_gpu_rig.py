@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ov_hsdag
-from ov_hsdag import devices
+from ov_hsdag.devices import cpu
 
 ROOT = Path(__file__).resolve().parent.parent
 RIG = ROOT / "tests" / "rig"
@@ -26,7 +26,7 @@ Run = Callable[..., str]
 
 
 # Not two hyper-threads of one. What a CPU is expected to take is a matter of its cores.
-TWO_CORES = set(list(devices.cpus_by_core().values())[:2])
+TWO_CORES = set(list(cpu.cpus_by_core().values())[:2])
 
 pytestmark = pytest.mark.skipif(
     (platform.system(), platform.machine()) != ("Linux", "x86_64"),
@@ -94,8 +94,8 @@ def test_there_is_a_gpu_in_the_rig_alone(run: Run) -> None:
 def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     code = """
         import openvino as ov
-        from ov_hsdag.bench.compare import infer, largest_difference
-        from ov_hsdag.bench.zoo import select
+        from ov_hsdag.zoo.compare import infer, largest_difference
+        from ov_hsdag.zoo.catalog import select
         core = ov.Core()
         for one in select(["squeezenet", "squeezebert-small", "lstm", "unet-small", "looped-cell"]):
             model, inputs = one.build(), one.inputs(0)
@@ -209,10 +209,10 @@ def test_support_that_is_claimed_and_not_there_is_taken_back(run: Run) -> None:
     code = """
         import warnings
         import openvino as ov
-        from ov_hsdag.bench.zoo import ZOO
-        from ov_hsdag.graph import ComputationGraph
+        from ov_hsdag.zoo.catalog import ZOO
+        from ov_hsdag.model.graph import ComputationGraph
         from ov_hsdag.legality import normalise
-        from ov_hsdag.support import support
+        from ov_hsdag.model.support import support
         core = ov.Core()
         for name in ("gru", "lstm"):
             model = ZOO[name].build()
@@ -239,8 +239,8 @@ def test_claims_are_tried_with_the_inputs_that_are_constant(run: Run) -> None:
         import numpy as np
         import openvino as ov
         import openvino.opset13 as op
-        from ov_hsdag.graph import ComputationGraph
-        from ov_hsdag.support import support
+        from ov_hsdag.model.graph import ComputationGraph
+        from ov_hsdag.model.support import support
         core = ov.Core()
         lengths = op.parameter([1], np.int32, name="lengths")
         weights = [op.constant(np.ones(shape, np.float32)) for shape in ((1, 12, 8), (1, 12, 4), (1, 16))]
@@ -266,7 +266,7 @@ def test_a_device_that_does_not_run_the_whole_model_is_measured_with_the_other(r
         import warnings
         import openvino as ov
         import ov_hsdag
-        from ov_hsdag.bench.zoo import ZOO
+        from ov_hsdag.zoo.catalog import ZOO
         model = ZOO["gru"].build()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -285,8 +285,8 @@ def test_what_the_gpu_does_not_compile_runs_on_the_cpu(run: Run) -> None:
         import warnings
         import openvino as ov
         import ov_hsdag
-        from ov_hsdag.bench.compare import infer, largest_difference
-        from ov_hsdag.bench.zoo import ZOO
+        from ov_hsdag.zoo.compare import infer, largest_difference
+        from ov_hsdag.zoo.catalog import ZOO
         core = ov.Core()
         for name in ("CPU", "GPU"):
             core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32"})

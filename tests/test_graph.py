@@ -4,9 +4,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_model
 
 

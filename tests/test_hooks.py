@@ -16,11 +16,11 @@ import pytest
 from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
-from ov_hsdag import legality
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.errors import UserError
 from ov_hsdag.integration import core as hook
-from ov_hsdag.placement import Placement
+from ov_hsdag.model import normalize
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import UserError
 
 try:
     from openvino.passes import Manager
@@ -48,7 +48,7 @@ def core() -> ov.Core:
 @pytest.fixture(scope="module")
 def plain() -> ov.Model:
     model = ov.convert_model(SQUEEZENET)
-    legality.normalise(model)
+    normalize.normalise(model)
     return model
 
 
@@ -295,7 +295,7 @@ def test_failure_of_ours_compiles_without_the_placement(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("a bug\nof ours")
 
-    monkeypatch.setattr("ov_hsdag.legality.complete", broken)
+    monkeypatch.setattr("ov_hsdag.model.complete.complete", broken)
     for model in (placed, core.read_model(placed), half_set(core.read_model(placed))):
         with pytest.warns(RuntimeWarning, match="compiled without its placement: a bug of ours") as caught:
             compiled = core.compile_model(model, DEVICE)

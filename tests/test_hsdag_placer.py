@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_hsdag import _native
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import UserError
-from ov_hsdag.features import policy_input
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.place import build_problem
-from ov_hsdag.placers import checkpoint, hsdag
-from ov_hsdag.placers.checkpoint import PolicyFolder
-from ov_hsdag.placers.hsdag import HSDAGPlacer, expand, lean, sample, within_memory
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy import bundle, placer
+from ov_hsdag.policy.bundle import PolicyFolder
+from ov_hsdag.policy.features import policy_input
+from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 
@@ -168,7 +168,7 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
         return evaluate(self, placements, threads)
 
     full = problem.scores(HSDAGPlacer(untrained, refined=0).place(problem))[0]
-    monkeypatch.setattr(hsdag, "_SIMULATED_NODES", 10 * problem.graph.nodes)
+    monkeypatch.setattr(placer, "_SIMULATED_NODES", 10 * problem.graph.nodes)
     monkeypatch.setattr(PlacementProblem, "evaluate", counted)
     placement = HSDAGPlacer(untrained, refined=0).place(problem)
     assert 10 <= max(asked) <= 12  # single devices always
@@ -201,8 +201,8 @@ def test_a_model_is_placed_without_torch(untrained: Path, tmp_path: Path) -> Non
     code = f"""
 import sys
 sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
-from ov_hsdag.placers.hsdag import HSDAGPlacer
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import PlacementProblem
 problem = PlacementProblem.load({str(tmp_path / "problem.npz")!r})
 print(HSDAGPlacer({str(untrained)!r}).place(problem).tolist())
 """
@@ -214,7 +214,7 @@ print(HSDAGPlacer({str(untrained)!r}).place(problem).tolist())
 
 
 def test_the_shipped_policy_is_the_default(untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "SHIPPED", tmp_path)
+    monkeypatch.setattr(bundle, "SHIPPED", tmp_path)
     problem = random_problem(0, nodes=30)
     with pytest.raises(UserError, match="there is no policy 'base'"):
         HSDAGPlacer().place(problem)

@@ -7,17 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openvino.preprocess import PrePostProcessor
 
-from ov_hsdag import legality
-from ov_hsdag.compat import op
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import ComputationGraph, NodeKind
+from ov_hsdag.model import colocation, complete, normalize, support
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.utils.compat import op
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_inputs, random_model, set_affinities, unflattening_model
 
 
 def groups_by_name(model: ov.Model) -> dict[str, int]:
     graph = ComputationGraph.from_model(model)
-    return dict(zip(graph.names, legality.colocation(graph).tolist(), strict=True))
+    return dict(zip(graph.names, colocation.colocation(graph).tolist(), strict=True))
 
 
 def dynamic_reshape_model() -> ov.Model:
@@ -39,9 +39,9 @@ def test_dimensions_that_come_from_values_are_not_relied_on(two_cpu_core: ov.Cor
     movable = {name: bool(graph.output_movable[graph.output_ptr[graph.index(name)]]) for name in graph.names[:-1]}
     assert not movable["back"] and not movable["exp"]
     assert all(movable[name] for name in ("x", "first", "tanh", "sigmoid", "second", "relu"))
-    legality.normalise(model)
+    normalize.normalise(model)
     graph = ComputationGraph.from_model(model)
-    groups = legality.colocation(graph)
+    groups = colocation.colocation(graph)
     assert groups[graph.index("back")] == groups[graph.index("exp")] == groups[graph.index("second")]
     assert groups[graph.index("first")] != groups[graph.index("sigmoid")] != groups[graph.index("second")]
     tokens = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
@@ -60,14 +60,14 @@ def test_static_shapes_are_folded_though_a_converter_forbids_it() -> None:
         node.get_rt_info()["can_be_folded"] = False
         if node.get_type_name() == "ShapeOf":
             node.get_rt_info()["DisableConstantFolding_0"] = ""
-    legality.normalise(model)
+    normalize.normalise(model)
     assert "ShapeOf" not in {node.get_type_name() for node in model.get_ops()}
 
 
 def test_shape_arithmetic_stays_with_its_consumer() -> None:
     model = dynamic_reshape_model()
     graph = ComputationGraph.from_model(model)
-    follows = dict(zip(graph.names, legality.followers(graph).tolist(), strict=True))
+    follows = dict(zip(graph.names, colocation.followers(graph).tolist(), strict=True))
     assert follows["shape"]
     assert follows["batch"]
     assert follows["pattern"]
@@ -79,7 +79,7 @@ def test_shape_arithmetic_of_two_consumers_is_copied() -> None:
     model = dynamic_reshape_model()
     before = groups_by_name(model)
     assert before["first"] == before["second"]
-    legality.normalise(model)
+    normalize.normalise(model)
     after = groups_by_name(model)
     assert after["first"] != after["second"]
     assert sum(node.get_type_name() == "Concat" for node in model.get_ordered_ops()) == 2
@@ -91,9 +91,9 @@ def test_dynamic_reshape_runs_wherever_its_consumers_are(two_cpu_core: ov.Core, 
     data = np.random.default_rng(0).normal(size=(batch, 2, 4)).astype(np.float32)
     for number in range(8):
         model = dynamic_reshape_model()
-        legality.normalise(model)
+        normalize.normalise(model)
         graph = ComputationGraph.from_model(model)
-        groups = legality.colocation(graph)
+        groups = colocation.colocation(graph)
         devices = np.random.default_rng(number).integers(0, 2, groups.max() + 1)[groups]
         if expected is None:
             expected = two_cpu_core.compile_model(dynamic_reshape_model(), "CPU_A")(data)
@@ -113,7 +113,7 @@ def shared_constant_model() -> ov.Model:
 
 def test_shared_constants_get_a_copy_for_each_consumer() -> None:
     model = shared_constant_model()
-    legality.normalise(model)
+    normalize.normalise(model)
     groups = groups_by_name(model)
     constants = [node for node in model.get_ordered_ops() if node.get_type_name() == "Constant"]
     assert len(constants) == 2
@@ -123,7 +123,7 @@ def test_shared_constants_get_a_copy_for_each_consumer() -> None:
 
 def test_copies_of_constants_share_memory() -> None:
     model = shared_constant_model()
-    legality.normalise(model)
+    normalize.normalise(model)
     first, second = (node for node in model.get_ordered_ops() if node.get_type_name() == "Constant")
     assert np.shares_memory(first.data, second.data)
 
@@ -176,7 +176,7 @@ def test_names_become_unique_and_inputs_and_outputs_keep_theirs() -> None:
     second = ops.tanh(first, name="same")
     second.output(0).get_tensor().set_names({"logits"})
     model = ov.Model([ops.result(second)], [x], "names")
-    legality.normalise(model)
+    normalize.normalise(model)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     assert len(names) == len(set(names))
     assert model.inputs[0].get_names() == {"tokens"}
@@ -190,7 +190,7 @@ def test_normalising_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: in
     inputs = random_inputs(model)
     before = two_cpu_core.compile_model(model, "CPU_A")(inputs)
     outputs = len(model.outputs)
-    legality.normalise(model)
+    normalize.normalise(model)
     after = two_cpu_core.compile_model(model, "CPU_A")(inputs)
     assert len(model.outputs) == outputs
     for port in range(outputs):
@@ -199,41 +199,41 @@ def test_normalising_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: in
 
 def test_support_that_is_missing_names_the_operation() -> None:
     graph = ComputationGraph.from_model(shared_constant_model())
-    groups = legality.colocation(graph)
+    groups = colocation.colocation(graph)
     supported = np.ones((graph.nodes, 2), bool)
     supported[graph.types.index("Minimum")] = False
     with pytest.raises(UserError, match=r"'second' of type Minimum.*none of GPU, CPU"):
-        legality.require_support(graph, groups, supported, ["GPU", "CPU"])
+        support.require_support(graph, groups, supported, ["GPU", "CPU"])
 
 
 def test_chains_merge_where_support_agrees() -> None:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
     model = ov.Model([ops.result(ops.tanh(ops.relu(x, name="relu"), name="tanh"))], [x], "chain")
     graph = ComputationGraph.from_model(model)
-    groups = legality.colocation(graph)
-    assert legality.coarsen(graph, groups).max() == 0
+    groups = colocation.colocation(graph)
+    assert colocation.coarsen(graph, groups).max() == 0
     supported = np.ones((graph.nodes, 2), bool)
     supported[graph.index("tanh"), 1] = False
-    coarse = legality.coarsen(graph, groups, supported)
+    coarse = colocation.coarsen(graph, groups, supported)
     assert coarse[graph.index("relu")] != coarse[graph.index("tanh")]
 
 
 def known_everywhere(model: ov.Model, device_of: dict[str, str]) -> dict[str, str]:
-    complete = legality.complete(model, device_of, ["CPU_A", "CPU_B"])
-    assert {node.get_friendly_name() for node in model.get_ordered_ops()} == set(complete)
+    affinity = complete.complete(model, device_of, ["CPU_A", "CPU_B"])
+    assert {node.get_friendly_name() for node in model.get_ordered_ops()} == set(affinity)
     groups = groups_by_name(model)
     homes: dict[int, set[str]] = {}
     for name, group in groups.items():
-        homes.setdefault(group, set()).add(complete[name])
+        homes.setdefault(group, set()).add(affinity[name])
     assert all(len(devices) == 1 for devices in homes.values())
-    return complete
+    return affinity
 
 
 def test_completing_copies_a_constant_that_two_devices_need() -> None:
     model = shared_constant_model()
-    complete = known_everywhere(model, {"first": "CPU_A", "second": "CPU_B"})
-    assert complete["first"] == "CPU_A"
-    assert complete["second"] == "CPU_B"
+    affinity = known_everywhere(model, {"first": "CPU_A", "second": "CPU_B"})
+    assert affinity["first"] == "CPU_A"
+    assert affinity["second"] == "CPU_B"
     assert sum(node.get_type_name() == "Constant" for node in model.get_ordered_ops()) == 2
 
 
@@ -247,8 +247,8 @@ def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
     process.input().preprocess().convert_element_type(ov.Type.f32).mean(1.0).scale(2.0)
     process.input().model().set_layout(ov.Layout("NCHW"))
     model = process.build()
-    complete = known_everywhere(model, {"conv": "CPU_B", "relu": "CPU_A"})
-    set_affinities(model, [complete[node.get_friendly_name()] for node in model.get_ordered_ops()])
+    affinity = known_everywhere(model, {"conv": "CPU_B", "relu": "CPU_A"})
+    set_affinities(model, [affinity[node.get_friendly_name()] for node in model.get_ordered_ops()])
     compiled = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")
     assert set(compiled.get_property("EXECUTION_DEVICES")) == {"CPU_A", "CPU_B"}
     image = np.random.default_rng(1).integers(0, 255, (1, 8, 8, 3)).astype(np.uint8)
@@ -260,15 +260,15 @@ def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
 @given(seed=st.integers(0, 10**6), known=st.floats(0, 1, allow_subnormal=False))
 def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.Core, seed: int, known: float) -> None:
     model = random_model(seed)
-    legality.unique_names(model)
+    normalize.unique_names(model)
     generator = np.random.default_rng(seed)
     given_devices = {
         node.get_friendly_name(): ("CPU_A", "CPU_B", "GONE")[generator.integers(0, 3)]
         for node in model.get_ordered_ops()
         if generator.random() < known
     }
-    complete = known_everywhere(model, given_devices)
-    set_affinities(model, [complete[node.get_friendly_name()] for node in model.get_ordered_ops()])
+    affinity = known_everywhere(model, given_devices)
+    set_affinities(model, [affinity[node.get_friendly_name()] for node in model.get_ordered_ops()])
     inputs = random_inputs(model)
     expected = two_cpu_core.compile_model(model, "CPU_A")(inputs)
     actual = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(inputs)
@@ -300,11 +300,11 @@ def masked_model() -> ov.Model:
 @given(seed=st.integers(0, 10**6))
 def test_shape_arithmetic_is_not_torn_off_by_cycle_splitting(two_cpu_core: ov.Core, seed: int) -> None:
     model = masked_model()
-    legality.normalise(model)
+    normalize.normalise(model)
     generator = np.random.default_rng(seed)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    complete = known_everywhere(model, {name: ("CPU_A", "CPU_B")[generator.integers(0, 2)] for name in names})
-    set_affinities(model, [complete[node.get_friendly_name()] for node in model.get_ordered_ops()])
+    affinity = known_everywhere(model, {name: ("CPU_A", "CPU_B")[generator.integers(0, 2)] for name in names})
+    set_affinities(model, [affinity[node.get_friendly_name()] for node in model.get_ordered_ops()])
     data = np.ones((3, 2), np.float32)
     expected = two_cpu_core.compile_model(masked_model(), "CPU_A")(data)
     np.testing.assert_allclose(two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(data)[0], expected[0], rtol=1e-5)
@@ -312,10 +312,10 @@ def test_shape_arithmetic_is_not_torn_off_by_cycle_splitting(two_cpu_core: ov.Co
 
 @pytest.mark.parametrize("name", ["lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic"])
 def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Core, name: str) -> None:
-    from ov_hsdag.bench.compare import TOLERANCE, infer, largest_difference
-    from ov_hsdag.bench.zoo import ZOO
-    from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.place import build_problem
+    from ov_hsdag.zoo.catalog import ZOO
+    from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
 
     model = ZOO[name].build()
     inputs = ZOO[name].inputs(0)
@@ -362,7 +362,7 @@ def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
 def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core: ov.Core, fused: bool) -> None:
     def together(model: ov.Model) -> bool:
         graph = ComputationGraph.from_model(model)
-        groups = legality.colocation(graph)
+        groups = colocation.colocation(graph)
         return bool(groups[graph.names.index("attention")] == groups[graph.names.index("tokens first")])
 
     assert not together(attention(8, 4, fused))
@@ -373,7 +373,7 @@ def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core
         return  # wrong where a Transpose before it is in another submodel, too (docs/facts.md)
     data = np.random.default_rng(1).normal(size=(1, 4, 32)).astype(np.float32)
     expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
-    groups = legality.colocation(ComputationGraph.from_model(model))
+    groups = colocation.colocation(ComputationGraph.from_model(model))
     for seed in range(12):
         chosen = np.random.default_rng(seed).integers(0, 2, groups.max() + 1)[groups]
         placed = model.clone()

@@ -14,10 +14,10 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.place import build_problem
+from ov_hsdag.zoo.catalog import ZOO
 from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,15 +8,16 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import largest_difference
-from ov_hsdag.measuring.measure import Measurement, Measurer, random_inputs, take_turns
+from ov_hsdag.measuring.evaluator import Measurement, Measurer, take_turns
 from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.place import build_problem
 from ov_hsdag.placers.pipeline import Pipeline
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError
+from ov_hsdag.zoo.catalog import ZOO
 
 pytestmark = pytest.mark.alone
 

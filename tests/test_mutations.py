@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag.bench.generated import Case, generate
-from ov_hsdag.bench.mutations import MUTATIONS, Wrong, check, mutated, runs
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.placement import Placement
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.zoo.catalog import ZOO
+from ov_hsdag.zoo.generated import Case, generate
+from ov_hsdag.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)

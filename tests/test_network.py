@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.features import PolicyInput
+from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.training.config import ABLATIONS, HSDAGConfig, Widths
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, join_clusters
+from ov_hsdag.utils.errors import UserError
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
 BASE = HSDAGConfig.base(Widths(**WIDTHS))

@@ -20,7 +20,7 @@ from openvino.tools.ovc import main as ovc_main
 import ov_hsdag
 from ov_hsdag.integration import converters
 from ov_hsdag.integration import ovc as hook
-from ov_hsdag.placement import Placement
+from ov_hsdag.model.placement import Placement
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 SQUEEZENET = LIGHT / "light_squeezenet.onnx"
@@ -261,7 +261,7 @@ def test_errors_of_the_conversion_stay_ovcs_own(ovc: Ovc, tmp_path: Path) -> Non
 def test_failing_placement_is_one_line_and_leaves_no_file(
     ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: int
 ) -> None:
-    error = getattr(ov_hsdag.errors, kind, None) or ZeroDivisionError
+    error = getattr(ov_hsdag.utils.errors, kind, None) or ZeroDivisionError
 
     def broken(*args: object, **kwargs: object) -> None:
         raise error("operation 'a' of type B\nfails")

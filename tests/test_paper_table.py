@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 from tests.graphs import random_problem
 from tests.scripts import loaded
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from benchmarks.features_speed import reference_parse
 from ov_hsdag import _native
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.features import policy_input
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.place import build_problem
+from ov_hsdag.policy.features import policy_input
+from ov_hsdag.zoo.catalog import ZOO
 
 
 def edges_of(*pairs: tuple[int, int]) -> NDArray[np.int64]:

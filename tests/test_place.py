@@ -16,13 +16,14 @@ from openvino import opset13 as ops
 from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
-from ov_hsdag import devices
-from ov_hsdag.bench.zoo import ZOO
+from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import Profile
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.devices import device_set
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.place import MARGIN, build_problem
-from ov_hsdag.placement import Placement
-from ov_hsdag.placers.hsdag import HSDAGPlacer
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.zoo.catalog import ZOO
 
 PAIR = "HETERO:CPU_A,CPU_B"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -142,7 +143,7 @@ def test_an_operation_that_no_device_runs_is_named() -> None:
     grid = ops.constant(np.zeros((1, 2, 2, 2), np.float32))
     attributes = {"align_corners": False, "mode": "bilinear", "padding_mode": "zeros"}
     model = ov.Model([ops.result(ops.grid_sample(data, grid, attributes, name="sample"))], [data], "sample")
-    profile = Profile.builtin(["NPU", "GPU"])
+    profile = builtin_profile(["NPU", "GPU"])
     lacking = {name: replace(device, unsupported=("GridSample",)) for name, device in profile.devices.items()}
     with pytest.raises(UserError, match=r"of type GridSample is supported by none of NPU, GPU"):
         ov_hsdag.place(model, device="HETERO:NPU,GPU", profile=Profile(lacking))
@@ -166,11 +167,11 @@ def test_bad_arguments_are_refused(options: dict[str, str], message: str) -> Non
 
 def test_memory_limits_are_kept_or_refused() -> None:
     model = ZOO["squeezenet"].build()
-    problem = build_problem(model, devices.DeviceSet(("GPU", "CPU")))
+    problem = build_problem(model, device_set.DeviceSet(("GPU", "CPU")))
     everything = problem.evaluate(problem.single(0)).memory_bytes[0, 0]
 
     def limited(gpu: int, cpu: int) -> Profile:
-        profile = Profile.builtin(["GPU", "CPU"])
+        profile = builtin_profile(["GPU", "CPU"])
         limits = {"GPU": gpu, "CPU": cpu}
         return Profile({name: replace(d, memory_bytes=limits[name]) for name, d in profile.devices.items()})
 

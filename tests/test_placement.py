@@ -13,9 +13,9 @@ import pytest
 from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.errors import RunError, UserError
-from ov_hsdag.placement import Placement
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import RunError, UserError
 
 CORE = ov.Core()
 ODD = ['comma, "quoted" | piped', "line\nbreak\ttab", "été/层/名", "<a>&amp;'b'", "back\\slash {json}: [1]"]
@@ -183,7 +183,7 @@ def test_apply_completes_nodes_that_preprocessing_adds() -> None:
 
 def test_apply_that_cannot_complete_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = chain(["a", "b"])
-    monkeypatch.setattr("ov_hsdag.legality.complete", lambda model, affinity, devices: {"a": "CPU_A"})
+    monkeypatch.setattr("ov_hsdag.model.complete.complete", lambda model, affinity, devices: {"a": "CPU_A"})
     with pytest.raises(RunError, match="could not be completed for"):
         halves(model).apply(model)
     assert not any("affinity" in node.get_rt_info() for node in model.get_ops())

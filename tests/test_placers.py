@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.mincut import MinCut, additive_latency
 from ov_hsdag.placers.node_count import NodeCount
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 from tests.graphs import random_problem
 
 
@@ -70,7 +70,7 @@ def test_pipeline_is_at_least_the_best_single_device(seed: int, devices: int, ob
 
 def chain(objective: str) -> PlacementProblem:
     """Twenty equal operations one after another on two equal devices, transfers a tenth of one."""
-    from ov_hsdag.graph import ComputationGraph
+    from ov_hsdag.model.graph import ComputationGraph
 
     nodes = 22
     kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * 20, NodeKind.RESULT]

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.placers import checkpoint
-from ov_hsdag.placers.checkpoint import FORMAT_VERSION, PolicyFolder
+from ov_hsdag.policy import bundle
+from ov_hsdag.policy.bundle import FORMAT_VERSION, PolicyFolder
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export, load
 from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.utils.errors import UserError
 from tests.policy_inputs import WIDTHS, random_input
 
 
@@ -167,7 +167,7 @@ def test_a_policy_that_is_not_there_is_answered_with_the_shipped_ones(
     shipped = tmp_path / "policies"
     shutil.copytree(exported, shipped / "base")
     shutil.copytree(exported, shipped / "large")
-    monkeypatch.setattr(checkpoint, "SHIPPED", shipped)
+    monkeypatch.setattr(bundle, "SHIPPED", shipped)
     assert PolicyFolder.load().path == PolicyFolder.load("base").path == shipped / "base"
     assert PolicyFolder.load("large").path == shipped / "large"
     for wanted in ("medium", "no/such/folder", tmp_path / "x", "../policies/base"):

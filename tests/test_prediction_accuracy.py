@@ -13,9 +13,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import register
+from ov_hsdag.devices.virtual import register
 from ov_hsdag.place import build_problem
+from ov_hsdag.zoo.catalog import ZOO
 from tests.scripts import loaded
 
 pytestmark = pytest.mark.alone

@@ -19,8 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.features import policy_input
+from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import targets
 from ov_hsdag.training.config import HSDAGConfig, Widths
@@ -45,6 +44,7 @@ from ov_hsdag.training.rollout import (
 )
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
+from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_problem
 
 TINY = Settings(

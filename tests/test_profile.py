@@ -17,14 +17,15 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
-from ov_hsdag import devices
-from ov_hsdag.costs import profile as profiles
+from ov_hsdag.costs import cost_model, profile
+from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import Profile, builtin_names, load_builtin
 from ov_hsdag.costs.schema import ANNOTATIONS, KEYWORDS, Checker, Violation
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.devices import cpu, discovery, virtual
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.utils.errors import UserError
 
-SCHEMA = json.loads(profiles.SCHEMA_PATH.read_text(encoding="utf-8"))
+SCHEMA = json.loads(profile.SCHEMA_PATH.read_text(encoding="utf-8"))
 REFERENCE = jsonschema.Draft202012Validator(SCHEMA, format_checker=jsonschema.FormatChecker(["regex"]))
 FIGURES = {
     "peak_gflops", "efficiency", "memory_gbps", "memory_bytes", "launch_us", "submodel_us", "link_us", "link_gbps",
@@ -91,7 +92,7 @@ def test_there_is_a_builtin_profile_for_each_promised_device() -> None:
 
 @pytest.mark.parametrize("stem", builtin_names())
 def test_builtin_profiles_fit_the_schema_and_give_every_source(stem: str) -> None:
-    document = json.loads((profiles.BUILTIN_DIRECTORY / f"{stem}.json").read_text(encoding="utf-8"))
+    document = json.loads((profile.BUILTIN_DIRECTORY / f"{stem}.json").read_text(encoding="utf-8"))
     REFERENCE.validate(document)
     builtin = load_builtin(stem)
     assert set(builtin.sources) == FIGURES
@@ -145,9 +146,9 @@ def named(full_name: str, **properties: Any) -> dict[str, Any]:
 def test_a_device_at_hand_is_matched_by_its_full_name(
     monkeypatch: pytest.MonkeyPatch, name: str, full_name: str, expected: str
 ) -> None:
-    monkeypatch.setattr(devices, "usable_cores", lambda: 56)
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 56)
     machine = Machine(**{name.replace(".", "__"): named(full_name)})
-    found = Profile.builtin([name], machine).device(name)  # type: ignore[arg-type]
+    found = builtin_profile([name], machine).device(name)  # type: ignore[arg-type]
     assert found.name == name
     assert found.description == load_builtin(expected).description
 
@@ -166,12 +167,12 @@ def test_a_device_at_hand_is_matched_by_its_full_name(
 def test_a_cpu_at_hand_counts_with_the_cores_that_the_process_has(
     monkeypatch: pytest.MonkeyPatch, full_name: str, cores: int, amx: bool, counts_as: str, share: float
 ) -> None:
-    monkeypatch.setattr(devices, "usable_cores", lambda: cores)
-    monkeypatch.setattr(devices, "request_cores", lambda core, name: cores)
-    monkeypatch.setattr(devices, "has_amx_bf16", lambda: amx)
-    monkeypatch.setattr(devices, "memory_bytes", lambda core, name: 2**36)
+    monkeypatch.setattr(cpu, "usable_cores", lambda: cores)
+    monkeypatch.setattr(discovery, "request_cores", lambda core, name: cores)
+    monkeypatch.setattr(cpu, "has_amx_bf16", lambda: amx)
+    monkeypatch.setattr(discovery, "memory_bytes", lambda core, name: 2**36)
     machine = Machine(CPU=named(full_name, INFERENCE_PRECISION_HINT=ov.Type.f32))
-    found = Profile.builtin(["CPU"], machine).device("CPU")  # type: ignore[arg-type]
+    found = builtin_profile(["CPU"], machine).device("CPU")  # type: ignore[arg-type]
     expected = load_builtin(counts_as)
     assert found.peak_gflops["f32"] == pytest.approx(expected.peak_gflops["f32"] * share)
     assert (found.name, found.precision, found.memory_bytes) == ("CPU", "f32", 2**36)
@@ -185,7 +186,7 @@ def test_a_model_for_another_machine_does_not_count_with_this_ones_cpu() -> None
     )
     common, mine = load_builtin("core_ultra_7_155h").description, load_builtin("xeon_platinum_8480").description
     for names, expected in ((["NPU", "CPU"], common), (["GPU", "CPU"], mine), (["GPU", "NPU", "CPU"], mine)):
-        found = Profile.builtin(names, machine).device("CPU")  # type: ignore[arg-type]
+        found = builtin_profile(names, machine).device("CPU")  # type: ignore[arg-type]
         assert found.description.endswith(expected), names
 
 
@@ -195,7 +196,7 @@ def test_a_device_has_the_memory_that_it_says_it_has() -> None:
         NPU=named("Intel(R) AI Boost"),
         CPU=named("Some CPU"),
     )
-    profile = Profile.builtin(["GPU", "NPU", "CPU"], machine)  # type: ignore[arg-type]
+    profile = builtin_profile(["GPU", "NPU", "CPU"], machine)  # type: ignore[arg-type]
     gpu, npu, cpu = profile.memory_bytes(["GPU", "NPU", "CPU"]).tolist()
     assert (gpu, npu) == (2**31, load_builtin("npu_core_ultra").memory_bytes)
     assert profile.device("GPU").sources["memory_bytes"] == "this machine's GPU"
@@ -211,14 +212,14 @@ def test_a_gpu_that_infers_in_16_bits_holds_twice_the_weights_of_32() -> None:
     gpu, cpu = load_builtin("iris_xe"), load_builtin("core_ultra_7_155h").at_precision("bf16")
     profile = Profile({"GPU": gpu, "CPU": cpu}).with_memory({"GPU": 2**20, "CPU": 2**20})
     # 16 KiB and 8 KiB, of which the GPU keeps 8 each.
-    assert profile.kept(graph, ["GPU", "CPU"]).tolist() == [pytest.approx(2 / 3), 1]
+    assert cost_model.storage_ratios(profile, graph, ["GPU", "CPU"]).tolist() == [pytest.approx(2 / 3), 1]
     assert profile.memory_bytes(["GPU", "CPU"]).tolist() == [2**20, 2**20]
     in_f32 = replace(profile, devices={"GPU": replace(profile.devices["GPU"], precision="f32")})
-    assert in_f32.kept(graph, ["GPU"]).tolist() == [1]
+    assert cost_model.storage_ratios(in_f32, graph, ["GPU"]).tolist() == [1]
 
 
 def test_devices_that_are_not_at_hand_count_as_the_common_one_of_their_kind() -> None:
-    profile = Profile.builtin(["GPU", "GPU.1", "NPU", "CPU"])
+    profile = builtin_profile(["GPU", "GPU.1", "NPU", "CPU"])
     found = [profile.device(name).description for name in ("GPU", "GPU.1", "NPU", "CPU")]
     expected = ["iris_xe", "iris_xe", "npu_core_ultra", "core_ultra_7_155h"]
     assert found == [load_builtin(stem).description for stem in expected]
@@ -229,27 +230,27 @@ def test_a_device_at_hand_counts_at_the_precision_it_infers_in() -> None:
         CPU=named("Intel(R) Xeon(R) Platinum 8480+", INFERENCE_PRECISION_HINT=ov.Type.f32),
         GPU=named("Intel(R) Iris(R) Xe Graphics (iGPU)", INFERENCE_PRECISION_HINT=ov.Type.bf16),
     )
-    profile = Profile.builtin(["CPU", "GPU"], machine)  # type: ignore[arg-type]
+    profile = builtin_profile(["CPU", "GPU"], machine)  # type: ignore[arg-type]
     assert profile.device("CPU").precision == "f32"
     assert profile.device("GPU").precision == "f16"  # its profile has no rate for bf16
 
 
-@pytest.mark.parametrize(("name", "hint"), [("FPGA", "give a profile"), ("CPU_Z", devices.VIRTUAL_DEVICES_VARIABLE)])
+@pytest.mark.parametrize(("name", "hint"), [("FPGA", "give a profile"), ("CPU_Z", virtual.VIRTUAL_DEVICES_VARIABLE)])
 def test_an_unknown_device_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, hint: str) -> None:
-    monkeypatch.delenv(devices.VIRTUAL_DEVICES_VARIABLE, raising=False)
+    monkeypatch.delenv(virtual.VIRTUAL_DEVICES_VARIABLE, raising=False)
     for core in (None, ov.Core()):
         with pytest.raises(UserError, match=f'unknown device "{name}"') as error:
-            Profile.builtin(["CPU", name], core)
+            builtin_profile(["CPU", name], core)
         assert hint in str(error.value)
 
 
 def test_virtual_devices_count_as_their_threads_and_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
-        devices.VIRTUAL_DEVICES_VARIABLE,
+        virtual.VIRTUAL_DEVICES_VARIABLE,
         "CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=2,INFERENCE_PRECISION_HINT=bf16;"
         "CPU_C:INFERENCE_NUM_THREADS=64",
     )
-    profile = Profile.builtin(["CPU_A", "CPU_B", "CPU_C"])
+    profile = builtin_profile(["CPU_A", "CPU_B", "CPU_C"])
     one, two, many = (profile.device(name) for name in ("CPU_A", "CPU_B", "CPU_C"))
     core = load_builtin("cpu_core")
     assert (one.precision, two.precision) == ("f32", "bf16")
@@ -263,10 +264,10 @@ def test_a_registered_virtual_device_is_asked_for_its_limits(monkeypatch: pytest
     core = ov.Core()
     core.register_plugin("openvino_intel_cpu_plugin", "CPU_MINE")
     core.set_property("CPU_MINE", {"INFERENCE_NUM_THREADS": 3, "INFERENCE_PRECISION_HINT": "f32"})
-    monkeypatch.delenv(devices.VIRTUAL_DEVICES_VARIABLE, raising=False)
+    monkeypatch.delenv(virtual.VIRTUAL_DEVICES_VARIABLE, raising=False)
     for amx, stem in ((False, "cpu_core"), (True, "cpu_core_amx")):
-        monkeypatch.setattr(devices, "has_amx_bf16", lambda amx=amx: amx)
-        found = Profile.builtin(["CPU_MINE"], core).device("CPU_MINE")
+        monkeypatch.setattr(cpu, "has_amx_bf16", lambda amx=amx: amx)
+        found = builtin_profile(["CPU_MINE"], core).device("CPU_MINE")
         assert found.precision == "f32"
         assert found.peak_gflops["f32"] == 3**0.85 * load_builtin(stem).peak_gflops["f32"]
 
@@ -311,7 +312,7 @@ def test_numbered_devices_fall_back_to_the_unnumbered_entry(tmp_path: Path) -> N
 def test_a_device_that_the_profile_lacks_is_named_with_those_it_has(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, good_profile())
     with pytest.raises(UserError) as error:
-        Profile.load(path).transfer(["GPU", name])
+        cost_model.transfer_costs(Profile.load(path), ["GPU", name])
     message = str(error.value)
     assert "\n" not in message
     assert f'{path} has no device "{name}"; it has GPU, GPU.1, CPU' in message
@@ -473,7 +474,7 @@ def test_the_checker_knows_every_keyword_of_the_schema() -> None:
 def test_transfers_go_through_host_memory_unless_there_is_a_direct_link(tmp_path: Path) -> None:
     names = ["GPU", "CPU", "GPU.1"]
     profile = Profile.load(written(tmp_path, good_profile()))
-    fixed_us, us_per_byte = profile.transfer(names)
+    fixed_us, us_per_byte = cost_model.transfer_costs(profile, names)
     assert fixed_us.shape == us_per_byte.shape == (3, 3)
     assert fixed_us.dtype == us_per_byte.dtype == np.float64
     assert not np.diag(fixed_us).any() and not np.diag(us_per_byte).any()

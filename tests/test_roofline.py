@@ -10,9 +10,10 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
+from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, load_builtin
 from ov_hsdag.costs.roofline import Roofline
-from ov_hsdag.graph import ComputationGraph
+from ov_hsdag.model.graph import ComputationGraph
 
 CPU = DeviceProfile(
     name="CPU",
@@ -222,12 +223,12 @@ def test_operations_that_run_every_time_are_no_constants() -> None:
 def test_a_profile_gives_a_column_for_each_device_and_what_it_supports() -> None:
     graph = activation_chain(0)
     profile = Profile({"CPU": CPU, "GPU": GPU})
-    costs = profile.node_us(graph, ["GPU", "CPU", "GPU.1"])
+    costs = cost_model.node_us(profile, graph, ["GPU", "CPU", "GPU.1"])
     assert costs.shape == (graph.nodes, 3)
     assert costs.dtype == np.float64
     assert costs[:, 1].tolist() == list(times(graph, CPU).values())
     assert np.array_equal(costs[:, 0], costs[:, 2])
-    support = profile.support(graph, ["GPU", "CPU"])
+    support = cost_model.assumed_support(profile, graph, ["GPU", "CPU"])
     assert support.dtype == bool
     assert [name for name, ok in zip(graph.types, support[:, 0], strict=True) if not ok] == ["Relu"]
     assert support[:, 1].all()
@@ -236,7 +237,7 @@ def test_a_profile_gives_a_column_for_each_device_and_what_it_supports() -> None
 def test_no_device_is_too_short_of_operations_for_its_inputs_and_outputs() -> None:
     stubborn = replace(GPU, unsupported=("Parameter", "Constant", "Result"))
     graph = matmul_graph(2, 2, 2)
-    assert Profile({"GPU": stubborn}).support(graph, ["GPU"]).all()
+    assert cost_model.assumed_support(Profile({"GPU": stubborn}), graph, ["GPU"]).all()
 
 
 @pytest.mark.parametrize("name", ["resnet50", "squeezenet", "shufflenet"])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import NodeKind
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_problem
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag import _native, legality
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.graph import ComputationGraph
-from ov_hsdag.legality import split_rule
+from ov_hsdag import _native
+from ov_hsdag.model import colocation, normalize
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.utils.compat import opset13 as ops
 from tests.graphs import random_inputs, random_model, set_affinities
 
 RULE = split_rule(ov.__version__)
@@ -48,7 +49,7 @@ def check_against_hetero(core: ov.Core, model: ov.Model, devices: np.ndarray) ->
 @given(seed=st.integers(0, 10**6), placement=st.integers(0, 10**6))
 def test_any_affinities_of_random_models(two_cpu_core: ov.Core, seed: int, placement: int) -> None:
     model = random_model(seed)
-    legality.unique_names(model)
+    normalize.unique_names(model)
     nodes = len(model.get_ordered_ops())
     devices = np.random.default_rng(placement).integers(0, 2, nodes).astype(np.uint8)
     check_against_hetero(two_cpu_core, model, devices)
@@ -59,8 +60,8 @@ def test_any_affinities_of_random_models(two_cpu_core: ov.Core, seed: int, place
 @example(seed=843, placement=555)
 def test_legal_placements_of_random_models(two_cpu_core: ov.Core, seed: int, placement: int) -> None:
     model = random_model(seed, nodes=40)
-    legality.normalise(model)
-    groups = legality.colocation(ComputationGraph.from_model(model))
+    normalize.normalise(model)
+    groups = colocation.colocation(ComputationGraph.from_model(model))
     devices = np.random.default_rng(placement).integers(0, 2, groups.max() + 1).astype(np.uint8)
     check_against_hetero(two_cpu_core, model, devices[groups])
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag.stretches import all_stretches, best_stretches
+from ov_hsdag.placers.stretches import all_stretches, best_stretches
 
 
 def brute_force(

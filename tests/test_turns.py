@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag import turns
-from ov_hsdag.coarse_view import CoarseView
-from ov_hsdag.turns import Turns
+from ov_hsdag.placers import turns
+from ov_hsdag.placers.turns import Turns
+from ov_hsdag.problem.coarse import CoarseView
 from tests.graphs import random_problem
 
 

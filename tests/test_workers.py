@@ -15,12 +15,13 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError
-from ov_hsdag.measuring.measure import Measurer, compare, random_inputs
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.evaluator import Measurer, compare
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
+from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.place import build_problem
+from ov_hsdag.utils.errors import RunError
+from ov_hsdag.zoo.catalog import ZOO
 
 pytestmark = pytest.mark.alone
 
@@ -155,9 +156,9 @@ SCRIPT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 import openvino as ov
-from ov_hsdag import devices
-from ov_hsdag.bench.zoo import ZOO
-from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.devices import virtual
+from ov_hsdag.zoo.catalog import ZOO
+from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.measuring.process import Candidate, Workshop
 model = ZOO["squeezenet"].build()
 workshop = Workshop(model, random_inputs(model), "latency")

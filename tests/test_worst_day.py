@@ -15,14 +15,14 @@ import pytest
 from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
-from ov_hsdag import legality
-from ov_hsdag.bench.compare import TOLERANCE, infer, largest_difference
-from ov_hsdag.bench.generated import Case
-from ov_hsdag.compat import opset13 as ops
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import ComputationGraph
 from ov_hsdag.integration import core as hook
-from ov_hsdag.placement import Placement
+from ov_hsdag.model import colocation, complete, normalize
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
+from ov_hsdag.zoo.generated import Case
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
@@ -69,10 +69,10 @@ def network(seed: int = 0, layers: int = 4) -> Case:
 
 def halved(model: ov.Model, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Placement:
     """The first half of a model's nodes on the first device, the others on the second."""
-    legality.normalise(model)
+    normalize.normalise(model)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     affinity = {name: devices[index >= len(names) // 2] for index, name in enumerate(names)}
-    return Placement(devices, legality.complete(model, affinity, devices))
+    return Placement(devices, complete.complete(model, affinity, devices))
 
 
 def placed_file(folder: Path, case: Case, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Path:
@@ -396,8 +396,8 @@ def test_threads_place_at_once(core: ov.Core) -> None:
 @pytest.mark.usefixtures("silence")
 def test_a_cache_follows_a_new_placement_of_the_same_file(core: ov.Core, tmp_path: Path) -> None:
     case = network()
-    legality.normalise(case.model)
-    groups = legality.colocation(ComputationGraph.from_model(case.model)).tolist()
+    normalize.normalise(case.model)
+    groups = colocation.colocation(ComputationGraph.from_model(case.model)).tolist()
     names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
     pair = ("CPU_A", "CPU_B")
     cache = {"CACHE_DIR": str(tmp_path / "cache")}

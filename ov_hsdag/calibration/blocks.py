@@ -56,7 +56,7 @@ def token_network() -> ov.Model:
 
 class _Builder:
     def __init__(self) -> None:
-        from ov_hsdag.compat import opset13 as opset
+        from ov_hsdag.utils.compat import opset13 as opset
 
         self.op = opset
         self._random = np.random.default_rng(0)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import devices as hardware
 from ov_hsdag.calibration.executions import Counters, Executions
 from ov_hsdag.calibration.fit import fit_costs
-from ov_hsdag.graph import ComputationGraph
-from ov_hsdag.placement import set_affinities
+from ov_hsdag.devices import virtual
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.placement import set_affinities
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -154,11 +154,11 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> _Mea
     for first in (0, 1):
         placed = chain.model.clone()
         set_affinities(placed, {name: names[(stage + first) % 2] for name, stage in chain.stages.items()})
-        split = core.compile_model(placed, hetero, hardware.compile_properties(hetero, {"PERF_COUNT": True}))
+        split = core.compile_model(placed, hetero, virtual.compile_properties(hetero, {"PERF_COUNT": True}))
         runs.append(Counters(split, inputs))
         compiled.append((split, first))
     for name in names:
-        alone = core.compile_model(chain.model, name, hardware.compile_properties(name))
+        alone = core.compile_model(chain.model, name, virtual.compile_properties(name))
         runs.append(Counters(alone, inputs))
     seconds = np.zeros((_ROUNDS, len(runs)))
     for turn in seconds:
@@ -181,7 +181,7 @@ class _Builder:
     """Small operations that make and consume large tensors."""
 
     def __init__(self, size: tuple[int, int], image: bool) -> None:
-        from ov_hsdag.compat import opset13 as opset
+        from ov_hsdag.utils.compat import opset13 as opset
 
         self.op, self.image, self.large = opset, image, size[0] if image else size[1]
         self.shape = [1, _NARROW, size[1], size[1]] if image else [1, size[0], _NARROW]

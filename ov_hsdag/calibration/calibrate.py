@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import devices as hardware
-from ov_hsdag import legality
 from ov_hsdag.calibration.blocks import image_network, token_network
 from ov_hsdag.calibration.borders import Borders, measure_borders
 from ov_hsdag.calibration.executions import Counters, Executions
@@ -21,16 +19,20 @@ from ov_hsdag.calibration.factors import draw, fit_factors, given, measure_laten
 from ov_hsdag.calibration.fit import Figures, Samples, fit_figures
 from ov_hsdag.calibration.layers import PREFIX, layer_model
 from ov_hsdag.calibration.node_times import NodeTimes, node_times, shares
+from ov_hsdag.costs import cost_model
+from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.fusions import fusions, layout_ends, with_layouts
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import BorderCosts, DeviceCosts, ModelCosts, graph_hash, identity
-from ov_hsdag.errors import RunError, UserError, one_line
-from ov_hsdag.graph import ComputationGraph
-from ov_hsdag.measuring.measure import random_inputs
-from ov_hsdag.placement import set_affinities
-from ov_hsdag.prepared import Prepared, prepare
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.model import repair
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.placement import set_affinities
+from ov_hsdag.problem.analysis import Prepared, prepare
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -51,7 +53,7 @@ class DeviceReport:
 
 def check_devices(core: ov.Core, names: Sequence[str]) -> None:
     """Raises UserError where a device is not at hand."""
-    for name in hardware.absent(core, names):
+    for name in discovery.absent(core, names):
         there = ", ".join(core.available_devices) or "none"
         raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
 
@@ -74,7 +76,7 @@ def calibrate_devices(
         RunError: a device does not run the built-in models.
     """
     check_devices(core, names)
-    known = Profile.builtin(names, core)
+    known = builtin_profile(names, core)
     model = layer_model()
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
@@ -187,7 +189,7 @@ def _samples(
     advance: Advance,
 ) -> Samples:
     inputs = random_inputs(model)
-    config = {**hardware.compile_properties(name), "PERF_COUNT": True}
+    config = {**virtual.compile_properties(name), "PERF_COUNT": True}
     times: dict[str, list[float]] = {}
     executions: Executions | None = None
     for copy in range(_COPIES):
@@ -243,7 +245,7 @@ def _entry(
     layout = float(borders.layout_us_per_byte[number])
     entry: dict[str, Any] = {
         "kind": known.kind,
-        "description": f"{known.name}: {hardware.full_name(core, known.name)}, measured",
+        "description": f"{known.name}: {discovery.full_name(core, known.name)}, measured",
         "precision": precision,
         "peak_gflops": {
             "value": {**known.peak_gflops, precision: _round(peak)},
@@ -440,7 +442,7 @@ def _problem(
 ) -> PlacementProblem:
     import openvino as ov
 
-    transfer_us, transfer_us_per_byte = profile.transfer(names)
+    transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
     return PlacementProblem(
         graph=prepared.graph,
         devices=names,
@@ -452,7 +454,7 @@ def _problem(
         transfer_us_per_byte=transfer_us_per_byte,
         submodel_us=profile.submodel_us(names),
         memory_bytes=np.full(len(names), -1, np.int64),
-        rule=legality.split_rule(ov.__version__),
+        rule=repair.split_rule(ov.__version__),
         fused_with=fused_with,
         torn_us=torn_us,
     )

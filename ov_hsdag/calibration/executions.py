@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.single_request import SingleRequest
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.model.graph import NodeKind
 
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.graph import ComputationGraph
+    from ov_hsdag.model.graph import ComputationGraph
 
 _SUBMODEL = re.compile(r"subgraph(\d+): ")
 

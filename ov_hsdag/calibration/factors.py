@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ov_hsdag import devices as hardware
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.fusions import layout_ends
-from ov_hsdag.placement import remove_affinities, set_affinities
-from ov_hsdag.placers.pipeline import topological_groups
+from ov_hsdag.devices import virtual
+from ov_hsdag.model.placement import remove_affinities, set_affinities
+from ov_hsdag.problem.problem import topological_groups
 
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.problem import PlacementProblem
+    from ov_hsdag.problem.problem import PlacementProblem
 
 Floats = NDArray[np.float64]
 
@@ -154,7 +154,7 @@ def measure_latencies(
 
 def _runner(core: ov.Core, model: ov.Model, device: str, inputs: Sequence[NDArray[Any]]) -> Callable[[], float]:
     """A function that runs the compiled model twice, and returns the seconds of the second run."""
-    once = SingleRequest(core.compile_model(model, device, hardware.compile_properties(device)), inputs).run
+    once = SingleRequest(core.compile_model(model, device, virtual.compile_properties(device)), inputs).run
 
     def run() -> float:
         once()  # brings back into caches what the others displaced

@@ -74,8 +74,8 @@ class _Builder:
     def __init__(self) -> None:
         import openvino as ov
 
-        from ov_hsdag.compat import opset1 as first
-        from ov_hsdag.compat import opset13 as opset
+        from ov_hsdag.utils.compat import opset1 as first
+        from ov_hsdag.utils.compat import opset13 as opset
 
         self._ov, self._op, self._first = ov, opset, first
         self._random = np.random.default_rng(0)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import devices as hardware
 from ov_hsdag.calibration.executions import Counters, Executions
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.roofline import Roofline
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.devices import virtual
+from ov_hsdag.model.graph import NodeKind
 
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.graph import ComputationGraph
+    from ov_hsdag.model.graph import ComputationGraph
 
 Floats = NDArray[np.float64]
 Advance = Callable[[str], None]
@@ -88,7 +88,7 @@ def node_times(
     Raises:
         RuntimeError: the device does not compile or run the model.
     """
-    config = hardware.compile_properties(device)
+    config = virtual.compile_properties(device)
     plain = core.compile_model(model, device, config)
     once = SingleRequest(plain, inputs).run
     once()

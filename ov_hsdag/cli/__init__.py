@@ -17,7 +17,7 @@ from ov_hsdag.cli.place import place
 from ov_hsdag.cli.pretrain import pretrain
 from ov_hsdag.cli.strip import strip
 from ov_hsdag.cli.verify import verify
-from ov_hsdag.errors import RunError, UserError
+from ov_hsdag.utils.errors import RunError, UserError
 
 app = typer.Typer(
     help="Decide on which device each operation of an OpenVINO model runs.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ov_hsdag.cli import console
-from ov_hsdag.errors import UserError, one_line
+from ov_hsdag.utils.errors import UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -34,7 +34,7 @@ def check_model(path: Path) -> None:
 
 def check_output(path: Path) -> None:
     """Raise UserError where an IR cannot be written to the path. Leaves nothing behind."""
-    from ov_hsdag.files import check_writable
+    from ov_hsdag.utils.files import check_writable
 
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")

@@ -15,16 +15,16 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.place import Objective, ProfileFile
-from ov_hsdag.errors import UserError
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
     from rich.progress import Progress
 
-    from ov_hsdag.bench.rivals import Result
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices import DeviceSet
-    from ov_hsdag.placers.hsdag import HSDAGPlacer
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.measuring.rivals import Result
+    from ov_hsdag.policy.placer import HSDAGPlacer
 
 Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several.")]
 Policies = Annotated[
@@ -53,8 +53,9 @@ def bench(
         common.check_model(model)
     _check_table(output)
 
-    from ov_hsdag.devices import DeviceSet, register
-    from ov_hsdag.problem import check_objective
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.virtual import register
+    from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective)
     devices = DeviceSet.parse(device)
@@ -63,7 +64,7 @@ def bench(
     import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices import absent
+    from ov_hsdag.devices.discovery import absent
 
     costs = Profile.load(profile) if profile else None
     core = ov.Core()
@@ -101,7 +102,7 @@ def _run(
     rounds: int,
     bar: Progress,
 ) -> list[Result]:
-    from ov_hsdag.bench.rivals import measure, rivals
+    from ov_hsdag.measuring.rivals import measure, rivals
     from ov_hsdag.place import build_problem
 
     task = bar.add_task(f"{path.name}: placing", total=None)
@@ -134,7 +135,7 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
 
 
 def _check_table(path: Path | None) -> None:
-    from ov_hsdag.files import check_writable
+    from ov_hsdag.utils.files import check_writable
 
     if path is None:
         return
@@ -144,7 +145,7 @@ def _check_table(path: Path | None) -> None:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    from ov_hsdag.files import atomic_file, write_json
+    from ov_hsdag.utils.files import atomic_file, write_json
 
     if path.suffix == ".json":
         write_json(path, document)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.errors import UserError
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ov_hsdag.calibration.node_times import NodeTimes
@@ -39,18 +39,18 @@ def calibrate(
 
     import openvino as ov
 
-    from ov_hsdag import devices as hardware
     from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model, check_devices
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import path_beside
-    from ov_hsdag.devices import DeviceSet
-    from ov_hsdag.files import write_json
+    from ov_hsdag.devices import virtual
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.utils.files import write_json
 
     names = DeviceSet.parse(device).names
     begin = time.perf_counter()
     with console.result(as_json) as show:
         core = ov.Core()
-        hardware.register(core)
+        virtual.register(core)
         check_devices(core, names)
         loaded = [(path, common.read_model(core, path)) for path in models]
         with console.progress("calibrating") as advance:
@@ -84,7 +84,7 @@ def calibrate(
 def _check_outputs(output: Path, models: list[Path]) -> None:
     """Everything that can be wrong with files comes before the measuring."""
     from ov_hsdag.costs.stored import path_beside
-    from ov_hsdag.files import check_writable
+    from ov_hsdag.utils.files import check_writable
 
     if output.suffix != ".json":
         raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from rich.console import Console
 from rich.table import Table
 
-from ov_hsdag.errors import one_line
+from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress

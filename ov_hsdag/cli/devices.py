@@ -8,7 +8,8 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.errors import UserError
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -18,7 +19,7 @@ def devices(as_json: common.Json = False, debug: common.Debug = False) -> None:
     """List the devices of this machine, virtual ones included, and the built-in profile of each."""
     import openvino as ov
 
-    from ov_hsdag.devices import available
+    from ov_hsdag.devices.discovery import available
 
     with console.result(as_json) as show:
         core = ov.Core()
@@ -36,10 +37,9 @@ def devices(as_json: common.Json = False, debug: common.Debug = False) -> None:
 
 
 def _profile(core: ov.Core, name: str) -> str | None:
-    from ov_hsdag.costs.profile import Profile
 
     try:
-        return Profile.builtin([name], core).device(name).description
+        return builtin_profile([name], core).device(name).description
     except UserError:  # of a kind that no built-in profile describes
         return None
 

@@ -15,7 +15,7 @@ def extension(
     debug: common.Debug = False,
 ) -> None:
     """Print the path of the library for Core::add_extension and benchmark_app -extensions."""
-    from ov_hsdag import extension as library
+    from ov_hsdag.integration import extension as library
 
     if build:
         with console.progress("compiling the extension library"):

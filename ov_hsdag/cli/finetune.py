@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.errors import UserError
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -84,8 +84,9 @@ def finetune(
         raise UserError("--budget and --measurements both say when to stop: give one of them")
     seconds = None if budget is None else duration(budget)
 
-    from ov_hsdag.devices import DeviceSet, register
-    from ov_hsdag.problem import check_objective
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.virtual import register
+    from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective or "latency")
     DeviceSet.parse(device)
@@ -99,15 +100,15 @@ def finetune(
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.place import MARGIN
-    from ov_hsdag.placers import checkpoint
+    from ov_hsdag.policy import bundle
 
     if not resume:
         tuning.refuse_existing(output)
-        if policy is None and not checkpoint.ships(checkpoint.DEFAULT):
+        if policy is None and not bundle.ships(bundle.DEFAULT):
             console.message("the package ships no policy: beginning with an untrained one")
             policy = tuning.SCRATCH
         elif policy != tuning.SCRATCH:
-            checkpoint.check_folder(checkpoint.find(policy))
+            bundle.check_folder(bundle.find(policy))
     costs = Profile.load(profile) if profile else None
     stop = _budget(tuning.Budget, measurements, seconds, simulated, resume)
     settings = None if resume else tuning.Settings(seed=seed or 0)

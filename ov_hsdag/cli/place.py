@@ -13,7 +13,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 
 if TYPE_CHECKING:
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.model.placement import Placement
 
 Objective = Annotated[str, typer.Option("--objective", metavar="latency|throughput", help="What is to be best.")]
 ProfileFile = Annotated[
@@ -60,9 +60,11 @@ def place(
     common.check_output(output)
     common.check_model(model)
 
-    from ov_hsdag.devices import DeviceSet, absent, register
-    from ov_hsdag.memory import parse_memory
-    from ov_hsdag.problem import check_objective
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.discovery import absent
+    from ov_hsdag.devices.memory import parse_memory
+    from ov_hsdag.devices.virtual import register
+    from ov_hsdag.problem.problem import check_objective
 
     # Everything that can be wrong with the options comes before the minutes that a large model may take.
     check_objective(objective)
@@ -71,13 +73,13 @@ def place(
 
     import openvino as ov
 
-    from ov_hsdag import contest
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import ModelCosts, path_beside
-    from ov_hsdag.files import save_model_atomically
+    from ov_hsdag.measuring import selection
+    from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place as place_model
     from ov_hsdag.place import policy_placers
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.utils.files import save_model_atomically
 
     policy_placers(policy)
     costs = Profile.load(profile) if profile else None
@@ -89,7 +91,7 @@ def place(
         core = ov.Core()
         register(core)
         if measure:
-            contest.require_devices(core, devices)
+            selection.require_devices(core, devices)
         elif measure is None:
             # A placement that is given is taken however fast it is.
             measure = given is None and not absent(core, devices)
@@ -107,7 +109,7 @@ def place(
                 core=core,
                 memory=limits,
                 measure=measure,
-                measure_seconds=measure_seconds or contest.SECONDS,
+                measure_seconds=measure_seconds or selection.SECONDS,
                 report=tell,
                 costs=measured,
             )

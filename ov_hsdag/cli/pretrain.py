@@ -9,7 +9,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.errors import UserError
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,8 +13,8 @@ def strip(model: common.Model, output: common.Output, debug: common.Debug = Fals
 
     import openvino as ov
 
-    from ov_hsdag.files import save_model_atomically
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.model.placement import Placement
+    from ov_hsdag.utils.files import save_model_atomically
 
     loaded = common.read_model(ov.Core(), model)
     if Placement.of(loaded) is None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.errors import RunError, UserError, one_line
 from ov_hsdag.measuring.agreement import largest_difference, quantised_tolerance
-from ov_hsdag.measuring.measure import random_inputs
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -35,9 +35,9 @@ def verify(
 
     import openvino as ov
 
-    from ov_hsdag._autoload import disabled
-    from ov_hsdag.devices import DeviceSet
-    from ov_hsdag.placement import Placement
+    from ov_hsdag._env import disabled
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.model.placement import Placement
 
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
@@ -88,7 +88,7 @@ def _references(
     core: ov.Core, model: ov.Model, devices: Sequence[str], inputs: list[NDArray[Any]]
 ) -> dict[str, list[NDArray[Any]]]:
     """Outputs of each device of the list that is there (else of CPU) and can run the whole model alone."""
-    from ov_hsdag.devices import full_name
+    from ov_hsdag.devices.discovery import full_name
 
     present = [name for name in devices if full_name(core, name) is not None]
     results: dict[str, list[NDArray[Any]]] = {}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.roofline import ELEMENTWISE
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.costs.op_types import ELEMENTWISE
+from ov_hsdag.model.graph import NodeKind
 
 if TYPE_CHECKING:
-    from ov_hsdag.graph import ComputationGraph
+    from ov_hsdag.model.graph import ComputationGraph
 
 Floats = NDArray[np.float64]
 

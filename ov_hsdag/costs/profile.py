@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,25 +17,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import devices
-from ov_hsdag.costs.fusions import own_layout, with_layouts
-from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.schema import Checker, Violation, child_path
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
-    import openvino as ov
-
-    from ov_hsdag.graph import ComputationGraph
+    pass
 
 SCHEMA_PATH = Path(__file__).with_name("profile.schema.json")
 BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
 
-# What stands in for a device that no built-in profile matches, or that is not at hand.
-_DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}
-_CORE = "cpu_core"
-_CORE_AMX = "cpu_core_amx"
 
 # n cores do the work of n^0.85 on a single request: 1.8 of 2, 9 of 14, 31 of 56. Estimated so that cpu_core and
 # cpu_core_amx come near the dense operations of the built-in profiles of CPUs with 14 and 56 cores.
@@ -176,30 +165,6 @@ class Profile:
             links.append(Link(entry["from"], entry["to"], float(entry["us"]["value"]), float(entry["gbps"]["value"])))
         return cls(profiles, tuple(links), str(path))
 
-    @classmethod
-    def builtin(cls, names: Sequence[str], core: ov.Core | None = None) -> Profile:
-        """Put a profile together from the built-in ones.
-
-        A device that `core` has is matched by its full name, and taken at the precision that it infers in and with the
-        memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU that no profile
-        matches counts as so many cores, another device that none matches as the common one of its kind, and so does
-        one that is not at hand. Where the CPU is the only one that is at hand, the model is for another machine, and
-        the CPU counts as the common one, too. A virtual CPU device counts as its number of cores, at its declared
-        precision.
-
-        Args:
-            names: device names.
-            core: with the virtual devices registered; None to ask no device.
-
-        Raises:
-            UserError: a device that no built-in profile can stand for.
-        """
-        declared = devices.virtual_devices()
-        present = [name for name in names if core is not None and devices.full_name(core, name) is not None]
-        if present == ["CPU"] != list(names):
-            core = None
-        return cls({name: replace(_builtin_for(name, declared, core), name=name) for name in names})
-
     def device(self, name: str) -> DeviceProfile:
         """Profile of a device: of its own name, else of the name without its number; "GPU" and "GPU.0" are the same.
 
@@ -214,47 +179,10 @@ class Profile:
             f'{self.origin} has no device "{name}"; it has {", ".join(self.devices)}: add "{name}" under "devices"'
         )
 
-    def node_us(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
-        """Time of each node on each device in µs, float64 [nodes, devices], by the roofline model."""
-        model = Roofline(graph)
-        return np.stack([model.node_us(self.device(name)) for name in names], axis=1)
-
-    def fusions(self, graph: ComputationGraph, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """What devices fuse, and what it costs to tear that: `PlacementProblem.fused_with` and `.torn_us`."""
-        model = Roofline(graph)
-        torn_us = np.stack([model.torn_us(self.device(name)) for name in names], axis=1)
-        fused_with = np.repeat(model.fused_with[:, None], len(names), axis=1)
-        own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
-        return with_layouts(graph, fused_with, torn_us, own, self.layout_us_per_byte(names))
-
     def layout_us_per_byte(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Time of rewriting a byte between each device's own layout and the plain one, µs, float64 [devices]."""
         rates = [self.device(name).layout_gbps for name in names]
         return np.array([1e-3 / rate if rate else 0.0 for rate in rates])
-
-    def transfer(self, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Cost of moving a tensor from one device (row) to another (column).
-
-        Through host memory unless the profile has a direct link. On a device that computes in host memory itself a
-        tensor is still rewritten between the device's own layout and the plain one that submodels exchange.
-
-        Returns:
-            (µs per tensor, µs per byte), both float64 [devices, devices] with zeros on the diagonal. Bytes are those of
-            the model's element types.
-        """
-        profiles = [self.device(name) for name in names]
-        fixed = np.array([profile.link_us for profile in profiles])
-        per_byte = np.array([1e-3 / (profile.link_gbps or profile.memory_gbps / 2.0) for profile in profiles])
-        fixed_us, us_per_byte = fixed[:, None] + fixed[None, :], per_byte[:, None] + per_byte[None, :]
-        direct = {(link.source, link.target): link for link in self.links}
-        for row, source in enumerate(profiles):
-            for column, target in enumerate(profiles):
-                link = direct.get((source.name, target.name))
-                if link is not None:
-                    fixed_us[row, column], us_per_byte[row, column] = link.us, 1e-3 / link.gbps
-        np.fill_diagonal(fixed_us, 0.0)
-        np.fill_diagonal(us_per_byte, 0.0)
-        return fixed_us, us_per_byte
 
     def submodel_us(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Time of calling one submodel on each device in µs, float64 [devices]."""
@@ -268,26 +196,6 @@ class Profile:
         """The same devices with so much memory, in bytes by name; others as they are."""
         limited = {name: replace(self.device(name), memory_bytes=limit) for name, limit in limits.items()}
         return replace(self, devices={**self.devices, **limited})
-
-    def kept(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
-        """Share of a model's bytes that each device keeps, float64 [devices].
-
-        A GPU or an NPU that infers in 16 bits keeps weights of 32 bits in 16; that share counts for tensors, too.
-        """
-        constants = np.flatnonzero(graph.weight_bytes)
-        sizes = graph.weight_bytes[constants]
-        types = np.array(graph.output_types, "<U8")[graph.output_ptr[constants]]
-        narrow = np.where(types == "f32", sizes // 2, sizes).sum()
-        share = float(narrow / sizes.sum()) if len(sizes) else 1.0
-        profiles = [self.device(name) for name in names]
-        return np.array([1.0 if one.kind == "CPU" or one.precision == "f32" else share for one in profiles])
-
-    def support(self, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Whether each device runs each node, bool [nodes, devices]; for devices that cannot be asked themselves."""
-        operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
-        types = np.asarray(graph.types)
-        refused = [operations & np.isin(types, self.device(name).unsupported) for name in names]
-        return ~np.stack(refused, axis=1)
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -385,62 +293,3 @@ def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
         cores=int(entry.get("cores", 0)),
         sources={key: value["source"] for key, value in entry.items() if isinstance(value, dict)},
     )
-
-
-def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
-    base = name.partition(".")[0]
-    if base in _DEFAULTS:
-        return _physical(name, base, core)
-    known = core is not None and devices.full_name(core, name) is not None
-    if name in declared or (devices.is_virtual(name) and known):
-        return _virtual(name, declared.get(name, {}), core if known else None)
-    virtual = devices.is_virtual(name)
-    hint = f"declare it in {devices.VIRTUAL_DEVICES_VARIABLE}" if virtual else "give a profile that has it"
-    raise UserError(
-        f'unknown device "{name}": there are built-in profiles for {", ".join(_DEFAULTS)} (and GPU.0 …) and for '
-        f"declared virtual CPU devices; {hint}"
-    )
-
-
-def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
-    common = load_builtin(_DEFAULTS[kind])
-    full_name = devices.full_name(core, name) if core is not None else None
-    if core is None or full_name is None:
-        return common
-    profile = _matching(kind, full_name)
-    if kind == "CPU" and profile is not None:
-        profile = profile.with_fewer_cores(devices.usable_cores())
-    elif kind == "CPU":
-        profile = _one_core(core).with_threads(devices.request_cores(core, name), common.memory_gbps)
-    profile = profile or common
-    memory = devices.memory_bytes(core, name)
-    if memory is not None:
-        sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
-        profile = replace(profile, memory_bytes=memory, sources=sources)
-    return profile.at_precision(devices.inference_precision(core, name))
-
-
-def _matching(kind: str, full_name: str) -> DeviceProfile | None:
-    """The built-in profile of a device with this full name."""
-    built_in = (load_builtin(stem) for stem in builtin_names())
-    matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
-    return next(matching, None)
-
-
-def _one_core(core: ov.Core | None) -> DeviceProfile:
-    """A core of this machine's kind, of the common kind where `core` is None."""
-    return load_builtin(_CORE_AMX if core is not None and devices.has_amx_bf16() else _CORE)
-
-
-def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
-    """A virtual CPU device: so many cores of this machine's kind (of the common kind where `core` is None)."""
-    threads = int(limits.get("INFERENCE_NUM_THREADS", 0))
-    precision = limits.get("INFERENCE_PRECISION_HINT")
-    if core is not None:
-        threads = threads or devices.inference_threads(core, name) or 0
-        # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
-        precision = devices.inference_precision(core, name) or precision
-        threads = threads or devices.request_cores(core, name)
-    full_name = devices.full_name(core, "CPU") if core is not None else None
-    whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
-    return _one_core(core).with_threads(threads or devices.usable_cores(), whole.memory_gbps).at_precision(precision)

@@ -14,42 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.graph import NodeKind
+from ov_hsdag.costs.op_types import ANCHORS, DECOMPRESSION, ELEMENTWISE, NOT_FOLDED, PARTIAL_READS, VIEWS
+from ov_hsdag.model.graph import NodeKind
 
 if TYPE_CHECKING:
     from ov_hsdag.costs.profile import DeviceProfile
-    from ov_hsdag.graph import ComputationGraph
+    from ov_hsdag.model.graph import ComputationGraph
 
-# Operations that plugins fuse into the one that computes their input, as long as nobody else reads it.
-ANCHORS = frozenset(
-    {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul"}
-)
-ELEMENTWISE = frozenset(
-    {
-        "Abs", "Add", "Ceiling", "Clamp", "Divide", "Elu", "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish",
-        "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Multiply", "Negative", "PRelu", "Power", "Relu", "Selu",
-        "Sigmoid", "SoftPlus", "SoftSign", "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
-    }
-)  # fmt: skip
-
-# Operations that only rename data: plugins run them as views.
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "ShapeOf"})
-
-# Operations that read only the part of their first input that they return.
-PARTIAL_READS = frozenset(
-    {
-        "EmbeddingBagOffsets", "EmbeddingBagOffsetsSum", "EmbeddingBagPacked", "EmbeddingBagPackedSum",
-        "EmbeddingSegmentsSum", "Gather", "GatherElements", "GatherND", "Slice", "StridedSlice",
-    }
-)  # fmt: skip
-
-# What decompresses weights: plugins keep those in their stored form and decompress inside the consumer.
-DECOMPRESSION = frozenset({"Convert", "FakeQuantize", "Multiply", "Reshape", "Subtract", "Transpose"})
-
-# Operations of constants that still run at every inference.
-NOT_FOLDED = frozenset(
-    {"Bernoulli", "Multinomial", "NonZero", "RandomUniform", "ReadValue", "If", "Loop", "TensorIterator"}
-)
 
 _FLOAT_BITS = {
     "f64": 64,

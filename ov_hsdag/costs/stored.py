@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import devices as hardware
-from ov_hsdag.errors import UserError
-from ov_hsdag.files import write_json
+from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import write_json
 
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.graph import ComputationGraph
+    from ov_hsdag.model.graph import ComputationGraph
 
 FORMAT_VERSION = 1
 
@@ -55,7 +55,7 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
     """What has to be the same for costs of a device to hold."""
     import openvino as ov
 
-    properties = dict(hardware.virtual_devices().get(device, {}))
+    properties = dict(virtual.virtual_devices().get(device, {}))
     for key in _PROPERTIES:
         try:
             value = core.get_property(device, key)
@@ -63,7 +63,7 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
             continue
         properties[key] = str(getattr(value, "get_type_name", lambda value=value: value)())
     return {
-        "full_name": hardware.full_name(core, device) or "",
+        "full_name": discovery.full_name(core, device) or "",
         "openvino": ov.__version__,
         "properties": dict(sorted(properties.items())),
     }

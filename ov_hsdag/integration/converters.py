@@ -15,15 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ov_hsdag import files
-from ov_hsdag._autoload import disabled
-from ov_hsdag.errors import RunError, UserError, one_line
+from ov_hsdag._env import disabled
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.utils import files
+from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.model.placement import Placement
 
 _REQUEST = "__ov_hsdag_request__"
 
@@ -127,23 +128,23 @@ def _checked(
                 raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
         return None
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices import DeviceSet
+    from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.place import policy_placers
-    from ov_hsdag.problem import check_objective
+    from ov_hsdag.problem.problem import check_objective
 
     names = DeviceSet.parse(placement).names
     objective = "latency" if placement_objective is None else placement_objective
     check_objective(objective)
     profile = None if placement_profile is None else Profile.load(placement_profile)
     for name in names:
-        (profile or Profile.builtin([name])).device(name)  # raises where there are no speeds of that device
+        (profile or builtin_profile([name])).device(name)  # raises where there are no speeds of that device
     policy_placers(placement_policy)  # raises where the policy cannot be used
     files.check_writable(output())
     if placement_measure:
         import openvino as ov
 
-        from ov_hsdag.contest import require_devices
-        from ov_hsdag.devices import register
+        from ov_hsdag.devices.virtual import register
+        from ov_hsdag.measuring.selection import require_devices
 
         core = ov.Core()
         register(core)

@@ -2,7 +2,7 @@
 
 The device string decides which devices are used, as it does without a placement: "HETERO:GPU,CPU" means these two.
 Devices of the placement that it does not list, or that the machine lacks, hand their nodes to the others (see
-:meth:`ov_hsdag.placement.Placement.map_to`), with a warning. "HETERO" alone means the placement's own devices.
+:meth:`ov_hsdag.model.placement.Placement.map_to`), with a warning. "HETERO" alone means the placement's own devices.
 
 Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
 """
@@ -17,8 +17,8 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag._autoload import disabled
-from ov_hsdag.errors import one_line
+from ov_hsdag._env import disabled
+from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import openvino as ov
 
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.model.placement import Placement
 
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 """OpenVINO's name of the property (ov::device::priorities) that lists the devices where the device string does not."""
@@ -51,9 +51,9 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if _virtual_devices() and not disabled():
-            from ov_hsdag import devices
+            from ov_hsdag.devices import virtual
 
-            devices.register(self)
+            virtual.register(self)
 
     return __init__
 
@@ -150,7 +150,7 @@ def _placed(
     model = _carrier(core, given, weights)
     if model is None:
         return None
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.model.placement import Placement
 
     placement = Placement.of(model)
     if placement is None:
@@ -295,7 +295,7 @@ def _without_affinities(given: object) -> object:
     import openvino as ov
     from openvino._pyopenvino import Model as NativeModel
 
-    from ov_hsdag.placement import remove_affinities
+    from ov_hsdag.model.placement import remove_affinities
 
     if not isinstance(given, ov.Model | NativeModel):
         return given
@@ -319,6 +319,6 @@ def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, 
     """The configuration completed by the virtual devices' own, which HETERO would drop in a split model."""
     if not _virtual_devices():
         return config
-    from ov_hsdag import devices
+    from ov_hsdag.devices import virtual
 
-    return devices.compile_properties(device, config)
+    return virtual.compile_properties(device, config)

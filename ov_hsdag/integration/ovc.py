@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag.errors import UserError
 from ov_hsdag.integration.converters import save_atomically, wrap_convert, wrap_parser
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import openvino as ov
 
-from ov_hsdag.compat import ModelPass
+from ov_hsdag.utils.compat import ModelPass
 
 if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.placement import Placement
+    from ov_hsdag.model.placement import Placement
 
 
 class HSDAGPlacement(ModelPass):  # type: ignore[misc]

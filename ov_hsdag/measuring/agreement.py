@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import devices as hardware
+from ov_hsdag.devices import discovery
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -33,7 +33,7 @@ def tolerance(core: ov.Core, devices: Sequence[str], model: ov.Model) -> float:
 
     It depends on what the devices say they infer in, and on whether the model is quantised.
     """
-    rougher = (_ROUGHER.get(hardware.inference_precision(core, name) or "", TOLERANCE) for name in devices)
+    rougher = (_ROUGHER.get(discovery.inference_precision(core, name) or "", TOLERANCE) for name in devices)
     return max(quantised_tolerance(model), *rougher)
 
 

@@ -33,11 +33,11 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError, one_line
-from ov_hsdag.files import process_runs
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
-from ov_hsdag.placement import Placement
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.errors import RunError, one_line
+from ov_hsdag.utils.files import process_runs
 
 if TYPE_CHECKING:
     import openvino as ov

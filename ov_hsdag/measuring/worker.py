@@ -26,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ov_hsdag.errors import one_line
+from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -162,11 +162,11 @@ class _Shop:
         import numpy as np
         import openvino as ov
 
-        from ov_hsdag import devices
+        from ov_hsdag.devices import virtual
 
         self._objective, self._fault = objective, fault
         self._core = ov.Core()
-        devices.register(self._core)
+        virtual.register(self._core)
         self._model = self._core.read_model(folder / MODEL)
         with np.load(folder / INPUTS) as data:
             self._inputs = [data[name] for name in data.files]
@@ -184,14 +184,14 @@ class _Shop:
     def _compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         import numpy as np
 
-        from ov_hsdag import devices
-        from ov_hsdag.placement import remove_affinities, set_affinities
+        from ov_hsdag.devices import virtual
+        from ov_hsdag.model.placement import remove_affinities, set_affinities
 
         self._runner = None  # frees its memory before the next is compiled
         self._fault("compile", command)
         begin = time.perf_counter()
         device = command["device"]
-        config = devices.compile_properties(device, command["properties"])
+        config = virtual.compile_properties(device, command["properties"])
         try:
             if command["affinity"] is not None:
                 set_affinities(self._model, json.loads(Path(command["affinity"]).read_text(encoding="utf-8")))

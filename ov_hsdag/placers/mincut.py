@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ov_hsdag.placers.base import best_of
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 
 # scipy's maximum flow counts in 32-bit integers; all finite capacities together stay below this.
 _CAPACITY = 2**30

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.graph import NodeKind
-from ov_hsdag.placers.pipeline import topological_groups
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 
 @dataclass(frozen=True)

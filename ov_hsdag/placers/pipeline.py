@@ -12,9 +12,8 @@ from itertools import pairwise, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.graph import NodeKind
 from ov_hsdag.placers.base import best_of
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # Places where a stage can end; beyond that many groups the cheapest cuts of equal slices of the work are taken.
 _MAX_CUTS = 600
@@ -36,18 +35,6 @@ class Pipeline:
             for devices in permutations(range(len(problem.devices)), count):
                 candidates += stages(problem, order, devices)
         return best_of(problem, candidates)
-
-
-def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Groups in the order in which their first operation runs, int64 [groups]."""
-    graph = problem.graph
-    position = np.full(problem.group_count, graph.nodes)
-    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
-    np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
-    rest = position == graph.nodes
-    first = np.full(problem.group_count, graph.nodes)
-    np.minimum.at(first, problem.groups, np.arange(graph.nodes))
-    return np.argsort(np.where(rest, first, position), kind="stable")
 
 
 def _crossing(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 
 # Moves that are tried by default: about 15 ms on one core for a model of 500 groups. Larger models get more in
 # proportion, since every pass over their groups takes more.

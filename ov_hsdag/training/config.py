@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from ov_hsdag.errors import UserError
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from ov_hsdag.features import FeatureSet, PolicyInput
+    from ov_hsdag.policy.features import FeatureSet, PolicyInput
 
 ABLATIONS = ("output_shape", "node_id", "structure")
 """Groups of features that the paper leaves out in turn (its ablation study)."""
@@ -17,7 +17,7 @@ ABLATIONS = ("output_shape", "node_id", "structure")
 
 @dataclass(frozen=True)
 class Widths:
-    """Number of features of a node, an edge, a (node, device) pair and a device, as `ov_hsdag.features` makes them."""
+    """Number of features of a node, an edge, a (node, device) pair and a device (`ov_hsdag.policy.features`)."""
 
     node: int
     edge: int
@@ -117,7 +117,7 @@ class HSDAGConfig:
     @property
     def features(self) -> FeatureSet:
         """The features to compute."""
-        from ov_hsdag.features import FeatureSet
+        from ov_hsdag.policy.features import FeatureSet
 
         return FeatureSet(**dict.fromkeys(self.without, False))
 

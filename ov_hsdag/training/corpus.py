@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import legality
+from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
-from ov_hsdag.errors import UserError
-from ov_hsdag.graph import ComputationGraph, NodeKind
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.model import colocation, normalize
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import UserError
 
 HELD_OUT_FAMILIES: frozenset[str] = frozenset(
     {
@@ -87,13 +88,13 @@ def assemble(
         objective: "latency" or "throughput".
         memory_bytes: limits, int64 [devices]; -1 for none. None: those of the profile.
     """
-    fixed, per_byte = profile.transfer(names)
+    fixed, per_byte = cost_model.transfer_costs(profile, names)
     return replace(
         template,
         devices=tuple(names),
         objective=objective,
-        node_us=profile.node_us(template.graph, names),
-        supported=profile.support(template.graph, names),
+        node_us=cost_model.node_us(profile, template.graph, names),
+        supported=cost_model.assumed_support(profile, template.graph, names),
         transfer_us=fixed,
         transfer_us_per_byte=per_byte,
         submodel_us=profile.submodel_us(names),
@@ -115,7 +116,7 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
         objective="latency",
         node_us=np.zeros((graph.nodes, count)),
         supported=np.ones((graph.nodes, count), bool),
-        groups=legality.colocation(graph),
+        groups=colocation.colocation(graph),
         transfer_us=np.zeros((count, count)),
         transfer_us_per_byte=np.zeros((count, count)),
         submodel_us=np.zeros(count),
@@ -126,7 +127,7 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
 
 def extract(model: Any, rule: int) -> PlacementProblem:
     """The template of an `ov.Model`, which is normalised in place: its graph and groups on two reference devices."""
-    legality.normalise(model)
+    normalize.normalise(model)
     graph = ComputationGraph.from_model(model)
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
     empty = _unpriced(graph, names, rule)
@@ -143,8 +144,8 @@ def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str
     """
     import openvino as ov
 
-    from ov_hsdag.bench.zoo import ZOO, select
-    from ov_hsdag.legality import split_rule
+    from ov_hsdag.model.repair import split_rule
+    from ov_hsdag.zoo.catalog import ZOO, select
 
     for entry in ZOO.values() if names is None else select(names):
         path = folder / entry.family / f"{entry.name}.npz"
@@ -315,7 +316,7 @@ def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> 
             supported[:, device] &= ~(operations & np.isin(types, refused))
     home = int(generator.integers(len(problem.devices)))
     supported[~supported.any(axis=1), home] = True
-    lost = np.asarray(~legality.group_support(problem.groups, supported).any(axis=1))
+    lost = np.asarray(~colocation.group_support(problem.groups, supported).any(axis=1))
     supported[lost[problem.groups], home] = True
     return np.asarray(supported)
 

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ov_hsdag import _native
-from ov_hsdag.features import PolicyInput, policy_input
-from ov_hsdag.placers.hsdag import expand
 from ov_hsdag.placers.single import HeteroDefault
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.policy.placer import expand
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import rollout
 from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork

@@ -1,7 +1,7 @@
 """A trained network as a policy folder, which places without torch; and back, for further training.
 
 The folder holds policy.xml and policy.bin (one OpenVINO model: encoder and placer as two disconnected parts),
-policy.safetensors (the few weights that conversion folds away) and policy.json (see `ov_hsdag.placers.checkpoint`).
+policy.safetensors (the few weights that conversion folds away) and policy.json (see `ov_hsdag.policy.bundle`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
-from ov_hsdag.errors import UserError, one_line
-from ov_hsdag.files import save_model_atomically
-from ov_hsdag.placers.checkpoint import ENCODER, PLACER, check_folder, write_record
+from ov_hsdag.policy.bundle import ENCODER, PLACER, check_folder, write_record
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
+from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.files import save_model_atomically
 
 
 def export(network: HSDAGNetwork, folder: str | PathLike[str], run: Mapping[str, Any] | None = None) -> None:
@@ -76,7 +76,7 @@ def load(folder: str | PathLike[str]) -> HSDAGNetwork:
 def to_openvino(network: HSDAGNetwork) -> ov.Model:
     """Encoder and placer as one model with dynamic numbers of nodes, edges, devices and clusters.
 
-    Inputs and outputs are those of `ov_hsdag.placers.checkpoint.ENCODER` and `PLACER`, with these names.
+    Inputs and outputs are those of `ov_hsdag.policy.bundle.ENCODER` and `PLACER`, with these names.
     """
     example = _example(network.config.widths, network.config.devices or 2)
     training, device = network.training, next(network.parameters()).device

@@ -30,20 +30,17 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
-from ov_hsdag import devices as hardware
 from ov_hsdag.costs.profile import Profile
-from ov_hsdag.devices import DeviceSet
-from ov_hsdag.errors import RunError, UserError
-from ov_hsdag.features import PolicyInput, policy_input
-from ov_hsdag.files import save_model_atomically, write_json
-from ov_hsdag.measuring.measure import HETERO_DEFAULT, Judge, Measurement, Measurer
+from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement, Measurer
+from ov_hsdag.model.placement import Placement, set_affinities
 from ov_hsdag.place import build_problem
-from ov_hsdag.placement import Placement, set_affinities
-from ov_hsdag.placers import checkpoint as policies
-from ov_hsdag.placers import hsdag
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy import bundle, placer
+from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.correction import Corrector, Fit, Terms
 from ov_hsdag.training.network import HSDAGNetwork
@@ -59,6 +56,8 @@ from ov_hsdag.training.rollout import (
     sample,
 )
 from ov_hsdag.training.run import CHECKPOINT, check_settings, descend, read_metadata, restore, write_checkpoint
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.files import save_model_atomically, write_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -98,7 +97,7 @@ class Settings:
         temperature: of log ratios: a measured placement that is so much worse than the best is imitated e times less.
         agreement: share in which a placement has to agree with the best one to be imitated: mirror images, averaged,
             are no placement.
-        draws: sampled placements for each clustering and temperature, see `ov_hsdag.placers.hsdag.sample`.
+        draws: sampled placements for each clustering and temperature, see `ov_hsdag.policy.placer.sample`.
         refined: candidates that are refined before a measurement.
         certain: every so many measurements the likeliest correction is used instead of a drawn one.
         finalists: of the best measured placements, to be measured again in the end.
@@ -409,9 +408,9 @@ def policy_placements(network: HSDAGNetwork, task: Task, settings: Settings, gen
         for levels in {network.config.levels: None} if large else {network.config.levels: None, 0: None}:
             cluster, count = parse(network, batch, edge_score, levels)
             logits = network.logits(h, edge_score, batch.graphs, cluster, count).numpy()
-            draws = hsdag.sample(logits, 1 if large else settings.draws, generator)
-            choices = np.concatenate([hsdag.lean(logits), draws])
-            found.append(hsdag.expand(choices, logits, cluster.numpy()[x.coarse], problem.group_supported))
+            draws = placer.sample(logits, 1 if large else settings.draws, generator)
+            choices = np.concatenate([placer.lean(logits), draws])
+            found.append(placer.expand(choices, logits, cluster.numpy()[x.coarse], problem.group_supported))
     return np.concatenate(found)
 
 
@@ -712,7 +711,7 @@ def begin_with(policy: str | PathLike[str] | None, problem: PlacementProblem, se
     from ov_hsdag.training.export import load
 
     if policy != SCRATCH:
-        return load(policies.find(policy))
+        return load(bundle.find(policy))
     torch.manual_seed(seed)
     return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
 
@@ -768,8 +767,8 @@ def finetune(
         refuse_existing(output)
     if core is None:
         core = ov.Core()
-        hardware.register(core)
-    for name in () if simulated else hardware.absent(core, devices):
+        virtual.register(core)
+    for name in () if simulated else discovery.absent(core, devices):
         raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
     problem = build_problem(model, devices, objective=objective, profile=profile, core=core)
@@ -780,7 +779,7 @@ def finetune(
         about = {
             "device": devices.hetero,
             "objective": objective,
-            "policy": str(policy or policies.DEFAULT),
+            "policy": str(policy or bundle.DEFAULT),
             "simulated": simulated,
             "openvino": ov.__version__,
         }

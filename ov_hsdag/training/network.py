@@ -29,7 +29,7 @@ from torch_geometric.utils import scatter
 from ov_hsdag.training.config import HSDAGConfig
 
 if TYPE_CHECKING:
-    from ov_hsdag.features import PolicyInput
+    from ov_hsdag.policy.features import PolicyInput
 
 MASKED = -1e9
 """Logit of a device that is not there: its probability is 0, and its share of the entropy too."""

@@ -22,9 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.features import policy_input
-from ov_hsdag.files import write_json
+from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
@@ -43,6 +41,8 @@ from ov_hsdag.training.rollout import (
 )
 from ov_hsdag.training.run import CHECKPOINT, check_settings, descend, read_metadata, restore, write_checkpoint
 from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import write_json
 
 FORMAT = "1"
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ov_hsdag import _native
-from ov_hsdag.features import PolicyInput
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.policy.features import PolicyInput
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, join_clusters
 from ov_hsdag.training.search import energies, in_order
 

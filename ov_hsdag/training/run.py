@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ov_hsdag.errors import UserError
-from ov_hsdag.files import atomic_file
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import atomic_file
 
 CHECKPOINT = "checkpoint.safetensors"
 """Name of the file in a run's folder."""

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline, stages, topological_groups
+from ov_hsdag.placers.pipeline import Pipeline, stages
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 SEARCH = 4
 """Version of `teacher`: another one may find other placements."""

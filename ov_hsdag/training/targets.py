@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.files import atomic_file
-from ov_hsdag.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.search import SEARCH, simple, teacher
+from ov_hsdag.utils.files import atomic_file
 
 SHARD = 16
 """Problems in one file."""

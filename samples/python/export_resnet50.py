@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from ov_hsdag.bench.models.recipes import onnx_light_file, randomise_onnx
+from ov_hsdag.zoo.models.recipes import onnx_light_file, randomise_onnx
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-// A legal device for every node of a model, from those of the nodes that are known: ov_hsdag.legality.complete in C++.
+// A legal device for every node of a model, from those of the nodes that are known: ov_hsdag.model.complete.complete in C++.
 #pragma once
 
 #include <cstdint>

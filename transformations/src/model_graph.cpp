@@ -14,7 +14,7 @@
 namespace ov_hsdag {
 namespace {
 
-// What an unbounded dimension counts as: ov_hsdag.graph has the same.
+// What an unbounded dimension counts as: ov_hsdag.model.graph has the same.
 constexpr std::int64_t kUnboundedBatch = 1;
 constexpr std::int64_t kUnboundedDimension = 128;
 // Tensors of more elements are data, and no dimensions.
@@ -34,7 +34,7 @@ std::string variable_of(const std::shared_ptr<ov::Node>& node) {
 }
 
 // HETERO connects submodels with tensors that are empty at first, and cannot hand over strings. `known` is the shape
-// that the submodel which computes the tensor has at least: ov_hsdag.graph says more.
+// that the submodel which computes the tensor has at least: ov_hsdag.model.graph says more.
 bool is_movable(const ov::Output<ov::Node>& output, const ov::PartialShape& known) {
     if (output.get_element_type() == ov::element::string) return false;
     if (known.is_static()) return true;
@@ -56,7 +56,7 @@ bool holds_dimensions(const ov::Node& node) {
     return ov::shape_size(shape.to_shape()) <= kDimensions;
 }
 
-// Nodes whose values plugins do not follow to where they become dimensions: ov_hsdag.graph says more.
+// Nodes whose values plugins do not follow to where they become dimensions: ov_hsdag.model.graph says more.
 std::unordered_set<const ov::Node*> lost_values(const ov::NodeVector& nodes) {
     std::unordered_set<const ov::Node*> lost;
     for (const auto& node : nodes) {

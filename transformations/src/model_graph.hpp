@@ -1,4 +1,4 @@
-// An OpenVINO model as the native core's graph; ov_hsdag/graph.py makes the same in Python.
+// An OpenVINO model as the native core's graph; ov_hsdag/model/graph.py makes the same in Python.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 
 namespace ov_hsdag {
 
-// The newest form of an embedded placement that this code reads; ov_hsdag.placement.VERSION.
+// The newest form of an embedded placement that this code reads; ov_hsdag.model.placement.VERSION.
 inline constexpr int kVersion = 1;
 
 class StoredPlacement {

@@ -1,0 +1,105 @@
+"""Which built-in profile a device gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
+from ov_hsdag.devices import cpu, discovery, virtual
+from ov_hsdag.devices.device_set import is_virtual
+from ov_hsdag.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# What stands in for a device that no built-in profile matches, or that is not at hand.
+_DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}
+
+_CORE = "cpu_core"
+
+_CORE_AMX = "cpu_core_amx"
+
+
+def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profile:
+    """Put a profile together from the built-in ones.
+
+    A device that `core` has is matched by its full name, and taken at the precision that it infers in and with the
+    memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU that no profile
+    matches counts as so many cores, another device that none matches as the common one of its kind, and so does
+    one that is not at hand. Where the CPU is the only one that is at hand, the model is for another machine, and
+    the CPU counts as the common one, too. A virtual CPU device counts as its number of cores, at its declared
+    precision.
+
+    Args:
+        names: device names.
+        core: with the virtual devices registered; None to ask no device.
+
+    Raises:
+        UserError: a device that no built-in profile can stand for.
+    """
+    declared = virtual.virtual_devices()
+    present = [name for name in names if core is not None and discovery.full_name(core, name) is not None]
+    if present == ["CPU"] != list(names):
+        core = None
+    return Profile({name: replace(_builtin_for(name, declared, core), name=name) for name in names})
+
+
+def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
+    base = name.partition(".")[0]
+    if base in _DEFAULTS:
+        return _physical(name, base, core)
+    known = core is not None and discovery.full_name(core, name) is not None
+    if name in declared or (is_virtual(name) and known):
+        return _virtual(name, declared.get(name, {}), core if known else None)
+    hint = f"declare it in {virtual.VIRTUAL_DEVICES_VARIABLE}" if is_virtual(name) else "give a profile that has it"
+    raise UserError(
+        f'unknown device "{name}": there are built-in profiles for {", ".join(_DEFAULTS)} (and GPU.0 …) and for '
+        f"declared virtual CPU devices; {hint}"
+    )
+
+
+def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
+    common = load_builtin(_DEFAULTS[kind])
+    full_name = discovery.full_name(core, name) if core is not None else None
+    if core is None or full_name is None:
+        return common
+    profile = _matching(kind, full_name)
+    if kind == "CPU" and profile is not None:
+        profile = profile.with_fewer_cores(cpu.usable_cores())
+    elif kind == "CPU":
+        profile = _one_core(core).with_threads(discovery.request_cores(core, name), common.memory_gbps)
+    profile = profile or common
+    memory = discovery.memory_bytes(core, name)
+    if memory is not None:
+        sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
+        profile = replace(profile, memory_bytes=memory, sources=sources)
+    return profile.at_precision(discovery.inference_precision(core, name))
+
+
+def _matching(kind: str, full_name: str) -> DeviceProfile | None:
+    """The built-in profile of a device with this full name."""
+    built_in = (load_builtin(stem) for stem in builtin_names())
+    matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
+    return next(matching, None)
+
+
+def _one_core(core: ov.Core | None) -> DeviceProfile:
+    """A core of this machine's kind, of the common kind where `core` is None."""
+    return load_builtin(_CORE_AMX if core is not None and cpu.has_amx_bf16() else _CORE)
+
+
+def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
+    """A virtual CPU device: so many cores of this machine's kind (of the common kind where `core` is None)."""
+    threads = int(limits.get("INFERENCE_NUM_THREADS", 0))
+    precision = limits.get("INFERENCE_PRECISION_HINT")
+    if core is not None:
+        threads = threads or discovery.inference_threads(core, name) or 0
+        # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
+        precision = discovery.inference_precision(core, name) or precision
+        threads = threads or discovery.request_cores(core, name)
+    full_name = discovery.full_name(core, "CPU") if core is not None else None
+    whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
+    return _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)

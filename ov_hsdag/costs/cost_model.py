@@ -1,0 +1,77 @@
+"""The cost model: what operations and transfers cost on the devices of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.costs.fusions import own_layout, with_layouts
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.roofline import Roofline
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+
+
+def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
+    """Time of each node on each device in µs, float64 [nodes, devices], by the roofline model."""
+    model = Roofline(graph)
+    return np.stack([model.node_us(profile.device(name)) for name in names], axis=1)
+
+
+def fusion_costs(
+    profile: Profile, graph: ComputationGraph, names: Sequence[str]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """What devices fuse, and what it costs to tear that: `PlacementProblem.fused_with` and `.torn_us`."""
+    model = Roofline(graph)
+    torn_us = np.stack([model.torn_us(profile.device(name)) for name in names], axis=1)
+    fused_with = np.repeat(model.fused_with[:, None], len(names), axis=1)
+    own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
+    return with_layouts(graph, fused_with, torn_us, own, profile.layout_us_per_byte(names))
+
+
+def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Cost of moving a tensor from one device (row) to another (column).
+
+    Through host memory unless the profile has a direct link. On a device that computes in host memory itself a
+    tensor is still rewritten between the device's own layout and the plain one that submodels exchange.
+
+    Returns:
+        (µs per tensor, µs per byte), both float64 [devices, devices] with zeros on the diagonal. Bytes are those of
+        the model's element types.
+    """
+    profiles = [profile.device(name) for name in names]
+    fixed = np.array([profile.link_us for profile in profiles])
+    per_byte = np.array([1e-3 / (profile.link_gbps or profile.memory_gbps / 2.0) for profile in profiles])
+    fixed_us, us_per_byte = fixed[:, None] + fixed[None, :], per_byte[:, None] + per_byte[None, :]
+    direct = {(link.source, link.target): link for link in profile.links}
+    for row, source in enumerate(profiles):
+        for column, target in enumerate(profiles):
+            link = direct.get((source.name, target.name))
+            if link is not None:
+                fixed_us[row, column], us_per_byte[row, column] = link.us, 1e-3 / link.gbps
+    np.fill_diagonal(fixed_us, 0.0)
+    np.fill_diagonal(us_per_byte, 0.0)
+    return fixed_us, us_per_byte
+
+
+def storage_ratios(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
+    """Share of a model's bytes that each device keeps, float64 [devices].
+
+    A GPU or an NPU that infers in 16 bits keeps weights of 32 bits in 16; that share counts for tensors, too.
+    """
+    constants = np.flatnonzero(graph.weight_bytes)
+    sizes = graph.weight_bytes[constants]
+    types = np.array(graph.output_types, "<U8")[graph.output_ptr[constants]]
+    narrow = np.where(types == "f32", sizes // 2, sizes).sum()
+    share = float(narrow / sizes.sum()) if len(sizes) else 1.0
+    profiles = [profile.device(name) for name in names]
+    return np.array([1.0 if one.kind == "CPU" or one.precision == "f32" else share for one in profiles])
+
+
+def assumed_support(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether each device runs each node, bool [nodes, devices]; for devices that cannot be asked themselves."""
+    operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+    types = np.asarray(graph.types)
+    refused = [operations & np.isin(types, profile.device(name).unsupported) for name in names]
+    return ~np.stack(refused, axis=1)

@@ -1,0 +1,1 @@
+"""Devices: names, what a machine has, virtual CPU devices."""

@@ -1,0 +1,109 @@
+"""What OpenVINO says about the devices of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.devices import cgroups, cpu, virtual
+from ov_hsdag.devices.device_set import PRECISIONS, is_virtual, kind_of
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """What OpenVINO says about one device of the machine."""
+
+    name: str
+    full_name: str
+    kind: str | None  # "CPU", "GPU", "NPU", or None for a device of another kind
+    virtual: bool
+    capabilities: tuple[str, ...]  # OPTIMIZATION_CAPABILITIES: "FP32", "BF16", "INT8", …
+    precision: str | None  # the floating-point precision that the device infers in
+    limits: Mapping[str, str] = field(default_factory=dict)  # of a virtual device
+
+
+def available(core: ov.Core) -> list[DeviceInfo]:
+    """The devices that a Core has, virtual ones included when they are registered, in OpenVINO's order.
+
+    A property that a device does not answer (a broken driver, an older plugin) is left empty.
+    """
+    declared = virtual.virtual_devices()
+    return [
+        DeviceInfo(
+            name=name,
+            full_name=full_name(core, name) or "",
+            kind=kind_of(name),
+            virtual=is_virtual(name),
+            capabilities=tuple(str(item) for item in _property(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
+            precision=inference_precision(core, name),
+            limits=declared.get(name, {}),
+        )
+        for name in core.available_devices
+    ]
+
+
+def absent(core: ov.Core, names: Iterable[str]) -> list[str]:
+    """Those of the devices that are not on this machine."""
+    return [name for name in names if full_name(core, name) is None]
+
+
+def full_name(core: ov.Core, name: str) -> str | None:
+    """FULL_DEVICE_NAME, or None when the Core does not have the device."""
+    value = _property(core, name, "FULL_DEVICE_NAME")
+    return None if value is None else str(value)
+
+
+def inference_precision(core: ov.Core, name: str) -> str | None:
+    """The precision that a device infers in ("f32", "f16", "bf16"), or None when it does not say."""
+    value = _property(core, name, "INFERENCE_PRECISION_HINT")
+    text = getattr(value, "get_type_name", lambda: str(value))()
+    return text if text in PRECISIONS else None
+
+
+def memory_bytes(core: ov.Core, name: str) -> int | None:
+    """Memory that a GPU or an NPU says it has, for the CPU this machine's or container's; None where none can tell."""
+    if name == "CPU":
+        try:
+            return int(min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cgroups.memory_limit()))
+        except (AttributeError, OSError, ValueError):
+            return None
+    value = _property(core, name, f"{name.partition('.')[0]}_DEVICE_TOTAL_MEM_SIZE")
+    return int(value) if isinstance(value, int) and 0 < value < 2**62 else None
+
+
+def inference_threads(core: ov.Core, name: str) -> int | None:
+    """The thread limit of a CPU device, or None when it has none (or does not say)."""
+    value = _property(core, name, "INFERENCE_NUM_THREADS")
+    return int(value) if value else None
+
+
+def request_cores(core: ov.Core, name: str) -> int:
+    """Cores of a CPU device that one request runs on: usable ones, and no more than OpenVINO gives it threads.
+
+    It leaves out hyper-threads on every system, and sockets but one.
+    """
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op, opset1
+
+    number = op.Parameter(ov.Type.f32, ov.Shape([1]))
+    try:
+        compiled = core.compile_model(
+            ov.Model([opset1.relu(number)], [number]), name, {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": ""}
+        )
+        threads, streams = (int(compiled.get_property(key)) for key in ("INFERENCE_NUM_THREADS", "NUM_STREAMS"))
+    except RuntimeError:
+        return cpu.usable_cores()
+    return max(min(cpu.usable_cores(), threads // max(streams, 1)), 1)
+
+
+def _property(core: ov.Core, name: str, key: str) -> Any:
+    try:
+        return core.get_property(name, key)
+    except (RuntimeError, TypeError):
+        return None

@@ -1,0 +1,30 @@
+"""Memory limits as users write them: "CPU=8GiB,GPU=2GiB"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from ov_hsdag.utils.errors import UserError
+
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
+    """Bytes by device. Raises UserError for what is no such list, and for a device that is not one of `devices`."""
+    limits: dict[str, int] = {}
+    for part in text.split(","):
+        name, equals, amount = (piece.strip() for piece in part.partition("="))
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", amount)
+        if not name or not equals or not match or match[2] not in _UNITS:
+            raise UserError(
+                f"memory limit '{part.strip()}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)})"
+            )
+        if name not in devices:
+            raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
+        if name in limits:
+            raise UserError(f"memory is limited twice for device '{name}'")
+        limits[name] = int(float(match[1]) * _UNITS[match[2]])
+        if not limits[name]:
+            raise UserError(f"memory limit '{part.strip()}' leaves no memory: give a positive amount")
+    return limits

@@ -1,0 +1,156 @@
+"""Virtual CPU devices: OpenVINO's CPU plugin registered again under another name, with properties of its own.
+
+So a machine with one CPU has several truly different devices (threads, precision). They are declared in the environment
+variable ``OV_HSDAG_VIRTUAL_DEVICES``::
+
+    CPU_A:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=bf16;CPU_B:INFERENCE_NUM_THREADS=1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.devices.device_set import HETERO
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"
+
+_VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
+
+_VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
+
+# What a split model does to the CPU plugin unless it is told otherwise, see docs/profiles.md: HETERO sets
+# EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS; and pinned threads of two one-core
+# devices both land on the machine's first core, so that the devices never run at the same time.
+_SPLIT_MODEL_PROPERTIES = {"EXCLUSIVE_ASYNC_REQUESTS": False}
+
+_VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}
+
+
+def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
+    """Declared virtual devices: name → properties, from ``text`` or else ``OV_HSDAG_VIRTUAL_DEVICES``.
+
+    Returns an empty dictionary when none are declared.
+
+    Raises:
+        UserError: malformed text, a name twice, a name that OpenVINO's CPU plugin cannot have, or a bad limit.
+    """
+    if text is None:
+        text = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "")
+    devices: dict[str, dict[str, str]] = {}
+    for entry in filter(None, (part.strip() for part in text.split(";"))):
+        name, _, tail = entry.partition(":")
+        name = name.strip()
+        if name == "CPU" or not _VIRTUAL_NAME.fullmatch(name):
+            _refuse(f'"{name}" cannot name a virtual device; use letters, digits and "_" with CPU in it, such as CPU_A')
+        if name in devices:
+            _refuse(f'"{name}" is declared twice; declare every device once')
+        devices[name] = _parse_properties(name, tail)
+    return devices
+
+
+def _parse_properties(name: str, text: str) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not key or not equals or not value:
+            _refuse(f'"{item}" of {name} is not KEY=VALUE, such as INFERENCE_NUM_THREADS=1')
+        if key in properties:
+            _refuse(f"{name} has {key} twice; give every property once")
+        if key == "INFERENCE_NUM_THREADS" and (not re.fullmatch(r"[0-9]{1,6}", value) or int(value) == 0):
+            _refuse(f'{name} has INFERENCE_NUM_THREADS "{value}"; give a positive number of threads')
+        if key == "INFERENCE_PRECISION_HINT" and value not in _VIRTUAL_PRECISIONS:
+            _refuse(f'{name} has INFERENCE_PRECISION_HINT "{value}"; use one of {", ".join(_VIRTUAL_PRECISIONS)}')
+        properties[key] = value
+    return properties
+
+
+def _refuse(reason: str) -> None:
+    raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {reason}")
+
+
+def register(core: ov.Core) -> tuple[str, ...]:
+    """Register the declared virtual devices on a Core and set their properties; names of those devices.
+
+    Safe to call again, and on a Core that already has them: only the properties are then set again.
+
+    Raises:
+        UserError: the declaration is malformed, or the CPU plugin refuses a property or its value.
+        RunError: OpenVINO's CPU plugin cannot be registered.
+    """
+    declared = virtual_devices()
+    for name, properties in declared.items():
+        _register_cpu_plugin(core, name)
+        try:
+            core.set_property(name, {**_VIRTUAL_DEFAULTS, **properties})
+            core.get_property(name, "INFERENCE_NUM_THREADS")  # loads the plugin, which is when it checks the properties
+        except RuntimeError as error:
+            _refuse(f"OpenVINO refuses the properties of {name}: {one_line(error)}")
+    return tuple(declared)
+
+
+def _register_cpu_plugin(core: ov.Core, name: str) -> None:
+    arm = platform.machine().lower() in ("arm64", "aarch64")
+    try:
+        core.register_plugin(f"openvino_{'arm' if arm else 'intel'}_cpu_plugin", name)
+    except RuntimeError as error:
+        if "already registered" not in str(error):
+            raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
+
+
+def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Complete a compile_model configuration so that virtual devices keep their limits in split models.
+
+    Every virtual device of a HETERO device string gets an entry in DEVICE_PROPERTIES with its declared limits and
+    EXCLUSIVE_ASYNC_REQUESTS off. What the caller configures wins: a property of the device first, then one given for
+    all devices. Anything else (another device string, no virtual device in it) comes back as it was.
+
+    Args:
+        device: device string given to compile_model, "HETERO:CPU_A,CPU_B", or "HETERO" with
+            MULTI_DEVICE_PRIORITIES in the configuration.
+        config: the caller's configuration; not changed.
+    """
+    completed = dict(config or {})
+    names = _hetero_names(device, completed)
+    virtual = {name: limits for name, limits in virtual_devices().items() if name in names} if names else {}
+    if not virtual:
+        return completed
+    given = _device_properties(completed.get("DEVICE_PROPERTIES"))
+    if given is None:  # OpenVINO says what is wrong with it
+        return completed
+    for name, limits in virtual.items():
+        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **limits}
+        kept = {key: value for key, value in wanted.items() if key not in completed}
+        given[name] = {**kept, **given.get(name, {})}
+    completed["DEVICE_PROPERTIES"] = given
+    return completed
+
+
+def _hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    head, _, tail = device.partition(":")
+    if head != HETERO:
+        return ()
+    return tuple(name.strip() for name in (tail or str(config.get("MULTI_DEVICE_PRIORITIES", ""))).split(","))
+
+
+def _device_properties(value: Any) -> dict[str, dict[str, Any]] | None:
+    """DEVICE_PROPERTIES in any form that OpenVINO's Python API takes (dictionary, JSON, OVAny); None if neither."""
+    value = getattr(value, "value", value)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
+        return None
+    return {str(name): dict(properties) for name, properties in value.items()}

@@ -1,0 +1,93 @@
+"""The library that lets programs without Python follow a placement: where it is, and how to make it.
+
+A library of C++ code belongs to one release of OpenVINO. setup.py compiles it where OpenVINO is installed already;
+``ov-hsdag extension --build`` compiles the sources that the package brings along, into the user's cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zlib
+from pathlib import Path
+
+from ov_hsdag._version import __version__
+from ov_hsdag.integration import extension_build
+from ov_hsdag.utils.errors import RunError, UserError
+
+PACKAGE = Path(__file__).parents[1]
+_BUILD = "run: ov-hsdag extension --build"
+
+
+def extension_path() -> Path:
+    """The library for ``core.add_extension`` and ``benchmark_app -extensions`` of the installed OpenVINO.
+
+    Raises UserError where there is none: it says why and what to do.
+    """
+    package = _openvino()
+    try:
+        release = extension_build.release(package)
+    except extension_build.BuildError as error:
+        raise UserError(f"there is no extension library: {error}") from error
+    folders = _folders()
+    for folder in folders:
+        if (folder / f"{extension_build.LOADER}.{release}").exists() and (folder / extension_build.LOADER).exists():
+            return folder / extension_build.LOADER
+    others = sorted(
+        {path.suffix[1:] for folder in folders for path in folder.glob(f"{extension_build.LOADER}.*") if path.exists()}
+    )
+    if others:
+        built = ", ".join(_shown(other) for other in others)
+        raise UserError(f"the extension library is built for OpenVINO {built}, this is {_shown(release)}: {_BUILD}")
+    raise UserError(f"there is no extension library for OpenVINO {_shown(release)} yet: {_BUILD}")
+
+
+def build() -> Path:
+    """Compile the library for the installed OpenVINO into the user's cache. Returns its path.
+
+    Raises RunError where that does not work.
+    """
+    try:
+        return extension_build.build(_sources(), _openvino(), _cache())
+    except extension_build.BuildError as error:
+        raise RunError(f"the extension library cannot be built: {error}") from error
+    except OSError as error:
+        raise RunError(f"the extension library cannot be written to {_cache()}: {error.strerror or error}") from error
+
+
+def _openvino() -> Path:
+    spec = importlib.util.find_spec("openvino")
+    if spec is None or spec.origin is None:
+        raise UserError("there is no extension library without OpenVINO: pip install openvino")
+    return Path(spec.origin).parent
+
+
+def _folders() -> tuple[Path, ...]:
+    """Where a library may be: in the package as it was installed, and where ``build`` puts it."""
+    installed = PACKAGE / "lib"
+    try:
+        return installed, _cache()
+    except UserError:  # which matters to those who build one
+        return (installed,)
+
+
+def _cache() -> Path:
+    """Of these sources: another version of the package, or a change of them, needs another library."""
+    checksum = 0
+    for path in extension_build.sources(_sources()):
+        checksum = zlib.crc32(path.read_bytes(), checksum)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if base.startswith("~"):
+        raise UserError("there is no home directory for the extension library: set XDG_CACHE_HOME")
+    return Path(base) / "ov_hsdag" / f"extension-{__version__}-{checksum:08x}"
+
+
+def _sources() -> Path:
+    """The folder with cpp_ext/ and transformations/: in the package, or above it where that is a source tree."""
+    inside = PACKAGE / "native_sources"
+    return inside if inside.is_dir() else PACKAGE.parent
+
+
+def _shown(release: str) -> str:
+    """ "2026.4.1" of "2641"."""
+    return f"20{release[:2]}.{release[2]}.{release[3:]}" if len(release) >= 4 else release

@@ -1,0 +1,165 @@
+"""Every way to run one model on some devices: what `ov-hsdag bench` and the throughput benchmark compare."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.evaluator import PIPELINE_HINT, ROUNDS, SECONDS, Measurement, Rivals, measurements
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.node_count import NodeCount
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+SHARES = (0.5, 0.7, 0.8, 0.9)
+"""Of the operations, that splits by hand give the first device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rival:
+    """One way to run the model.
+
+    Attributes:
+        name: of the placer.
+        candidate: what is compiled.
+        placement: uint8 [groups]; None where HETERO decides and nobody knows how.
+        predicted: as `PlacementProblem.summary`; None likewise, and where the placement is infeasible.
+        seconds: that placing took.
+        same_as: name of an earlier rival with the same placement; "" where there is none.
+    """
+
+    name: str
+    candidate: Candidate
+    placement: NDArray[np.uint8] | None = None
+    predicted: dict[str, Any] | None = None
+    seconds: float = 0.0
+    same_as: str = ""
+
+
+def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]) -> list[Rival]:
+    """All of them, simple ones first: single devices, HETERO's own choices, splits by hand, placers, policies.
+
+    Placements that exceed a memory limit of the problem are left out.
+
+    Args:
+        problem: of the normalised model.
+        devices: of the problem.
+        policies: the learned placers, each under its own name.
+    """
+    found = [_placed(problem, devices, SingleDevice(name), Candidate(name)) for name in devices.names]
+    found.append(_placed(problem, devices, HeteroDefault(), Candidate.hetero(devices)))
+    if problem.objective == "throughput":
+        found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
+    placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Pipeline(), *policies]
+    found += [_placed(problem, devices, placer) for placer in placers]
+    return _named_twins([rival for rival in found if rival.placement is None or rival.predicted is not None])
+
+
+def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None) -> Rival:
+    """candidate: how to run it without writing affinities."""
+    begin = time.perf_counter()
+    placement = placer.place(problem)
+    # HETERO's own choices need no repair: HETERO itself makes submodels of them.
+    if candidate is None and problem.evaluate(placement).broken[0]:
+        placement = problem.repair(placement)
+    seconds = time.perf_counter() - begin
+    feasible = bool(np.isfinite(problem.scores(placement)[0]))
+    return Rival(
+        placer.name,
+        candidate or Candidate.placed(devices, problem.affinity(placement)),
+        placement,
+        problem.summary(placement) if feasible else None,
+        seconds,
+    )
+
+
+def _named_twins(found: Sequence[Rival]) -> list[Rival]:
+    """With `same_as` where an earlier one has the same placement: measuring both would measure noise."""
+    first: dict[bytes, str] = {}
+    result = []
+    for rival in found:
+        key = rival.placement.tobytes() if rival.placement is not None else rival.name.encode()
+        twin = first.setdefault(key, rival.name)
+        result.append(rival if twin == rival.name else replace(rival, same_as=twin))
+    return result
+
+
+@dataclass(frozen=True)
+class Result:
+    """A rival and what was measured of it; of twins the same measurement."""
+
+    rival: Rival
+    measurement: Measurement
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; one flat row of a table. Ratios are to the best single device (else to HETERO's own choice)."""
+        measured, predicted = self.measurement, self.rival.predicted or {}
+        low, high = measured.interval
+        latency = "latency_us" in predicted
+        return {
+            "placer": self.rival.name,
+            "predicted_latency_us": predicted["latency_us"] if latency else None,
+            "predicted_ips": predicted["throughput_ips"] if latency else None,
+            "predicted_submodels": predicted["submodels"] if latency else None,
+            "measured": None if measured.failed else measured.value,
+            "ratio": None if measured.failed else measured.ratio,
+            "ratio_low": None if measured.failed else low,
+            "ratio_high": None if measured.failed else high,
+            "rounds": len(measured.rates),
+            "submodels": measured.submodels,
+            "placing_seconds": self.rival.seconds,
+            "compiling_seconds": measured.seconds,
+            "same_as": self.rival.same_as,
+            "failed": measured.error,
+        }
+
+
+def measure(
+    model: ov.Model,
+    devices: DeviceSet,
+    objective: str,
+    core: ov.Core,
+    found: Sequence[Rival],
+    *,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> list[Result]:
+    """Runs rivals in turns on real devices; those that are clearly worse than the best get fewer rounds.
+
+    Args:
+        model: normalised; not changed.
+        devices: of HETERO; all there.
+        objective: "latency" of one request, or "throughput" with several in flight.
+        core: has the devices.
+        found: of `rivals`.
+        rounds, seconds, shapes, report: as in `ov_hsdag.measuring.evaluator.compare`.
+
+    Raises:
+        RunError: the model cannot be measured at all, or nothing runs it.
+    """
+    own = {rival.name: rival.candidate for rival in found if not rival.same_as}
+    with Rivals(model, devices, own, objective, core, shapes=shapes, report=report) as compiled:
+        rates = compiled.race(rounds=rounds, seconds=seconds)
+        if not rates:
+            raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
+        singles = {name: rates[name] for name in devices.names if name in rates}
+        reference = choice.best(singles) if singles else next(iter(rates))
+        measured = measurements(own, compiled, rates, objective, reference)
+    return [Result(rival, measured[rival.same_as or rival.name]) for rival in found]

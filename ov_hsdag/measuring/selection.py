@@ -1,0 +1,218 @@
+"""A placing's candidates on the real devices: the best predicted placements against what needs no placement."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.devices import discovery
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.evaluator import COMPILING, HETERO_DEFAULT, PIPELINE_HINT, Rivals, measurements
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+SECONDS = 60.0
+"""That measuring may take, about."""
+
+# Placements that are measured, the best by prediction.
+_MEASURED = 6
+
+# Of the final between the best simple candidate and a placement that was faster: enough to tell 3% where turns differ
+# by 5%.
+_FINAL_ROUNDS = 16
+
+Placed = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a contest gave.
+
+    Attributes:
+        measured: of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better
+            than the best simple candidate, and ci, its 95% confidence interval; submodels; failed: why, or null.
+        chosen: name of the candidate to use; None where nothing ran.
+        placements: of all candidates, uint8 [groups].
+    """
+
+    measured: dict[str, dict[str, Any]]
+    chosen: str | None
+    placements: dict[str, Placed]
+
+
+def require_devices(core: ov.Core, devices: DeviceSet) -> None:
+    """Raises UserError where one is not on this machine."""
+    missing = discovery.absent(core, devices)
+    if missing:
+        raise UserError(f"device {missing[0]} is not on this machine, so nothing can be measured there")
+
+
+def hold(
+    model: ov.Model,
+    problem: PlacementProblem,
+    candidates: Mapping[str, Placed],
+    core: ov.Core,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seconds: float = SECONDS,
+    report: Callable[[str], None] | None = None,
+    faults: Mapping[str, str] | None = None,
+) -> Result:
+    """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
+
+    A placement wins only in a final against the best of those, see `ov_hsdag.measuring.choice.choose`.
+
+    Args:
+        model: of the problem, normalised; not changed.
+        problem: tells which candidates are feasible, and what they are predicted to do.
+        candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
+        core: has the devices.
+        shapes: example shapes of dynamic inputs.
+        seconds: that it may take, about.
+        report: is told what is being done.
+        faults: for tests, see `Rivals`.
+
+    Returns:
+        Whatever happens; where nothing could be measured there is a warning besides.
+    """
+    devices = DeviceSet(problem.devices)
+    simple = _simple(model, problem, candidates, core)
+    others = _others(problem, candidates, simple)
+    ways = {name: _way(name, devices) for name in simple}
+    ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
+    placements = {**simple, **others}
+    begin = time.monotonic()
+    try:
+        rivals = Rivals(
+            model,
+            devices,
+            ways,
+            problem.objective,
+            core,
+            shapes=shapes,
+            patience=seconds / 3,
+            until=begin + COMPILING * seconds,
+            report=report,
+            faults=faults,
+        )
+    except RunError as error:
+        _warn(str(error))
+        return Result({}, None, placements)
+    with rivals:
+        # The final needs about as long as all rounds before it.
+        rates = rivals.race(until=(time.monotonic() + begin + seconds) / 2)
+        pair = choice.challenge(rates, set(simple))
+        final = rivals.race(pair, _FINAL_ROUNDS, until=begin + seconds, halving=False) if pair else None
+        rates = {name: own for name, own in rates.items() if name not in rivals.failed}
+        chosen = choice.choose(rates, set(simple), final) if rates else None
+        measured = _measured(rivals, list(ways), rates, set(simple), final, problem.objective)
+    if chosen is None:
+        _warn("; ".join(f"{name}: {why}" for name, why in rivals.failed.items()))
+    elif chosen in simple:
+        # HETERO's own choice may be a single device.
+        chosen = next(name for name in simple if np.array_equal(simple[name], placements[chosen]))
+    return Result(measured, chosen, placements)
+
+
+def _warn(why: str) -> None:
+    warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=4)
+
+
+def _simple(
+    model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
+) -> dict[str, Placed]:
+    """What needs no placement and is feasible, simplest first."""
+    found = {name: problem.single(index) for index, name in enumerate(problem.devices)}
+    if HETERO_DEFAULT in candidates:
+        found[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
+    if problem.objective == "throughput":
+        hint = _pipeline_hint(model, problem, core)
+        if hint is not None:
+            found[PIPELINE_HINT] = hint
+    return {name: placement for name, placement in found.items() if np.isfinite(problem.scores(placement)[0])}
+
+
+def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) -> Placed | None:
+    """What HETERO does when it is told to make a pipeline; None where it does not say.
+
+    A file holds affinities and no hints. HETERO splits by the answer that `query_model` gives under the same hint; with
+    each legality group on the device of most of its operations, that is the same split or a legal one next to it.
+    """
+    from ov_hsdag.model.placement import Placement
+
+    hint = Candidate.pipeline_hint(DeviceSet(problem.devices))
+    plain = model.clone()
+    Placement.strip(plain)
+    try:
+        answer = core.query_model(plain, hint.device, dict(hint.properties))
+    except RuntimeError:
+        return None
+    votes = np.zeros((problem.group_count, len(problem.devices)), np.int64)
+    for group, name in zip(problem.groups.tolist(), problem.graph.names, strict=True):
+        if answer.get(name) in problem.devices:
+            votes[group, problem.devices.index(answer[name])] += 1
+    return problem.repair(np.where(problem.group_supported, votes, -1).argmax(axis=1))
+
+
+def _others(
+    problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed]
+) -> dict[str, Placed]:
+    """The best feasible placements by prediction that are not simple ones; of equal ones the first."""
+    known = {placement.tobytes() for placement in simple.values()}
+    distinct: dict[str, Placed] = {}
+    for name, placement in candidates.items():
+        if name not in problem.devices and placement.tobytes() not in known:
+            known.add(placement.tobytes())
+            distinct[name] = placement
+    scores = {name: float(problem.scores(placement)[0]) for name, placement in distinct.items()}
+    best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)[:_MEASURED]
+    return {name: distinct[name] for name in distinct if name in best}
+
+
+def _way(name: str, devices: DeviceSet) -> Candidate:
+    if name == HETERO_DEFAULT:
+        return Candidate.hetero(devices)
+    return Candidate.pipeline_hint(devices) if name == PIPELINE_HINT else Candidate(name)
+
+
+def _measured(
+    rivals: Rivals,
+    names: Sequence[str],
+    rates: Mapping[str, Sequence[float]],
+    simple: set[str],
+    final: Mapping[str, Sequence[float]] | None,
+    objective: str,
+) -> dict[str, dict[str, Any]]:
+    """See `Result.measured`. What was in the final is told by the final's rounds."""
+    known = {name: own for name, own in rates.items() if name in simple} or dict(rates)
+    if final and len(final) == 2:
+        rival = next(name for name in final if name in simple)
+    else:
+        final, rival = {}, choice.best(known) if known else ""
+    key = "throughput_ips" if objective == "throughput" else "latency_us"
+    found = {}
+    shown = measurements(names, rivals, rates, objective, rival)
+    if final:
+        shown |= measurements(list(final), rivals, final, objective, rival)
+    for name, one in shown.items():
+        low, high = one.interval
+        found[name] = {
+            key: None if one.failed else round(one.value, 3),
+            "ratio": None if one.failed else round(one.ratio, 4),
+            "ci": None if one.failed else [round(low, 4), round(high, 4)],
+            "submodels": one.submodels or None,
+            "failed": one.error or None,
+        }
+    return found

@@ -1,0 +1,1 @@
+"""The model as a graph: what must share a device, placements in and out."""

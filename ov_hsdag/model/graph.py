@@ -1,0 +1,368 @@
+"""The computation graph of an OpenVINO model as flat arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.model.flops import node_flops
+from ov_hsdag.utils.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length. Only
+# costs depend on it.
+UNBOUNDED_BATCH = 1
+UNBOUNDED_DIMENSION = 128
+
+
+class NodeKind(IntEnum):
+    """Kinds of nodes that HETERO's splitting rule treats differently; the values are shared with the native core."""
+
+    OP = 0
+    PARAMETER = 1
+    CONSTANT = 2
+    RESULT = 3
+    SINK = 4
+
+
+_KINDS = {
+    "Parameter": NodeKind.PARAMETER,
+    "Constant": NodeKind.CONSTANT,
+    "Result": NodeKind.RESULT,
+    "Assign": NodeKind.SINK,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ComputationGraph:
+    """Nodes and edges of a model in topological order (the order of `ov.Model.get_ordered_ops()`).
+
+    An edge is an input port: `input_ptr[n] <= e < input_ptr[n + 1]` are the inputs of node n, and `input_output[e]` is
+    the output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
+
+    Attributes:
+        names: friendly names, [nodes].
+        types: OpenVINO operation types such as "Convolution", [nodes].
+        kinds: `NodeKind` of each node, uint8 [nodes].
+        input_ptr: int32 [nodes + 1].
+        input_output: int32 [edges].
+        output_ptr: int32 [nodes + 1].
+        output_bytes: size of each output tensor, int64 [outputs].
+        output_shapes: dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's,
+            else by their upper bound, else by 1 (first dimension of an input) or 128.
+        output_ranks: rank of each output, -1 where the model leaves it open, int16 [outputs].
+        output_movable: whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. Not those of
+            strings or of unknown rank; and not those with a dynamic dimension that cannot be 0: HETERO connects
+            submodels with tensors that are empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp).
+        output_types: element types such as "f32", [outputs].
+        flops: arithmetic operations of one inference, float64 [nodes].
+        weight_bytes: size of each Constant, 0 for other nodes, int64 [nodes].
+        variables: variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes].
+    """
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    kinds: NDArray[np.uint8]
+    input_ptr: NDArray[np.int32]
+    input_output: NDArray[np.int32]
+    output_ptr: NDArray[np.int32]
+    output_bytes: NDArray[np.int64]
+    output_shapes: tuple[tuple[int, ...], ...]
+    output_ranks: NDArray[np.int16]
+    output_movable: NDArray[np.bool_]
+    output_types: tuple[str, ...]
+    flops: NDArray[np.float64]
+    weight_bytes: NDArray[np.int64]
+    variables: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.names)
+
+    @property
+    def edges(self) -> int:
+        """Number of input ports."""
+        return len(self.input_output)
+
+    @property
+    def outputs(self) -> int:
+        """Number of output ports."""
+        return len(self.output_bytes)
+
+    @cached_property
+    def output_node(self) -> NDArray[np.int32]:
+        """Node that each output port belongs to, int32 [outputs]."""
+        return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.output_ptr))
+
+    @cached_property
+    def input_source(self) -> NDArray[np.int32]:
+        """Node that feeds each input port, int32 [edges]."""
+        return self.output_node[self.input_output]
+
+    @cached_property
+    def input_node(self) -> NDArray[np.int32]:
+        """Node that owns each input port, int32 [edges]."""
+        return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.input_ptr))
+
+    @cached_property
+    def native(self) -> _native.Graph:
+        """The same graph for the native core."""
+        return _native.Graph(
+            self.kinds, self.input_ptr, self.input_output, self.output_ptr, self.output_bytes, self.weight_bytes
+        )
+
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
+    def index(self, name: str) -> int:
+        """Number of the node with this friendly name. Raises KeyError where there is none."""
+        return self._indices[name]
+
+    @classmethod
+    def from_model(cls, model: ov.Model, *, shapes: Mapping[str, Sequence[int]] | None = None) -> ComputationGraph:
+        """Extracts the graph of `model`, which is left as it is.
+
+        Args:
+            model: any model.
+            shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name.
+
+        Raises:
+            UserError: `shapes` names no input of the model or does not fit it.
+        """
+        nodes = model.get_ordered_ops()
+        static = _with_static_shapes(model, shapes) if model.is_dynamic() else None
+        sized = {node.get_friendly_name(): node for node in static.get_ordered_ops()} if static else {}
+        if shapes and static is None:
+            _input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
+
+        unsure = _without_lost_values(model, nodes)
+        builder = _Builder(len(nodes))
+        for number, node in enumerate(nodes):
+            builder.add(node, sized.get(node.get_friendly_name(), node), unsure.get(number, node))
+        return builder.graph(cls)
+
+
+class _Builder:
+    """Collects node after node; one pass over the model, since every call into OpenVINO costs about a microsecond."""
+
+    def __init__(self, nodes: int) -> None:
+        self.names: list[str] = []
+        self.types: list[str] = []
+        self.kinds = np.zeros(nodes, np.uint8)
+        self.input_ptr = [0]
+        self.input_output: list[int] = []
+        self.output_ptr = [0]
+        self.output_bytes: list[int] = []
+        self.output_shapes: list[tuple[int, ...]] = []
+        self.output_ranks: list[int] = []
+        self.output_movable: list[bool] = []
+        self.output_types: list[str] = []
+        self.flops = np.zeros(nodes, np.float64)
+        self.weight_bytes = np.zeros(nodes, np.int64)
+        self.variables: list[str] = []
+        self._index: dict[int, int] = {}
+
+    def add(self, node: ov.Node, sized: ov.Node, unsure: ov.Node) -> None:
+        """Appends `node`; `sized` is the same node with static shapes where they are known, `unsure` that with shapes
+        that do not depend on values."""
+        index = len(self.names)
+        self._index[node.get_instance_id()] = index
+        kind = _KINDS.get(node.get_type_name(), NodeKind.OP)
+        self.names.append(node.get_friendly_name())
+        self.types.append(node.get_type_name())
+        self.kinds[index] = kind
+        for value in node.input_values():
+            producer = self._index[value.get_node().get_instance_id()]
+            self.input_output.append(self.output_ptr[producer] + value.get_index())
+        self.input_ptr.append(len(self.input_output))
+
+        # HETERO and costs see a Result as a place, not as a tensor of its own.
+        if kind is not NodeKind.RESULT:
+            outputs = sized.outputs() if sized.get_output_size() == node.get_output_size() else node.outputs()
+            for declared, output, least in zip(node.outputs(), outputs, unsure.outputs(), strict=True):
+                partial = declared.get_partial_shape()
+                shape = _bounded(output.get_partial_shape())
+                element = output.get_element_type()
+                self.output_shapes.append(shape)
+                self.output_ranks.append(partial.rank.get_length() if partial.rank.is_static else -1)
+                self.output_types.append(element.get_type_name())
+                self.output_movable.append(
+                    self.output_types[-1] != "string" and _fits_empty(partial, least.get_partial_shape())
+                )
+                self.output_bytes.append(math.ceil(math.prod(shape) * element.bitwidth / 8))
+        self.output_ptr.append(len(self.output_bytes))
+        if kind is NodeKind.CONSTANT:
+            self.weight_bytes[index] = self.output_bytes[-1]
+        elif kind is NodeKind.OP:
+            shapes = [self.output_shapes[o] for o in self.input_output[self.input_ptr[index] :]]
+            self.flops[index] = node_flops(node, shapes, self.output_shapes[self.output_ptr[index] :])
+        variable = node.get_attributes().get("variable_id", "") if node.get_type_name() in _STATEFUL else ""
+        self.variables.append(str(variable))
+
+    def graph(self, cls: type[ComputationGraph]) -> ComputationGraph:
+        return cls(
+            names=tuple(self.names),
+            types=tuple(self.types),
+            kinds=self.kinds,
+            input_ptr=np.array(self.input_ptr, np.int32),
+            input_output=np.array(self.input_output, np.int32),
+            output_ptr=np.array(self.output_ptr, np.int32),
+            output_bytes=np.array(self.output_bytes, np.int64),
+            output_shapes=tuple(self.output_shapes),
+            output_ranks=np.array(self.output_ranks, np.int16),
+            output_movable=np.array(self.output_movable, bool),
+            output_types=tuple(self.output_types),
+            flops=self.flops,
+            weight_bytes=self.weight_bytes,
+            variables=tuple(self.variables),
+        )
+
+
+_STATEFUL = frozenset({"ReadValue", "Assign"})
+
+# Tensors of more elements are data.
+_DIMENSIONS = 32
+
+
+def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape) -> bool:
+    """Whether a tensor of the least size of `known` has the declared shape: HETERO begins with such tensors.
+
+    Args:
+        shape: that the model declares, and the submodel that reads the tensor.
+        known: that the submodel that computes the tensor has at least.
+    """
+    if known.is_static:
+        return True
+    return known.rank.is_static and all(
+        own.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
+        for declared, own in zip(shape, known, strict=True)
+    )
+
+
+def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int, ov.Node]:
+    """Nodes of a copy in which values that plugins lose make no dimension, by their numbers in `order`, the model's.
+
+    OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow them
+    as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a power of
+    0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is unknown.
+    """
+    from ov_hsdag.utils.compat import op
+
+    lost: set[int] = set()
+    for node in order:
+        if not _holds_dimensions(node):
+            continue
+        inputs = node.input_values()
+        converted = node.get_type_name() == "Convert" and inputs[0].get_element_type().is_real()
+        if converted or any(value.get_node().get_instance_id() in lost for value in inputs):
+            lost.add(node.get_instance_id())
+    if not lost:
+        return {}
+    numbers = [number for number, node in enumerate(order) if node.get_instance_id() in lost]
+    copy = model.clone()
+    nodes = copy.get_ordered_ops()
+    parameters = []
+    for output in (output for number in numbers for output in nodes[number].outputs()):
+        parameters.append(op.Parameter(output.get_element_type(), output.get_partial_shape()))
+        for reader in output.get_target_inputs():
+            if reader.get_node().get_type_name() != "Result":
+                reader.replace_source_output(parameters[-1].output(0))
+    try:
+        copy.add_parameters(parameters)
+        copy.validate_nodes_and_infer_types()
+    except RuntimeError:
+        return {}  # an operation that wants to know the values: it would not do with less in a submodel either
+    return dict(enumerate(nodes))
+
+
+def _holds_dimensions(node: ov.Node) -> bool:
+    """Whether it computes what may become dimensions: few integers."""
+    if node.get_type_name() in ("Parameter", "ShapeOf") or node.get_output_size() == 0:
+        return False
+    output = node.output(0)
+    shape = output.get_partial_shape()
+    few = shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS
+    return few and output.get_element_type().is_integral_number()
+
+
+def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:
+    if shape.is_static:
+        return tuple(shape.to_shape())
+    if shape.rank.is_dynamic:
+        return (UNBOUNDED_DIMENSION,)
+    return tuple(_bounded_dimension(dimension, UNBOUNDED_DIMENSION) for dimension in shape)
+
+
+def _bounded_dimension(dimension: Any, default: int) -> int:
+    upper = _upper(dimension)
+    return max(default, int(dimension.get_min_length())) if upper is None else upper
+
+
+def _upper(dimension: Any) -> int | None:
+    """The most that a dimension can be; None where that is open."""
+    if dimension.is_static:
+        return int(dimension.get_length())
+    # OpenVINO reports an open end as a negative or a huge number, depending on the release.
+    upper = int(dimension.get_max_length())
+    return upper if 0 < upper < 2**31 - 1 else None
+
+
+def is_unbounded(model: ov.Model) -> bool:
+    """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
+    shapes = [port.get_partial_shape() for port in model.inputs]
+    return any(shape.rank.is_dynamic or any(_upper(dimension) is None for dimension in shape) for shape in shapes)
+
+
+def _input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
+    """A static shape for every input: the user's example, else upper bounds, else defaults."""
+    left = dict(shapes)
+    result = []
+    for port in model.inputs:
+        names = {port.get_node().get_friendly_name(), *port.get_names()}
+        given = next((left.pop(name) for name in names if name in left), None)
+        partial = port.get_partial_shape()
+        if given is not None:
+            example = [int(size) for size in given]
+            if not partial.compatible(type(partial)(example)):
+                raise UserError(f"example shape {example} does not fit input '{min(names)}' of shape {partial}")
+            result.append(example)
+        elif partial.rank.is_dynamic:
+            result.append([UNBOUNDED_BATCH, UNBOUNDED_DIMENSION])
+        else:
+            result.append(
+                [
+                    _bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+                    for axis, dimension in enumerate(partial)
+                ]
+            )
+    if left:
+        known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
+        raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
+    return result
+
+
+def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> ov.Model | None:
+    """A copy of `model` with static inputs, to read sizes from; None where its inputs' defaults do not fit together."""
+    import openvino as ov
+
+    targets = _input_shapes(model, shapes or {})
+    copy = model.clone()
+    try:
+        copy.reshape({port: ov.PartialShape(shape) for port, shape in zip(copy.inputs, targets, strict=True)})
+    except RuntimeError as error:
+        if shapes:
+            raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
+        return None
+    return copy

@@ -1,0 +1,348 @@
+"""A placement: which device every node of a model runs on, how it travels with the model and how it is read back."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.model import output_tags
+from ov_hsdag.utils import files
+from ov_hsdag.utils.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+RT_INFO = "ov_hsdag"
+"""The model-level rt_info entry that holds an embedded placement; it survives saving and reading an IR."""
+
+VERSION = 1
+"""Of the embedded form. A newer one than this is refused."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Node → device, with what was predicted and measured of it.
+
+    devices    the devices that the placement was made for, in HETERO's order
+    affinity   friendly name of a node → one of ``devices``; nodes that it lacks follow their neighbours when applied
+    objective  "latency" or "throughput"
+    predicted  by the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels, transfer_bytes
+    measured   None, or what each candidate did on the real devices, by its name (for a single device: the device):
+               latency_us or throughput_ips, ratio (how many times better than the best that needs no placement), ci
+               (its 95% confidence interval [low, high]), submodels, failed (why, or null); what is not known is null
+    baselines  name of a placer (for a single device: the device) → predicted figures of its placement
+    policy     name of the policy that was asked, or None
+    chosen     name of the placer whose placement this is
+    seconds    phase of placing → seconds
+    """
+
+    devices: tuple[str, ...]
+    affinity: dict[str, str]
+    objective: str = "latency"
+    predicted: dict[str, Any] | None = None
+    measured: dict[str, Any] | None = None
+    baselines: dict[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    chosen: str = "given"
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.affinity.values()) - set(self.devices))
+        if unknown:
+            raise UserError(
+                f"the placement uses {_listed(unknown)}, which its device list HETERO:{','.join(self.devices)} lacks"
+            )
+
+    @property
+    def hetero(self) -> str:
+        """The device string that the placement was made for: "HETERO:GPU,CPU"."""
+        return f"HETERO:{','.join(self.devices)}"
+
+    def used(self) -> tuple[str, ...]:
+        """The devices that have at least one node, in the order of ``devices``."""
+        present = set(self.affinity.values())
+        return tuple(device for device in self.devices if device in present)
+
+    def check_nodes(self, names: Collection[str]) -> None:
+        """Raise UserError when the placement names nodes that are not among a model's friendly names."""
+        known = set(names)
+        unknown = [name for name in self.affinity if name not in known]
+        if unknown:
+            raise UserError(
+                f"the placement names {_listed(unknown)}, which the model lacks: was it made for another model?"
+            )
+
+    def apply(self, model: ov.Model) -> None:
+        """Set rt_info["affinity"] of every node of ``model``, in place, so that HETERO follows the placement.
+
+        Nodes that the placement does not know (from preprocessing, reshape, compression, other passes) are completed by
+        :func:`ov_hsdag.model.complete.complete`, which may copy constants and the like. Raises RunError when a node is
+        left without a device; the affinities are then as they were.
+        """
+        from ov_hsdag.model import complete
+
+        set_affinities(model, complete.complete(model, self.affinity, self.devices))
+
+    def embed(self, model: ov.Model) -> None:
+        """Store the placement in the model's rt_info, in place of one that is there; ``Placement.of`` reads it back.
+
+        Every value is a JSON string: rt_info comes back from a file as text. "default" is the device with most nodes,
+        "default_nodes" are its nodes (so that nodes that appear later are told apart), "exceptions" are the other
+        devices' nodes: {device: [names]}. The outputs get tags for readers without Python
+        (:mod:`ov_hsdag.model.output_tags`).
+        """
+        if RT_INFO in model.rt_info:
+            del model.rt_info[RT_INFO]
+        counts = Counter(self.affinity.values())
+        default = max(self.devices, key=lambda device: counts[device])
+        nodes: dict[str, list[str]] = {device: [] for device in self.devices}
+        for name, device in self.affinity.items():
+            nodes[device].append(name)
+        default_nodes = nodes.pop(default)
+        entries = {
+            "version": VERSION,
+            "devices": self.devices,
+            "default": default,
+            "default_nodes": default_nodes,
+            "exceptions": {device: names for device, names in nodes.items() if names},
+            "objective": self.objective,
+            "prediction": self.predicted,
+            "measured": self.measured,
+            "baselines": self.baselines,
+            "policy": self.policy,
+            "chosen": self.chosen,
+        }
+        for key, value in entries.items():
+            if value is None:
+                continue
+            # Plain text where it is a name or a number already: a C++ reader needs no JSON for those.
+            text = str(value) if isinstance(value, str | int) else json.dumps(value, default=_plain)
+            model.set_rt_info(text, [RT_INFO, key])
+        output_tags.write(model, self.devices, self.affinity)
+
+    @classmethod
+    def of(cls, model: ov.Model) -> Placement | None:
+        """The placement that is embedded in a model, None where there is none.
+
+        Its ``affinity`` has the nodes that were placed, whether ``model`` still has them or not; ``seconds`` is empty.
+        Raises UserError when the entry cannot be read.
+        """
+        if not model.has_rt_info([RT_INFO]):
+            return None
+
+        def text(key: str) -> str:
+            return str(model.get_rt_info([RT_INFO, key]).astype(str))
+
+        def optional(key: str) -> Any:
+            return json.loads(text(key)) if model.has_rt_info([RT_INFO, key]) else None
+
+        try:
+            version = int(text("version"))
+            if version > VERSION:
+                raise UserError(
+                    f"the model's placement has version {version}, this ov-hsdag reads up to {VERSION}: upgrade it"
+                )
+            devices = tuple(json.loads(text("devices")))
+            default = text("default")
+            affinity = {name: device for device, names in optional("exceptions").items() for name in names}
+            known = optional("default_nodes")
+            if known is None:  # written by a tool that stores no more than the format asks for
+                known = [op.get_friendly_name() for op in model.get_ops() if op.get_friendly_name() not in affinity]
+            affinity.update(dict.fromkeys(known, default))
+            return cls(
+                devices=devices,
+                affinity=affinity,
+                objective=text("objective"),
+                predicted=optional("prediction"),
+                measured=optional("measured"),
+                baselines=optional("baselines") or {},
+                policy=text("policy") if model.has_rt_info([RT_INFO, "policy"]) else None,
+                chosen=text("chosen"),
+            )
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                "the model's embedded placement cannot be read: place the model again, or remove it (ov-hsdag strip)"
+            ) from error
+
+    @staticmethod
+    def strip(model: ov.Model) -> None:
+        """Remove an embedded placement and every node's affinity from ``model``, in place."""
+        if RT_INFO in model.rt_info:
+            del model.rt_info[RT_INFO]
+        output_tags.remove(model)
+        remove_affinities(model)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write {"node": "device"} as JSON, the format of OpenVINO's own affinity files. UserError: not writable."""
+        files.write_json(path, self.affinity)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], devices: Sequence[str] | None = None) -> Placement:
+        """Read a JSON file {"node": "device"}.
+
+        ``devices`` gives the device list, without it the devices of the file in order of appearance. Raises UserError
+        when the file cannot be read, is no such JSON, or uses a device that is not in ``devices``.
+        """
+        shown = fspath(path)
+        try:
+            with open(path, encoding="utf-8") as file:
+                affinity = json.load(file, object_pairs_hook=lambda pairs: _unique(pairs, shown))
+        except OSError as error:
+            raise UserError(f"cannot read affinity file {shown!r}: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"affinity file {shown!r} is no JSON: {error}") from error
+        if not isinstance(affinity, dict) or not affinity:
+            raise UserError(f'affinity file {shown!r} must hold one object {{"node": "device", …}}')
+        for name, device in affinity.items():
+            if not isinstance(device, str) or not device:
+                raise UserError(f"affinity file {shown!r}: the device of {name!r} must be a name, got {device!r}")
+        found = tuple(dict.fromkeys(affinity.values()))
+        if devices is not None:
+            unknown = [device for device in found if device not in devices]
+            if unknown:
+                raise UserError(
+                    f"affinity file {shown!r} uses {_listed(unknown)}, which is not in HETERO:{','.join(devices)}"
+                )
+            found = tuple(devices)
+        return cls(devices=found, affinity=affinity)
+
+    def map_to(
+        self,
+        available: Sequence[str] | Callable[[str], bool],
+        supports: Callable[[str, str], bool] | None = None,
+        *,
+        stacklevel: int | None = 2,
+    ) -> Placement:
+        """The placement with every device that is not available replaced, with one warning for each of them.
+
+        available  the devices to use, in order of preference, or a predicate on ``devices``
+        supports   ``supports(node, device)``: whether a device can run a node; without it every device can run all
+        stacklevel of the warnings, as in :func:`warnings.warn`; 2 is the caller; None: no warnings
+
+        A device that is gone gives its nodes to an available device of the same kind that has none yet (GPU → GPU.1),
+        otherwise each node goes to the next device of the list that supports it, beginning after its own place. Where
+        none does, it goes to the last of the list. Raises UserError when no device is available.
+        """
+        if callable(available):
+            targets = tuple(device for device in self.devices if available(device))
+        else:
+            targets = tuple(dict.fromkeys(available))
+        if not targets:
+            raise UserError(f"none of the devices of {self.hetero} is available")
+        lost = [device for device in self.used() if device not in targets]
+        if not lost:
+            return self if targets == self.devices else replace(self, devices=targets)
+        orders = self._orders(lost, targets)
+        affinity = dict(self.affinity)
+        moved: dict[str, Counter[str]] = {device: Counter() for device in lost}
+        for name, device in self.affinity.items():
+            order = orders.get(device)
+            if order is None:
+                continue
+            able = order if supports is None else (target for target in order if supports(name, target))
+            affinity[name] = target = next(iter(able), order[-1])
+            moved[device][target] += 1
+        for device, counts in moved.items():
+            if stacklevel is not None and not all(_same_device(device, target) for target in counts):
+                shares = ", ".join(f"{count} on {target}" for target, count in counts.items())
+                warnings.warn(
+                    f"ov_hsdag: the placement uses {device}, which is not among the devices here "
+                    f"({', '.join(targets)}); its nodes run: {shares}",
+                    stacklevel=stacklevel,
+                )
+        return replace(self, devices=targets, affinity=affinity)
+
+    def _orders(self, lost: Sequence[str], targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """For each lost device the available ones in the order in which they are tried."""
+        taken = set(self.used()) & set(targets)
+        orders: dict[str, tuple[str, ...]] = {}
+        for device in lost:
+            twins = [target for target in targets if _kind(target) == _kind(device) and target not in taken]
+            # The next in our own list comes first; what only the requested list has follows, and then the ones before.
+            place = self.devices.index(device)
+            ranked = [*self.devices[place + 1 :], *(t for t in targets if t not in self.devices), *self.devices[:place]]
+            rest = [target for target in ranked if target in targets]
+            orders[device] = tuple(dict.fromkeys([*twins[:1], *rest]))
+            taken.update(twins[:1])
+        return orders
+
+    def summary(self) -> str:
+        """One line that says what was chosen: "HETERO:GPU,CPU (latency): mincut, 3 submodels, predicted 1.80x …"."""
+        parts = [self.chosen]
+        own = (self.measured or {}).get(self.chosen, {})
+        submodels = own.get("submodels") or (self.predicted or {}).get("submodels")
+        if submodels is not None:
+            parts.append(f"{submodels} submodel{'' if submodels == 1 else 's'}")
+        measured, predicted = self._gain(own, self.measured or {}), self._gain(self.predicted or {}, self.baselines)
+        if measured is not None:
+            parts.append(f"measured {measured:.2f}x best single device")
+            if predicted is not None:
+                parts.append(f"predicted {predicted:.2f}x")
+        elif predicted is not None:
+            parts.append(f"predicted {predicted:.2f}x best single device")
+        return f"{self.hetero} ({self.objective}): {', '.join(parts)}"
+
+    def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
+        """How many times better than the best single device the objective is; None where that is not known."""
+        key = "throughput_ips" if self.objective == "throughput" else "latency_us"
+        single = [others[device].get(key) for device in self.devices if device in others]
+        known = [value for value in single if value and math.isfinite(value)]
+        own = figures.get(key)
+        if not known or not own or not math.isfinite(own):
+            return None
+        return float(own / max(known) if self.objective == "throughput" else min(known) / own)
+
+
+def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> None:
+    """Set every node's "affinity", in place. Raises RunError, with the model as it was, when a node has none."""
+    nodes = [(node, node.get_friendly_name()) for node in model.get_ops()]
+    missing = [name for _, name in nodes if name not in affinity]
+    if missing:
+        raise RunError(f"the placement could not be completed for {_listed(missing)}")
+    for node, name in nodes:
+        node.get_rt_info()["affinity"] = affinity[name]
+
+
+def remove_affinities(model: ov.Model) -> None:
+    """Remove every node's "affinity", in place, so that HETERO decides again."""
+    for node in model.get_ops():
+        rt_info = node.get_rt_info()
+        if "affinity" in rt_info:
+            del rt_info["affinity"]
+
+
+def _kind(device: str) -> str:
+    """ "GPU" of "GPU.1". Virtual devices (CPU_A) are a kind each: their properties differ."""
+    return device.split(".", 1)[0]
+
+
+def _same_device(device: str, other: str) -> bool:
+    """Whether two names mean one device: OpenVINO's "GPU" is "GPU.0"."""
+    return {device, other} == {_kind(device), f"{_kind(device)}.0"}
+
+
+def _listed(names: Sequence[str], limit: int = 3) -> str:
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _unique(pairs: list[tuple[str, Any]], shown: str) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in result:
+            raise UserError(f"affinity file {shown!r} names node {name!r} twice")
+        result[name] = value
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars and arrays as JSON's numbers and lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"cannot store {type(value).__name__} in a model")

@@ -1,0 +1,131 @@
+"""Which devices of this machine run which operations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.colocation import constant_nodes, group_support
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Types of which a plugin says that it runs them, with a kernel for them on this device or without. The GPU plugin has
+# GRUSequence from oneDNN alone, so not on GPUs without matrix engines; query_model does not look that far.
+_CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
+
+
+def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core) -> NDArray[np.bool_]:
+    """Which devices run which nodes: those that they claim (`ov.Core.query_model`) and, where claims of their kind are
+    known to be empty at times, compile alone.
+
+    Args:
+        model: any model whose friendly names are unique.
+        graph: the graph of that model.
+        devices: devices that the core has.
+        core: the core.
+
+    Returns:
+        bool [nodes, devices]. A warning says which claims were taken back.
+
+    Raises:
+        RunError: a device cannot say what it supports.
+    """
+    columns = []
+    for device in devices:
+        try:
+            claimed = core.query_model(model, device)
+        except RuntimeError as error:
+            raise RunError(f"{device} cannot say what it supports of this model: {one_line(error)}") from error
+        column = np.array([name in claimed for name in graph.names], bool)
+        doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(device.partition(".")[0], ()))
+        column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
+        refused = np.flatnonzero(doubtful & ~column)
+        if len(refused):
+            kinds = ", ".join(sorted({graph.types[node] for node in refused}))
+            warnings.warn(
+                f"{device} says that it runs {kinds} and does not compile it: {len(refused)} operations are placed"
+                " elsewhere",
+                stacklevel=2,
+            )
+        columns.append(column)
+    return np.stack(columns, axis=1) if columns else np.ones((graph.nodes, 0), bool)
+
+
+def _compile_alone(
+    model: ov.Model, graph: ComputationGraph, nodes: Sequence[int], device: str, core: ov.Core
+) -> list[bool]:
+    """Whether the device compiles each of the nodes as a model of its own, with its constant inputs."""
+    if not nodes:
+        return []
+    constant = {graph.names[node] for node in np.flatnonzero(constant_nodes(graph))}
+    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
+    kinds = [_kind(copies[graph.names[number]], constant) for number in nodes]
+    known: dict[str, bool] = {}
+    for number, kind in zip(nodes, kinds, strict=True):
+        if kind not in known:
+            known[kind] = _compiles(_alone(copies[graph.names[number]], constant), device, core)
+    return [known[kind] for kind in kinds]
+
+
+def _kind(node: ov.Node, constant: Collection[str]) -> str:
+    """Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside."""
+    inputs = [
+        (str(port.get_element_type()), str(port.get_partial_shape()), _source_name(port) in constant)
+        for port in node.inputs()
+    ]
+    return f"{node.get_type_info()} {node.get_attributes()} {inputs}"
+
+
+def _source_name(port: ov.Input) -> str:
+    return str(port.get_source_output().get_node().get_friendly_name())
+
+
+def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
+    """A model of this node: Parameters take the place of its inputs that are not constant."""
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op
+
+    parameters = []
+    for port in node.inputs():
+        source = port.get_source_output()
+        if _source_name(port) not in constant:
+            parameters.append(op.Parameter(source.get_element_type(), source.get_partial_shape()))
+            port.replace_source_output(parameters[-1].output(0))
+    return ov.Model(node.outputs(), parameters, node.get_friendly_name())
+
+
+def _compiles(model: ov.Model, device: str, core: ov.Core) -> bool:
+    try:
+        core.compile_model(model, device, {"CACHE_DIR": ""})  # of no use to anybody later
+    except RuntimeError:
+        return False
+    return True
+
+
+def require_support(
+    graph: ComputationGraph, groups: NDArray[np.int32], supported: NDArray[np.bool_], devices: Sequence[str]
+) -> None:
+    """Raises UserError when an operation runs on none of the devices, or operations that must share one have none."""
+    alone = np.flatnonzero(~supported.any(axis=1))
+    if len(alone):
+        node = alone[0]
+        more = f" (and {len(alone) - 1} more)" if len(alone) > 1 else ""
+        raise UserError(
+            f"operation '{graph.names[node]}' of type {graph.types[node]}{more} is supported by none of"
+            f" {', '.join(devices)}; add a device that runs it"
+        )
+    stuck = np.flatnonzero(~group_support(groups, supported).any(axis=1))
+    if len(stuck):
+        members = [f"'{graph.names[n]}' ({graph.types[n]})" for n in np.flatnonzero(groups == stuck[0])[:4]]
+        raise UserError(
+            f"operations that must share a device find none of {', '.join(devices)} that runs them all:"
+            f" {', '.join(members)}"
+        )

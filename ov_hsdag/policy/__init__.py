@@ -1,0 +1,1 @@
+"""The learned policy, without torch."""

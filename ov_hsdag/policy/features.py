@@ -1,0 +1,419 @@
+"""What a policy sees of a placement problem: arrays over coarse groups, edges, and devices.
+
+All features are ratios, shares or logarithms, so that what is learned on one model and machine carries over to others:
+multiplying every time or every tensor's size by a constant changes no feature but those that compare flops with bytes.
+Times in logarithms are clipped; nothing is ever infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.placers.stretches import best_stretches
+from ov_hsdag.placers.turns import Turns, inside
+from ov_hsdag.problem.coarse import CoarseView, Floats, share
+from ov_hsdag.problem.problem import PlacementProblem
+
+# Changes with the meaning or the number of features; a policy fits one version.
+FEATURE_VERSION = 2
+
+# Operation types by what they do; each line is one feature. Types in none of them count as the last one.
+_TYPE_FAMILIES: tuple[tuple[str, ...], ...] = (
+    ("Parameter",),
+    ("Result",),
+    ("Convolution", "DeformableConvolution", "BinaryConvolution"),
+    ("GroupConvolution",),
+    ("ConvolutionBackpropData", "GroupConvolutionBackpropData"),
+    ("MatMul", "FullyConnected"),
+    ("Einsum",),
+    ("ScaledDotProductAttention", "PagedAttentionExtension"),
+    ("LSTMSequence", "GRUSequence", "RNNSequence"),
+    ("LSTMCell", "GRUCell", "RNNCell", "AUGRUCell"),
+    ("Add", "Subtract"),
+    ("Multiply", "Divide"),
+    ("Power", "Sqrt", "Exp", "Log", "Erf", "SquaredDifference"),
+    ("Relu", "PRelu", "Clamp", "Elu", "Selu"),
+    ("Sigmoid", "HSigmoid", "HardSigmoid", "Tanh"),
+    ("Gelu", "Swish", "HSwish", "Mish", "SoftPlus", "SoftSign"),
+    ("Softmax", "LogSoftmax"),
+    ("MVN", "RMS", "BatchNormInference", "LRN", "NormalizeL2"),
+    ("GroupNormalization",),
+    ("MaxPool", "AdaptiveMaxPool"),
+    ("AvgPool", "AdaptiveAvgPool"),
+    ("ReduceMean", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceLogicalAnd"),
+    ("Concat",),
+    ("Split", "VariadicSplit"),
+    ("Reshape", "Squeeze", "Unsqueeze"),
+    ("Transpose",),
+    ("Slice", "StridedSlice", "Pad", "Roll", "CumSum", "ReverseSequence"),
+    ("Gather", "GatherND", "GatherElements"),
+    ("ScatterUpdate", "ScatterNDUpdate", "ScatterElementsUpdate"),
+    ("EmbeddingBagOffsetsSum", "EmbeddingBagPackedSum", "EmbeddingSegmentsSum", "OneHot"),
+    ("Interpolate", "GridSample", "ROIAlign", "ROIPooling", "PSROIPooling"),
+    (
+        "ShuffleChannels",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "BatchToSpace",
+        "SpaceToBatch",
+        "Col2Im",
+        "ExtractImagePatches",
+    ),
+    ("Broadcast", "Tile", "Range", "Eye"),
+    ("Convert", "ConvertLike", "FakeQuantize", "FakeConvert"),
+    ("Select", "Maximum", "Minimum", "Abs", "Negative", "Sign", "Floor", "Ceiling", "Round", "Mod", "FloorMod"),
+    ("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot"),
+    ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
+    ("Sin", "Cos", "Tan", "DFT", "IDFT", "RDFT", "IRDFT", "STFT"),
+    ("TopK", "NonZero", "Unique", "SearchSorted", "Bucketize"),
+    ("NonMaxSuppression", "MulticlassNms", "MatrixNms", "DetectionOutput", "PriorBox", "Proposal"),
+    ("ShapeOf",),
+    ("ReadValue", "Assign"),
+    ("If", "Loop", "TensorIterator"),
+    ("RandomUniform", "Multinomial"),
+)
+_TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for name in names}
+_TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
+
+# Dimensions of the output shape that are seen, counted from the last.
+_DIMENSIONS = 5
+
+# Logarithms of ratios end at a factor of e^8, some 3,000.
+_CLIP = 8.0
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Which features of coarse groups there are; without one, its columns are gone.
+
+    output_shape: shape of the group's output. node_id: place in the topological order. structure: degrees, fractal
+    dimension, closeness. ours: what HSDAG's paper lacks: costs, bytes, weights, depth (and all of `pair_x`, `device_x`
+    and `edge_x`, which are zero without it, support and the objective aside).
+    """
+
+    output_shape: bool = True
+    node_id: bool = True
+    structure: bool = True
+    ours: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyInput:
+    """Features of one placement problem.
+
+    Attributes:
+        node_x: features of coarse groups, float32 [coarse, F].
+        edge_index: producing and consuming coarse group of each edge, int64 [2, edges]; each pair once, no loops.
+        edge_x: features of edges, float32 [edges, FE].
+        pair_x: features of each group on each device, float32 [coarse, devices, FP].
+        device_x: features of devices, float32 [devices, FD].
+        coarse: coarse group of each legality group, int32 [groups].
+    """
+
+    node_x: NDArray[np.float32]
+    edge_index: NDArray[np.int64]
+    edge_x: NDArray[np.float32]
+    pair_x: NDArray[np.float32]
+    device_x: NDArray[np.float32]
+    coarse: NDArray[np.int32]
+
+
+def policy_input(
+    problem: PlacementProblem, names: FeatureSet | None = None, threads: int = 1, turns: Turns | None = None
+) -> PolicyInput:
+    """Features of a problem.
+
+    Args:
+        problem: any problem in which each group has a device that supports it.
+        names: which features; all by default.
+        threads: threads for the structural features.
+        turns: the problem's, where they are known already.
+    """
+    names = names or FeatureSet()
+    turns = turns or Turns.of(problem, threads)
+    view = turns.view
+    structure = view.structure
+    position = structure["position"] / max(view.size - 1, 1)
+
+    columns = [_types(problem.graph, view)]
+    if names.output_shape:
+        columns.append(_output_shapes(problem.graph, view))
+    if names.node_id:
+        columns.append(position[:, None])
+    if names.structure:
+        columns.append(_structure(structure, view.size))
+    if names.ours:
+        columns.append(_work(problem, view, structure))
+    found = _InTurn.of(turns)
+    edge_x, pair_x, device_x = _edges(view, position, found), _pairs(view, found), _devices(problem, view, found)
+    if not names.ours:
+        edge_x, pair_x, device_x = (
+            np.zeros_like(edge_x),
+            np.where(np.arange(pair_x.shape[2]) == _SUPPORT_COLUMN, pair_x, 0),
+            np.where(np.arange(device_x.shape[1]) < _PLAIN_COLUMNS, device_x, 0),
+        )
+    return PolicyInput(
+        node_x=np.concatenate(columns, axis=1).astype(np.float32),
+        edge_index=view.edge_index,
+        edge_x=edge_x.astype(np.float32),
+        pair_x=pair_x.astype(np.float32),
+        device_x=device_x.astype(np.float32),
+        coarse=problem.coarse,
+    )
+
+
+def _log(ratio: Any) -> Floats:
+    """Logarithm of a ratio, clipped and scaled to [-1, 1]; 0 / anything is the lower end."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(np.clip(np.log(ratio), -_CLIP, _CLIP), nan=0.0) / _CLIP
+
+
+def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
+    """Share of each family of types among a group's nodes, constants aside, [size, families + 1]."""
+    seen = graph.kinds != NodeKind.CONSTANT
+    column = np.fromiter((_TYPE_COLUMN.get(name, _TYPE_COLUMNS - 1) for name in graph.types), np.int64, graph.nodes)
+    counts = np.bincount(
+        view.node[seen].astype(np.int64) * _TYPE_COLUMNS + column[seen], None, view.size * _TYPE_COLUMNS
+    )
+    table = counts.reshape(view.size, _TYPE_COLUMNS)
+    return share(table, table.sum(axis=1, keepdims=True))
+
+
+def _output_shapes(graph: ComputationGraph, view: CoarseView) -> Floats:
+    """Logarithms of the last dimensions of a group's last operation's first output, padded with 0, and the rank."""
+    with_output = np.diff(graph.output_ptr) > 0
+    last = np.full(view.size, -1, np.int64)
+    for chosen in (with_output, with_output & (graph.kinds != NodeKind.CONSTANT)):
+        # Later nodes overwrite earlier ones, and nodes that compute overwrite constants.
+        last[view.node[chosen]] = np.flatnonzero(chosen)
+    result = np.zeros((view.size, _DIMENSIONS + 1))
+    for group, node in enumerate(last.tolist()):
+        if node < 0:
+            continue
+        shape = graph.output_shapes[graph.output_ptr[node]]
+        seen = shape[-_DIMENSIONS:]
+        result[group, _DIMENSIONS - len(seen) : _DIMENSIONS] = seen
+        result[group, _DIMENSIONS] = len(shape) / 8
+    result[:, :_DIMENSIONS] = np.log2(1 + result[:, :_DIMENSIONS]) / 16
+    return result
+
+
+def _structure(structure: dict[str, Any], size: int) -> Floats:
+    """Degrees, fractal dimension, closeness (also on a log scale: it spans orders of magnitude), [size, 5]."""
+    closeness = structure["closeness"]
+    return np.stack(
+        [
+            np.log2(1 + structure["in_degree"]) / 4,
+            np.log2(1 + structure["out_degree"]) / 4,
+            structure["fractal_dimension"] / 2,
+            closeness,
+            _log(closeness * size / 4),
+        ],
+        axis=1,
+    )
+
+
+def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]) -> Floats:
+    """Times, bytes and places that the paper's features lack, [size, …]."""
+    graph = problem.graph
+    total = view.best.sum()
+    flops, weights = view.sums(graph.flops), view.sums(graph.weight_bytes)
+    bytes_in = np.bincount(view.receiver, view.tensor_bytes[view.received], view.size)
+    sent = np.zeros(len(view.tensor_bytes), bool)
+    sent[view.received] = True
+    bytes_out = np.bincount(view.producer[sent], view.tensor_bytes[sent], view.size)
+    mean_bytes = view.tensor_bytes[sent].mean() if sent.any() else 1.0
+    longest = max(int((structure["depth"] + structure["height"]).max(initial=1)), 1)
+    done, cut = _progress(view, structure["position"])
+    return np.stack(
+        [
+            share(view.best, total),
+            _log(share(view.best * view.size, total)),
+            share(weights, weights.sum()),
+            _log(share(weights * view.size, weights.sum())),
+            _log(share(bytes_in, mean_bytes)),
+            _log(share(bytes_out, mean_bytes)),
+            _log(share(flops * view.size, flops.sum())),
+            _log(share(flops, bytes_in + bytes_out + weights)),
+            np.log2(1 + view.sums(graph.kinds != NodeKind.CONSTANT)) / 8,
+            structure["depth"] / longest,
+            structure["height"] / longest,
+            done,
+            cut[0],
+            cut[1],
+            np.isfinite(view.us).mean(axis=1),
+            _log(share(view.into.mean(axis=1) + view.out_of.mean(axis=1), view.best)),
+        ],
+        axis=1,
+    )
+
+
+def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
+    """Share of the work up to each group, and what a cut of the topological order right behind it would cost.
+
+    The cost is the mean time of the transfers across, as a logarithm: to all of the work, and to an average cut.
+    """
+    order = np.argsort(position)
+    done = np.empty(view.size)
+    done[order] = share(np.cumsum(view.best[order]), view.best.sum())
+    first, last = view.spans(position)
+    forward = last > first
+    change = np.bincount(first[forward], view.mean_transfer[forward], view.size + 1)
+    change -= np.bincount(last[forward], view.mean_transfer[forward], view.size + 1)
+    crossing = np.maximum(np.cumsum(change)[:-1], 0.0)
+    cut = crossing[position]
+    return done, (_log(share(cut, view.best.sum())), _log(share(cut, crossing.mean())))
+
+
+@dataclass(frozen=True, eq=False)
+class _InTurn:
+    """Who would have what if devices took turns along the topological order (`ov_hsdag.placers.stretches`).
+
+    Attributes:
+        place: middle of each group in the work done in topological order, 0 … 1 [size].
+        begin, end: each device's stretch, likewise [D]; equal where it has none.
+        inside: groups of each device's stretch, bool [size, D].
+        turn: place of each device in the sequence [D].
+        value: estimate of the objective, µs.
+        room: what a device's memory holds of what the model needs, at most 1 [D].
+    """
+
+    place: Floats
+    begin: Floats
+    end: Floats
+    inside: NDArray[np.bool_]
+    turn: NDArray[np.int64]
+    value: float
+    room: Floats
+
+    @classmethod
+    def of(cls, turns: Turns) -> _InTurn:
+        view = turns.view
+        order = np.argsort(view.position)
+        part = share(turns.us, turns.us.sum(axis=0)).mean(axis=1)[order]
+        done = np.concatenate([[0.0], share(part.cumsum(), part.sum())])
+        found = best_stretches(turns.us.shape[1], turns.stretches(view.position))
+        place = np.empty(view.size)
+        place[order] = (done[1:] + done[:-1]) / 2
+        return cls(
+            place=place,
+            begin=done[found.begin],
+            end=done[found.end],
+            inside=inside(view.position, found),
+            turn=found.turn,
+            value=found.value,
+            room=np.minimum(turns.room, 1.0),
+        )
+
+
+def _alone(view: CoarseView) -> Floats:
+    """Time of the model on each device, µs [D]; where it has to leave work to others, they are as fast as they can."""
+    return np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
+
+
+def _edges(view: CoarseView, position: Floats, turns: _InTurn) -> Floats:
+    """Features of edges, [edges, 7]."""
+    edges = view.edge_index.shape[1]
+    moved = np.bincount(view.edge_of, view.tensor_bytes[view.received], edges)
+    us = np.bincount(view.edge_of, view.mean_transfer[view.received], edges)
+    consumers = np.bincount(view.received, minlength=len(view.tensor_bytes))
+    shared = np.zeros(edges)
+    np.maximum.at(shared, view.edge_of, consumers[view.received])
+    source, target = view.edge_index
+    return np.stack(
+        [
+            _log(share(moved, moved.mean() if edges else 1.0)),
+            _log(share(us, view.best.mean())),
+            _log(share(us, view.best[source] + view.best[target])),
+            share(us, view.best.sum()).clip(0, 1),
+            np.log2(shared + 1e-30).clip(0) / 4,
+            position[target] - position[source],
+            (turns.inside[source] == turns.inside[target]).all(axis=1),
+        ],
+        axis=1,
+    )
+
+
+# Columns of `pair_x` and `device_x` that hold without costs, too.
+_SUPPORT_COLUMN = 0
+_PLAIN_COLUMNS = 5
+
+
+def _squash(distance: Floats) -> Floats:
+    """Distances of -1 … 1 with most of the range for the small ones."""
+    return np.tanh(10 * distance)
+
+
+def _pairs(view: CoarseView, turns: _InTurn) -> Floats:
+    """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
+    supported = np.isfinite(view.us)
+    us = np.where(supported, view.us, np.inf)
+    total = view.best.sum()
+    devices = us.shape[1]
+    elsewhere = np.stack(
+        [np.delete(us, d, axis=1).min(axis=1) if devices > 1 else view.best for d in range(devices)], axis=1
+    )
+    moving = view.into + view.out_of
+    with np.errstate(invalid="ignore"):
+        gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
+    begun, left = turns.place[:, None] - turns.begin, turns.end - turns.place[:, None]
+    # Infinite over infinite above: support decides.
+    gain = np.where(np.isfinite(elsewhere), gain, 1.0)
+    gain = np.where(supported, gain, -1.0)
+    return np.stack(
+        [
+            supported.astype(np.float64),
+            _log(share(us, view.best[:, None])),
+            _log(share(us * view.size, total)),
+            np.clip(share(us, total), 0, 1),
+            _log(share(view.into, view.best[:, None])),
+            _log(share(view.out_of, view.best[:, None])),
+            _log(share(moving * view.size, total)),
+            gain,
+            begun,
+            left,
+            _squash(begun),
+            _squash(left),
+            turns.inside.astype(np.float64),
+        ],
+        axis=2,
+    )
+
+
+def _devices(problem: PlacementProblem, view: CoarseView, turns: _InTurn) -> Floats:
+    """Features of devices, [D, 20]."""
+    devices = len(problem.devices)
+    alone = _alone(view)
+    total = view.best.sum()
+    limited = problem.memory_bytes >= 0
+    ones = np.ones(devices)
+    return np.stack(
+        [
+            (problem.objective == "throughput") * ones,
+            np.arange(devices) == 0,
+            np.arange(devices) / 4,
+            ones / devices,
+            np.isfinite(view.us).mean(axis=0),
+            share(alone, alone.sum()),
+            _log(share(alone, alone.min())),
+            _log(share(total, alone)),
+            _log(share(view.into.sum(axis=0), total)),
+            _log(share(view.out_of.sum(axis=0), total)),
+            _log(share(problem.submodel_us, total)),
+            _log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
+            limited,
+            turns.room,
+            np.minimum(turns.room.sum(), 3.0) / 3 * ones,
+            share(share(1.0, alone), share(1.0, alone).sum()),
+            turns.begin,
+            turns.end,
+            turns.turn / 4,
+            _log(share(turns.value, alone)),
+        ],
+        axis=1,
+    )

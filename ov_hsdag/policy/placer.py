@@ -1,0 +1,301 @@
+"""HSDAG, the learned policy: features → encoder → parsing → placer → candidates → simulator → refinement → best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from os import PathLike, cpu_count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.placers.refine import default_moves, refine
+from ov_hsdag.placers.turns import Turns
+from ov_hsdag.policy.bundle import PolicyFolder
+from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
+from ov_hsdag.utils.errors import UserError
+
+# Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
+# are refined, for longer.
+_CROWDED_REFINED = 48
+_CROWDED_MOVES = 16_000_000
+
+# What is added to one device's logits to lean a greedy placement towards it or away from it.
+_LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
+
+_TEMPERATURES = (0.5, 1.0, 2.0)
+
+_CUTS = 64
+
+# For throughput, devices in turn along random orders are tried besides what the policy proposes: this many, with at
+# most so many coarse groups in all.
+_TURN_ORDERS = 24
+_TURN_GROUPS = 1000
+_TURN_SEQUENCES = 2
+
+# Shares of the memory that contiguous stretches may fill, by estimates of what they need; and sequences of devices.
+_ROOMS = (1.0, 0.85, 0.7, 0.5)
+_SEQUENCES = 8
+
+# Coarse groups; above, placing each for itself takes long and scatters submodels.
+_LARGE = 4000
+
+# Nodes that the simulator may walk for all proposals together (but so many proposals at least): the best by a rough
+# estimate are simulated. Thousands of scattered groups make thousands of submodels, which take seconds to tell apart.
+_SIMULATED_NODES = 200_000
+_SIMULATED = 8
+
+
+@dataclass(frozen=True)
+class HSDAGPlacer:
+    """The best of what the policy proposes, refined.
+
+    Attributes:
+        policy: a policy's name or folder; the shipped one by default.
+        levels: how often parsing merges clusters, an entry for each clustering that is placed (0: every coarse group
+            for itself). None: as trained and, unless the graph is large, not at all.
+        samples: sampled placements for each clustering and temperature.
+        refined: how many of the best candidates are refined; 0 leaves the policy alone.
+        seed: of the samples and the refinement; the same problem always gets the same placement.
+    """
+
+    policy: str | PathLike[str] | None = None
+    levels: tuple[int, ...] | None = None
+    samples: int = 5
+    refined: int = 4
+    seed: int = 0
+    name: str = "hsdag"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`.
+
+        Raises:
+            UserError: a policy folder that cannot be used, or a policy for another number of devices.
+        """
+        threads = cpu_count() or 1
+        crowded = _crowded(problem)
+        kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
+        turns = Turns.of(problem, threads)
+        proposals = self.propose(problem, turns)
+        if problem.objective == "throughput" and turns.view.size <= _LARGE:
+            orders = min(_TURN_GROUPS // turns.view.size, _TURN_ORDERS)
+            proposals = np.concatenate([proposals, turns.placements((1.0,), _TURN_SEQUENCES, orders, self.seed)])
+        candidates = _ranked(problem, proposals, threads)[:kept]
+        if problem.evaluate(candidates[0]).infeasible[0]:
+            candidates = np.concatenate([candidates, _splits(problem), turns.placements(_ROOMS, _SEQUENCES)])
+            repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
+            candidates = _ranked(problem, np.stack(repaired), threads)
+        if not self.refined:
+            return candidates[0]
+        moves = max(_CROWDED_MOVES, default_moves(problem)) if crowded else None
+        refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
+        return refined[int(scores.argmin())]
+
+    def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
+
+        Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
+        depends on the other clusters there, which its logits cannot know. Where that does not help, the first of its
+        leaning choices is taken that fits; where none does, the first of all.
+        """
+        reading = self._read(problem)
+        first: NDArray[np.uint8] | None = None
+        for cluster in self._clusterings(reading):
+            logits, of_group = reading.logits(cluster), cluster[reading.x.coarse]
+            for leaning in lean(logits):
+                choice = within_memory(problem, leaning, logits, of_group)
+                placement = expand(choice[None], logits, of_group, problem.group_supported)[0]
+                if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
+                    return placement
+                first = placement if first is None else first
+        assert first is not None
+        return first
+
+    def propose(self, problem: PlacementProblem, turns: Turns | None = None) -> NDArray[np.uint8]:
+        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups].
+
+        turns: the problem's, where they are known already.
+        """
+        reading = self._read(problem, turns)
+        generator = np.random.default_rng(self.seed)
+        found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
+        for cluster in self._clusterings(reading):
+            logits = reading.logits(cluster)
+            choices = np.concatenate([lean(logits), sample(logits, self.samples, generator)])
+            found.append(expand(choices, logits, cluster[reading.x.coarse], problem.group_supported))
+        return _distinct(np.concatenate(found))
+
+    def _read(self, problem: PlacementProblem, turns: Turns | None = None) -> _Reading:
+        policy = PolicyFolder.load(self.policy)
+        if policy.devices not in (None, len(problem.devices)):
+            raise UserError(
+                f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
+                " choose another policy"
+            )
+        x = policy_input(problem, policy.features, cpu_count() or 1, turns)
+        return _Reading(policy, x, *policy.encode(x))
+
+    def _clusterings(self, reading: _Reading) -> list[NDArray[np.int32]]:
+        policy, x = reading.policy, reading.x
+        nodes = len(x.node_x)
+        found: list[NDArray[np.int32]] = []
+        for levels in self.levels or ((policy.levels, 0) if nodes <= _LARGE else (policy.levels,)):
+            cluster = np.arange(nodes, dtype=np.int32)
+            if levels:
+                cluster, _ = _native.parse(nodes, x.edge_index, reading.edge_score, levels, policy.min_clusters)
+            if not any(np.array_equal(cluster, other) for other in found):
+                found.append(cluster)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """What the policy's encoder makes of a problem: h [n, H], edge_score [e]."""
+
+    policy: PolicyFolder
+    x: PolicyInput
+    h: NDArray[np.float32]
+    edge_score: NDArray[np.float32]
+
+    def logits(self, cluster: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self.policy.place(self.x, self.h, self.edge_score, cluster)
+
+
+def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:
+    """The greedy choice, then greedy choices that lean to or from each device in turn.
+
+    A policy that is right about which clusters gain most from a device, but not about how many should have it (as under
+    memory limits, or where work is balanced), is right for one of the leanings.
+
+    Args:
+        logits: float32 [c, D].
+        leanings: what is added to a device's logits.
+
+    Returns:
+        uint8 [1 + D * leanings, c].
+    """
+    devices = logits.shape[1]
+    added = np.asarray(leanings, np.float32)[:, None, None] * np.eye(devices, dtype=np.float32)
+    added = np.concatenate([np.zeros((1, devices), np.float32), added.reshape(-1, devices)])
+    return (logits + added[:, None, :]).argmax(2).astype(np.uint8)
+
+
+def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Choices drawn from the softmax of logits / temperature, `count` for each temperature: uint8 [draws, c]."""
+    noise = generator.gumbel(size=(len(_TEMPERATURES), count, *logits.shape)).astype(np.float32)
+    scale = 1 / np.asarray(_TEMPERATURES, np.float32)[:, None, None, None]
+    # The maximum of logits with Gumbel noise is a draw from their softmax.
+    return (logits * scale + noise).argmax(3).reshape(-1, len(logits)).astype(np.uint8)
+
+
+def within_memory(
+    problem: PlacementProblem,
+    choice: NDArray[np.uint8],
+    logits: NDArray[np.float32],
+    cluster: NDArray[np.integer],
+) -> NDArray[np.uint8]:
+    """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
+
+    Args:
+        problem: its memory limits.
+        choice: uint8 [c].
+        logits: float32 [c, D].
+        cluster: cluster of each group [groups].
+    """
+    if (problem.memory_bytes < 0).all():
+        return choice
+    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
+    weights = np.bincount(problem.groups, problem.graph.weight_bytes, problem.group_count)
+    size = np.bincount(cluster, weights, len(choice))
+    # Clusters without weights have tensors, which count a little.
+    worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
+    choice, moved = choice.copy(), np.zeros(len(choice), bool)
+    while True:
+        placement = expand(choice[None], logits, cluster, problem.group_supported)[0]
+        used = problem.evaluate(placement).memory_bytes[0]
+        leaving = ~moved & (used > limits)[choice]
+        fits = leaving[:, None] & (used + size[:, None] <= limits)
+        fits[np.arange(len(choice)), choice] = False
+        if not fits.any():
+            return choice
+        loss = np.where(fits, (logits[np.arange(len(choice)), choice][:, None] - logits) / worth[:, None], np.inf)
+        mover, target = np.unravel_index(int(loss.argmin()), loss.shape)
+        choice[mover], moved[mover] = target, True
+
+
+def expand(
+    choices: NDArray[np.uint8],
+    logits: NDArray[np.float32],
+    cluster: NDArray[np.integer],
+    supported: NDArray[np.bool_],
+) -> NDArray[np.uint8]:
+    """Devices of clusters as devices of groups; a group that its cluster's device does not support takes the next best.
+
+    Args:
+        choices: uint8 [batch, c].
+        logits: float32 [c, D].
+        cluster: cluster of each group [groups].
+        supported: bool [groups, D].
+
+    Returns:
+        uint8 [batch, groups].
+    """
+    placements = choices[:, cluster]
+    instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
+    return np.where(supported[np.arange(len(cluster)), placements], placements, instead)
+
+
+def _crowded(problem: PlacementProblem) -> bool:
+    """Whether a device cannot hold the model."""
+    if (problem.memory_bytes < 0).all():
+        return False
+    singles = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+    return bool((singles.infeasible & OVER_MEMORY).any())
+
+
+def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """The topological order cut in two, for each two devices: feasible where few other placements are."""
+    order = topological_groups(problem)
+    place = np.empty(problem.group_count, np.int64)
+    place[order] = np.arange(problem.group_count)
+    cuts = np.unique(np.linspace(0, problem.group_count, _CUTS + 2, dtype=np.int64)[1:-1])
+    found = [problem.where_supported(problem.single(device)) for device in range(len(problem.devices))]
+    pairs = permutations(range(len(problem.devices)), 2)
+    return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
+
+
+def _ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: int) -> NDArray[np.uint8]:
+    """Best first; then those that only lack memory, the least first, which refinement may bring within the limits."""
+    most = max(_SIMULATED, _SIMULATED_NODES // problem.graph.nodes)
+    if len(placements) > most:
+        # Single devices come first, and what is returned must not be worse than they are.
+        promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
+        placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
+    result = problem.evaluate(placements, threads)
+    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
+    excess = np.maximum(result.memory_bytes - limits, 0).sum(axis=1)
+    return placements[np.lexsort((excess, result.broken, result.score(problem.objective)))]
+
+
+def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The objective if each consumer of a tensor paid for its transfer and were a submodel, µs, float64 [batch]."""
+    busy = np.zeros((len(placements), len(problem.devices)))
+    for device in range(len(problem.devices)):
+        busy[:, device] = np.where(placements == device, problem.group_us[:, device], 0.0).sum(axis=1)
+    tensors = problem.tensors
+    of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+    start, end = placements[:, tensors.source[of_consumer]], placements[:, tensors.consumers]
+    fixed = problem.transfer_us + problem.submodel_us
+    us = fixed[start, end] + problem.transfer_us_per_byte[start, end] * tensors.bytes[of_consumer]
+    transfers = np.where(start == end, 0.0, us).sum(axis=1)
+    if problem.objective == "latency":
+        return busy.sum(axis=1) + transfers
+    return busy.max(axis=1) + transfers / len(problem.devices)
+
+
+def _distinct(placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    first = {row.tobytes(): number for number, row in reversed(list(enumerate(placements)))}
+    return placements[sorted(first.values())]

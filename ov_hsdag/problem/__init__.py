@@ -1,0 +1,1 @@
+"""The placement problem: graph, costs, constraints, objective."""

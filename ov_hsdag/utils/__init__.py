@@ -1,0 +1,1 @@
+"""What every room uses: files, errors, timing, names of OpenVINO's API."""

@@ -1,0 +1,330 @@
+"""Write files so that they appear whole or not at all, the two files of an OpenVINO IR included.
+
+A file is written under a temporary name in the same directory, synced to the disk and renamed over its target. A
+process that is killed leaves at most its temporary files; their names carry the target, the host and the process, and
+the next write to the same target removes those whose process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+PREFIX = ".ov_hsdag-"
+"""Every temporary file's name: ``.ov_hsdag-<crc of target>-<crc of host>-<pid>-<number>.tmp[.xml|.bin]``."""
+
+ALIGNMENT = 4096
+"""Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
+
+# A disk with less than that many bytes left when a model could not be saved is full.
+_FULL = 2**20
+
+_TEMPORARY = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-\d+\.tmp(\.xml|\.bin)?")
+# Serialize writes a constant's <data> first in its <layer>. Other layers have an attribute "offset" too (PriorBox).
+_CONSTANT = re.compile(rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(")')
+_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a file for writing ("w": UTF-8 text, "wb": bytes) that takes its name only when the block ends well.
+
+    A symbolic link is followed and keeps existing; a target that is no regular file (a pipe, /dev/stdout) is written
+    directly. Raises UserError when the target cannot be written.
+    """
+    if mode not in ("w", "wb"):
+        raise ValueError(f"mode must be 'w' or 'wb', got {mode!r}")
+    encoding = None if mode == "wb" else "utf-8"
+    target = _target(path)
+    if _is_special(target):
+        with _writing(path), open(target, mode, encoding=encoding) as file:
+            yield file
+        return
+    with _writing(path):
+        _prepare(target)
+        temporary = _temporary(target)
+        file = open(temporary, mode, encoding=encoding)  # noqa: SIM115 closed below, before the file is renamed
+    try:
+        with file:
+            yield file  # what the caller raises is the caller's
+            with _writing(path):
+                _sync(file)
+        with _writing(path):
+            _keep_mode(target, temporary)
+            _replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file (UTF-8), whole or not at all. Raises UserError when the target cannot be written."""
+    with _writing(path), atomic_file(path) as file:
+        file.write(text)
+
+
+def write_json(path: str | os.PathLike[str], value: object) -> None:
+    """Write a value as JSON (UTF-8, indented, names as they are), whole or not at all. Raises UserError as above."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise UserError unless a file can be created at ``path``; creates no directory and leaves nothing behind.
+
+    Commands call it before long work, so that an output that cannot be written is reported at once.
+    """
+    target = _target(path)
+    with _writing(path):
+        directory = _refuse_impossible(target)
+        if not _is_special(target):
+            with tempfile.TemporaryFile(dir=directory):
+                pass
+
+
+def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], compress_to_fp16: bool = True) -> None:
+    """Save a model as ``X.xml`` and ``X.bin`` so that at every moment the two files are the old model or the new one.
+
+    Two files cannot be renamed at once. Where a model stands already, its weights and the new ones share the .bin file
+    while the .xml files change places (needs room for both; see :func:`_exchange`). An interrupted write thus leaves a
+    model that reads and computes as the old or the new one does, if need be with a .bin that is larger than necessary.
+
+    Raises UserError for a path that does not end in ".xml" or cannot be written, RunError when OpenVINO cannot save.
+    """
+    target = _target(xml_path)
+    if target.suffix != ".xml":
+        raise UserError(f"the output model must end in .xml, got {os.fspath(xml_path)!r}")
+    with _writing(xml_path):
+        _prepare(target)
+    new_xml = _temporary(target, ".xml")
+    new_bin = new_xml.with_suffix(".bin")
+    try:
+        _save(model, new_xml, compress_to_fp16, xml_path)
+        with _writing(xml_path), _locked(target.parent):
+            _install(new_xml, new_bin, target, target.with_suffix(".bin"))
+    finally:
+        new_xml.unlink(missing_ok=True)
+        new_bin.unlink(missing_ok=True)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the temporary files that processes which no longer run have left for this target."""
+    ours = _key(target.name)
+    host = _key(socket.gethostname())
+    for entry in os.scandir(target.parent):
+        match = _TEMPORARY.fullmatch(entry.name)
+        # Whether a process of another host (a shared directory) still runs cannot be told here.
+        if match and match[1] == ours and match[2] == host and not process_runs(int(match[3])):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(entry.path)
+
+
+def shift_constants(xml: bytes, by: int) -> bytes:
+    """The text of an IR with the offset of every constant's data in the .bin file increased by ``by`` bytes.
+
+    Raises RunError when a constant's offset is not where OpenVINO writes it.
+    """
+    shifted, found = _CONSTANT.subn(lambda match: b"%s%d%s" % (match[1], int(match[2]) + by, match[3]), xml)
+    expected = len(re.findall(rb'\btype="Const" version="', xml))
+    if found != expected:
+        raise RunError(f"found the offsets of {found} of {expected} constants in a saved model: cannot replace a model")
+    return shifted
+
+
+def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
+    """Rename a saved pair to its final names; at every moment these hold the old model or the new one."""
+    _keep_mode(xml, new_xml)
+    _keep_mode(bin_, new_bin)
+    if not (xml.exists() and bin_.exists()):
+        # Without an .xml there is no model yet, and an .xml without its .bin uses no weights (or never worked).
+        _replace(new_bin, bin_)
+        _replace(new_xml, xml)
+    elif filecmp.cmp(bin_, new_bin, shallow=False):
+        _replace(new_xml, xml)
+    else:
+        _exchange(new_xml, new_bin, xml, bin_)
+
+
+def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
+    """Replace a pair by one with other weights, one rename at a time, every state on the way a valid model.
+
+    With P = max(old bytes, new bytes), aligned:
+
+    ====  ============================  ============================  =========
+    step  .bin                          .xml                          model
+    ====  ============================  ============================  =========
+    0     old                           old                           old
+    1     old at 0, new at P            old                           old
+    2     old at 0, new at P            new, offsets increased by P   new
+    3     new at 0, new at P            new, offsets increased by P   new
+    4     new at 0, new at P            new                           new
+    5     new                           new                           new
+    ====  ============================  ============================  =========
+    """
+    size = max(bin_.stat().st_size, new_bin.stat().st_size)
+    second = -(-size // ALIGNMENT) * ALIGNMENT
+    shifted_xml, both = _temporary(xml, ".xml"), _temporary(xml, ".bin")
+    try:
+        with open(shifted_xml, "wb") as file:
+            file.write(shift_constants(new_xml.read_bytes(), second))
+            _sync(file)
+        _keep_mode(xml, shifted_xml)
+        _concatenate(bin_, new_bin, second, both)
+        _replace(both, bin_)
+        _replace(shifted_xml, xml)
+        _concatenate(new_bin, new_bin, second, both)
+        _replace(both, bin_)
+        _replace(new_xml, xml)
+        _replace(new_bin, bin_)
+    finally:
+        shifted_xml.unlink(missing_ok=True)
+        both.unlink(missing_ok=True)
+
+
+def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
+    """Write ``first`` at 0 and ``second`` at ``offset`` (a hole between them) and sync the file to the disk."""
+    with open(target, "wb") as file:
+        for source, position in ((first, 0), (second, offset)):
+            file.seek(position)
+            with open(source, "rb") as part:
+                shutil.copyfileobj(part, file, 1 << 20)
+        file.truncate(max(offset, file.tell()))
+        _sync(file)
+    _keep_mode(first, target)
+
+
+def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.PathLike[str]) -> None:
+    """Let OpenVINO save a model under a temporary name and sync both of its files to the disk."""
+    import openvino as ov
+
+    with _writing(shown):
+        xml.touch()  # OpenVINO's own message for a directory that cannot be written names no reason
+    try:
+        ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
+    except Exception as error:
+        if shutil.disk_usage(xml.parent).free < _FULL:  # which OpenVINO does not say
+            with _writing(shown):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
+    with _writing(shown):
+        for path in (xml, xml.with_suffix(".bin")):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file that is really written: links followed, as rename would replace the link. UserError for a directory."""
+    target = Path(path)
+    with _writing(path):
+        if target.is_dir():
+            raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
+        return target if _is_special(target) else Path(os.path.realpath(target))
+
+
+def _is_special(target: Path) -> bool:
+    """Whether it is a pipe, a terminal or the like, which is written, not replaced."""
+    return target.exists() and not target.is_file()
+
+
+def _prepare(target: Path) -> None:
+    _refuse_impossible(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+
+
+def _refuse_impossible(target: Path) -> Path:
+    """Raise OSError for what permissions forbid. Returns the nearest directory above the target that exists."""
+    if target.exists() and not os.access(target, os.W_OK):  # renaming would replace a write-protected file
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    directory = target.parent
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    return directory
+
+
+def _temporary(target: Path, suffix: str = "") -> Path:
+    host = _key(socket.gethostname())
+    return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{os.getpid()}-{next(_numbers)}.tmp{suffix}")
+
+
+def _key(text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}"
+
+
+def process_runs(pid: int) -> bool:
+    """Whether a process of this host runs; True where that cannot be told."""
+    if os.name == "nt":  # there os.kill(pid, 0) ends the process
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _sync(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _replace(source: Path, target: Path) -> None:
+    os.replace(source, target)
+    # The order of renames survives a power failure only when the directory is synced between them.
+    with contextlib.suppress(OSError, AttributeError):  # not every file system and platform can sync a directory
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _keep_mode(target: Path, temporary: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.copymode(target, temporary)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Let one writer at a time rename pairs in a directory, where the platform and its file system have such locks."""
+    try:
+        import fcntl
+
+        descriptor = os.open(directory, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn a failure of the file system into one line that names the file the user asked for."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot write {os.fspath(path)!r}: {reason}; choose another output") from error

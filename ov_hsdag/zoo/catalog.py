@@ -1,0 +1,43 @@
+"""The model zoo that tests, benchmarks and the training corpus share.
+
+Architectures come from the onnx wheel, from transformers' configurations and from torch modules written out in this
+package; weights are drawn from a seed, nothing is downloaded. Needs the extra `bench` when a model is built for the
+first time; later it is read from a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.models import formats, onnx_light, other, text, vision
+from ov_hsdag.zoo.models.base import CACHE_VARIABLE, ZooModel, cache_folder
+
+__all__ = ["CACHE_VARIABLE", "ZOO", "ZooModel", "cache_folder", "select"]
+
+
+def _registry(models: Iterable[ZooModel]) -> dict[str, ZooModel]:
+    registry: dict[str, ZooModel] = {}
+    for model in models:
+        if model.name in registry:
+            raise ValueError(f"two models of the zoo are called '{model.name}'")
+        registry[model.name] = model
+    return registry
+
+
+ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.MODELS, *other.MODELS, *formats.MODELS))
+
+
+def select(wanted: Iterable[str]) -> list[ZooModel]:
+    """Models by name, else by family or tag, in the zoo's order, each once.
+
+    Raises UserError for a word that is none of these.
+    """
+    chosen: set[str] = set()
+    for word in wanted:
+        alike = {name for name, model in ZOO.items() if word == model.family or word in model.tags}
+        found = {word} if word in ZOO else alike
+        if not found:
+            raise UserError(f"the model zoo has no model, family or tag '{word}'; the names are: {', '.join(ZOO)}")
+        chosen |= found
+    return [model for name, model in ZOO.items() if name in chosen]

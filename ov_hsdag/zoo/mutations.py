@@ -1,0 +1,514 @@
+"""Random changes of models, as tools and users make them, and the check that a changed model can still be placed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino.preprocess import PrePostProcessor
+
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.placement import Placement, remove_affinities
+from ov_hsdag.place import build_problem, place
+from ov_hsdag.utils.compat import op
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import one_line
+from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
+from ov_hsdag.zoo.generated import Case
+
+Mutation = Callable[[Case, np.random.Generator], "Case | None"]
+"""Changes the model of a case in place (or gives another); None where the model has nothing that it could change."""
+
+Outputs = list[list[NDArray[Any]]]
+"""Of each input set."""
+
+_STATES = ("ReadValue", "Assign")
+
+
+def _some(random: np.random.Generator, choices: list[Any]) -> Any:
+    return choices[int(random.integers(0, len(choices)))] if choices else None
+
+
+def _nodes(model: ov.Model, *, but: tuple[str, ...] = ()) -> list[Any]:
+    return [node for node in model.get_ordered_ops() if node.get_type_name() not in but]
+
+
+def _float_edges(model: ov.Model) -> list[Any]:
+    """Inputs of nodes that read f32."""
+    return [port for node in _nodes(model, but=_STATES) for port in node.inputs() if _is_f32(port.get_source_output())]
+
+
+def _weights(model: ov.Model) -> set[int]:
+    """Ids of nodes that rest on constants alone.
+
+    OpenVINO 2026.4's CPU plugin computes nonsense, on a single device too, where weights that are decompressed become
+    something that changes from run to run; so they stay constant.
+    """
+    found: set[int] = set()
+    for node in model.get_ordered_ops():
+        sources = [value.get_node().get_instance_id() for value in node.input_values()]
+        constant = node.get_type_name() == "Constant" or (bool(sources) and found.issuperset(sources))
+        if constant and node.get_type_name() != "ReadValue":
+            found.add(node.get_instance_id())
+    return found
+
+
+def _is_f32(output: Any) -> bool:
+    return bool(output.get_element_type() == ov.Type.f32)
+
+
+def insert_activation(case: Case, random: np.random.Generator) -> Case | None:
+    """A Tanh on one edge."""
+    edge = _some(random, _float_edges(case.model))
+    if edge is None:
+        return None
+    edge.replace_source_output(ops.tanh(edge.get_source_output()).output(0))
+    return case
+
+
+def insert_conversions(case: Case, random: np.random.Generator) -> Case | None:
+    """f32 → f16 → f32 on one edge."""
+    edge = _some(random, _float_edges(case.model))
+    if edge is None:
+        return None
+    halved = ops.convert(edge.get_source_output(), ov.Type.f16)
+    edge.replace_source_output(ops.convert(halved, ov.Type.f32).output(0))
+    return case
+
+
+def insert_reshapes(case: Case, random: np.random.Generator) -> Case | None:
+    """A tensor is flattened and gets its shape back, by a computed pattern."""
+    edges = [e for e in _float_edges(case.model) if e.get_source_output().get_partial_shape().rank.is_static]
+    edge = _some(random, [e for e in edges if e.get_source_output().get_partial_shape().rank.get_length() > 0])
+    if edge is None:
+        return None
+    tensor = edge.get_source_output()
+    flat = ops.reshape(tensor, ops.constant(np.array([-1])), False)
+    edge.replace_source_output(ops.reshape(flat, ops.shape_of(tensor), False).output(0))
+    return case
+
+
+def add_branch(case: Case, random: np.random.Generator) -> Case | None:
+    """A side branch beside one edge: x → x + relu(x) · tanh(x)."""
+    edge = _some(random, _float_edges(case.model))
+    if edge is None:
+        return None
+    tensor = edge.get_source_output()
+    edge.replace_source_output(ops.add(tensor, ops.multiply(ops.relu(tensor), ops.tanh(tensor))).output(0))
+    return case
+
+
+def remove_node(case: Case, random: np.random.Generator) -> Case | None:
+    """A node whose output has the shape and type of an input of it is left out."""
+    found = []
+    for node in _nodes(case.model, but=(*_STATES, "Result", "Parameter", "Constant")):
+        if node.get_output_size() != 1:
+            continue
+        output = node.output(0)
+        for value in node.input_values():
+            alike = value.get_partial_shape() == output.get_partial_shape()
+            if alike and value.get_element_type() == output.get_element_type():
+                found.append((output, value))
+    if not found:
+        return None
+    output, value = _some(random, found)
+    for target in output.get_target_inputs():
+        target.replace_source_output(value)
+    return case
+
+
+def rename(case: Case, random: np.random.Generator) -> Case | None:
+    """A third of the nodes get other names, some of them odd ones."""
+    odd = ('a "quoted", name', "été/層", "<x>&y;", "a\nb", "back\\slash", "affinity", " ")
+    for number, node in enumerate(_nodes(case.model)):
+        if random.random() < 1 / 3:
+            node.set_friendly_name(_some(random, [*odd, "renamed"]) + f"_{number}")
+    return case
+
+
+def repeat_names(case: Case, random: np.random.Generator) -> Case | None:
+    """Several nodes have the same name, whatever their types."""
+    nodes = _nodes(case.model)
+    for index in random.integers(0, len(nodes), 6):
+        nodes[index].set_friendly_name(nodes[0].get_friendly_name() if random.random() < 0.3 else "same")
+    return case
+
+
+def free_shapes(case: Case, random: np.random.Generator) -> Case | None:
+    """Static dimensions of one input become dynamic, some with bounds."""
+    port = _some(random, case.model.inputs)
+    if port is None or port.get_partial_shape().rank.is_dynamic:
+        return None
+    dimensions = []
+    for dimension in port.get_partial_shape():
+        if dimension.is_dynamic or random.random() < 0.5:
+            dimensions.append(dimension)
+        else:
+            size = dimension.get_length()
+            bounds = ((0, -1), (1, size + 2), (0, size))[random.integers(0, 3)]
+            dimensions.append(ov.Dimension(*bounds))
+    case.model.reshape({port: ov.PartialShape(dimensions)})
+    return case
+
+
+def fix_shapes(case: Case, random: np.random.Generator) -> Case | None:
+    """Dynamic inputs get the shapes of one input set."""
+    if not case.model.is_dynamic() or any(n.get_type_name() == "ReadValue" for n in case.model.get_ops()):
+        return None
+    arrays = _some(random, case.inputs)
+    ports = case.model.inputs
+    case.model.reshape({port: ov.PartialShape(list(array.shape)) for port, array in zip(ports, arrays, strict=True)})
+    return Case(case.model, [arrays])
+
+
+def _first_dimension(port: Any) -> int | None:
+    """Of a float tensor, where it is static."""
+    shape = port.get_partial_shape()
+    known = _is_f32(port) and shape.rank.is_static and shape.rank.get_length() > 0 and shape[0].is_static
+    return int(shape[0].get_length()) if known else None
+
+
+def change_batch(case: Case, random: np.random.Generator) -> Case | None:
+    """The first dimension of every input times two or three."""
+    if not case.inputs[0] or any(array.ndim == 0 for array in case.inputs[0]):
+        return None
+    times = int(random.integers(2, 4))
+    before = [_first_dimension(port) for port in case.model.outputs]
+    shapes = {}
+    for port in case.model.inputs:
+        shape = port.get_partial_shape()
+        if shape.rank.is_static:
+            # Inputs beyond an upper bound are errors; one such model crashed on a single device.
+            shape[0] = ov.Dimension(shape[0].get_length() * times if shape[0].is_static else -1)
+        shapes[port] = shape
+    case.model.reshape(shapes)
+    after = [_first_dimension(port) for port in case.model.outputs]
+    if any(size == case.inputs[0][0].shape[0] and new == size for size, new in zip(before, after, strict=True)):
+        return None  # a pattern that was folded holds the old batch: the CPU plugin may crash, on a single device too
+    return Case(case.model, [[np.concatenate([array] * times) for array in arrays] for arrays in case.inputs])
+
+
+def compress_weights(case: Case, random: np.random.Generator) -> Case | None:
+    """As saving with f16 weights does."""
+    from openvino._offline_transformations import compress_model_transformation
+
+    compress_model_transformation(case.model)
+    return case
+
+
+def through_a_file(case: Case, random: np.random.Generator) -> Case | None:
+    """Saved and read again, half of the time with f16 weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.xml"
+        ov.save_model(case.model, path, compress_to_fp16=bool(random.random() < 0.5))
+        return Case(ov.Core().read_model(path), case.inputs)
+
+
+def share_constants(case: Case, random: np.random.Generator) -> Case | None:
+    """Equal constants become one."""
+    first: dict[Any, Any] = {}
+    merged = False
+    for node in _nodes(case.model):
+        if node.get_type_name() != "Constant" or node.get_element_type() == ov.Type.string:
+            continue
+        key = (str(node.get_element_type()), tuple(node.output(0).get_shape()), node.get_data().tobytes())
+        other = first.setdefault(key, node)
+        if other is not node:
+            merged = True
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(other.output(0))
+    return case if merged else None
+
+
+def unshare_constants(case: Case, random: np.random.Generator) -> Case | None:
+    """Each consumer of a shared constant gets its own, with the same name."""
+    changed = False
+    for node in _nodes(case.model):
+        if node.get_type_name() != "Constant" or node.get_element_type() == ov.Type.string:
+            continue
+        for target in list(node.output(0).get_target_inputs())[1:]:
+            copy = ops.constant(node.get_data().copy(), node.get_element_type())
+            copy.set_friendly_name(node.get_friendly_name())
+            target.replace_source_output(copy.output(0))
+            changed = True
+    return case if changed else None
+
+
+def feed_constant(case: Case, random: np.random.Generator) -> Case | None:
+    """A constant becomes an input."""
+    weights = _weights(case.model)
+    found = []
+    for node in _nodes(case.model):
+        if node.get_type_name() == "Constant" and _is_f32(node.output(0)):
+            users = {target.get_node().get_instance_id() for target in node.output(0).get_target_inputs()}
+            if users and not users & weights:
+                found.append(node)
+    node = _some(random, found)
+    # With an initial value that is computed, the CPU plugin loses states, on a single device too.
+    if node is None or any(t.get_node().get_type_name() in _STATES for t in node.output(0).get_target_inputs()):
+        return None
+    value = node.get_data().copy()
+    parameter = ops.parameter(list(value.shape), ov.Type.f32, name=f"fed_{len(case.model.inputs)}")
+    for target in node.output(0).get_target_inputs():
+        target.replace_source_output(parameter.output(0))
+    case.model.add_parameters([parameter])
+    return Case(case.model, [[*arrays, value] for arrays in case.inputs])
+
+
+def freeze_input(case: Case, random: np.random.Generator) -> Case | None:
+    """An input becomes a constant."""
+    index = int(random.integers(0, len(case.model.inputs))) if len(case.model.inputs) > 1 else None
+    if index is None or len({arrays[index].shape for arrays in case.inputs}) > 1:
+        return None
+    parameter = case.model.get_parameters()[index]
+    constant = ops.constant(case.inputs[0][index], parameter.get_element_type())
+    for target in parameter.output(0).get_target_inputs():
+        target.replace_source_output(constant.output(0))
+    case.model.remove_parameter(parameter)
+    return Case(case.model, [[*arrays[:index], *arrays[index + 1 :]] for arrays in case.inputs])
+
+
+def repeat_result(case: Case, random: np.random.Generator) -> Case | None:
+    """One tensor is the output two and three times."""
+    port = _some(random, [result.input_value(0) for result in case.model.get_results()])
+    case.model.add_results([ops.result(port) for _ in range(random.integers(1, 3))])
+    return case
+
+
+def expose_tensor(case: Case, random: np.random.Generator) -> Case | None:
+    """An inner tensor becomes an output: of a follower or a constant, too."""
+    nodes = _nodes(case.model, but=("Result", "Assign"))
+    ports = [port for node in nodes for port in node.outputs() if port.get_element_type() != ov.Type.string]
+    port = _some(random, [port for port in ports if port.get_target_inputs()])
+    if port is None:
+        return None
+    case.model.add_results([ops.result(port)])
+    return case
+
+
+def remove_result(case: Case, random: np.random.Generator) -> Case | None:
+    """An output goes, and with it what only it needed."""
+    results = case.model.get_results()
+    if len(results) < 2:
+        return None
+    case.model.remove_result(_some(random, results))
+    return case
+
+
+def pass_input_through(case: Case, random: np.random.Generator) -> Case | None:
+    """A new input that is an output and nothing else, or an output that is an old input."""
+    if random.random() < 0.5 and case.model.get_parameters():
+        case.model.add_results([ops.result(_some(random, case.model.get_parameters()))])
+        return case
+    parameter = ops.parameter([2, 3], ov.Type.f32, name=f"passed_{len(case.model.inputs)}")
+    case.model.add_parameters([parameter])
+    case.model.add_results([ops.result(parameter)])
+    value = random.standard_normal((2, 3)).astype(np.float32)
+    return Case(case.model, [[*arrays, value] for arrays in case.inputs])
+
+
+def add_unused_input(case: Case, random: np.random.Generator) -> Case | None:
+    """An input that nobody reads."""
+    parameter = ops.parameter([2, 3], ov.Type.f32, name=f"unused_{len(case.model.inputs)}")
+    case.model.add_parameters([parameter])
+    return Case(case.model, [[*arrays, np.zeros((2, 3), np.float32)] for arrays in case.inputs])
+
+
+def preprocess(case: Case, random: np.random.Generator) -> Case | None:
+    """PrePostProcessor: a u8 or f16 tensor with mean and scale in place of an f32 input, f16 for f32 outputs."""
+    ports = [index for index, port in enumerate(case.model.inputs) if _is_f32(port)]
+    index = _some(random, ports)
+    if index is None:
+        return None
+    steps = PrePostProcessor(case.model)
+    kind = (ov.Type.u8, ov.Type.f16)[random.integers(0, 2)]
+    steps.input(index).tensor().set_element_type(kind)
+    steps.input(index).preprocess().convert_element_type(ov.Type.f32).mean(2.0).scale(3.0)
+    outputs = [index for index, port in enumerate(case.model.outputs) if _is_f32(port)]
+    if outputs and random.random() < 0.5:
+        steps.output(_some(random, outputs)).tensor().set_element_type(ov.Type.f16)
+    model = steps.build()
+    inputs = [list(arrays) for arrays in case.inputs]
+    for arrays in inputs:
+        arrays[index] = np.clip(arrays[index] * 3 + 2, 0, 9).astype(kind.to_dtype())
+    return Case(model, inputs)
+
+
+def add_state(case: Case, random: np.random.Generator) -> Case | None:
+    """A static tensor is averaged with its value of the last run."""
+    if len({tuple(array.shape for array in arrays) for arrays in case.inputs}) > 1:
+        return None
+    edges = [edge for edge in _float_edges(case.model) if edge.get_source_output().get_partial_shape().is_static]
+    weights = _weights(case.model)
+    edge = _some(random, [e for e in edges if e.get_source_output().get_node().get_instance_id() not in weights])
+    if edge is None:
+        return None
+    tensor = edge.get_source_output()
+    info = op.util.VariableInfo()
+    info.data_shape, info.data_type = tensor.get_partial_shape(), ov.Type.f32
+    info.variable_id = f"added_{len(case.model.get_sinks())}"
+    variable = op.util.Variable(info)
+    old = ops.read_value(ops.constant(np.zeros(tuple(tensor.get_shape()), np.float32)), variable)
+    new = ops.multiply(ops.add(old, tensor), ops.constant(np.float32(0.5)))
+    edge.replace_source_output(new.output(0))
+    case.model.add_sinks([ops.assign(new, variable)])
+    return Case(case.model, case.inputs if len(case.inputs) > 1 else case.inputs * 2)
+
+
+def leave_affinities(case: Case, random: np.random.Generator) -> Case | None:
+    """Some nodes have an affinity from somewhere."""
+    for node in _nodes(case.model):
+        if random.random() < 0.3:
+            node.get_rt_info()["affinity"] = ("CPU_A", "CPU_B")[random.integers(0, 2)]
+    return case
+
+
+def common_transformations(case: Case, random: np.random.Generator) -> Case | None:
+    """What converters run at their end."""
+    from openvino._offline_transformations import apply_moc_transformations
+
+    apply_moc_transformations(case.model, cf=bool(random.random() < 0.5), smart_reshape=bool(random.random() < 0.5))
+    return case
+
+
+MUTATIONS: dict[str, Mutation] = {
+    function.__name__: function
+    for function in (
+        insert_activation, insert_conversions, insert_reshapes, add_branch, remove_node, rename, repeat_names,
+        free_shapes, fix_shapes, change_batch, compress_weights, through_a_file, share_constants, unshare_constants,
+        feed_constant, freeze_input, repeat_result, expose_tensor, remove_result, pass_input_through, add_unused_input,
+        preprocess, add_state, leave_affinities, common_transformations,
+    )
+}  # fmt: skip
+
+
+def mutated(case: Case, names: list[str], seed: int) -> tuple[Case, list[str]]:
+    """A changed copy of a case, and the names of the mutations that had something to change.
+
+    One that makes a model which OpenVINO calls invalid (a reshape that the model does not bear) counts as nothing.
+    """
+    random = np.random.default_rng(seed)
+    done = []
+    for name in names:
+        copy = Case(_wrapped(case.model.clone()), case.inputs)
+        try:
+            changed = MUTATIONS[name](copy, random)
+            if changed is not None:
+                changed.model.validate_nodes_and_infer_types()
+        except RuntimeError:
+            continue
+        if changed is not None:
+            case = changed
+            done.append(name)
+    return case, done
+
+
+def _wrapped(model: Any) -> ov.Model:
+    return model if isinstance(model, ov.Model) else ov.Model(model)
+
+
+class Wrong(Exception):
+    """A placement that does not compile, or computes something else."""
+
+
+@dataclass
+class Checked:
+    """What a check went through: placements that compiled and computed the same, and their numbers of submodels."""
+
+    nodes: int = 0
+    groups: int = 0
+    submodels: list[int] = field(default_factory=list)
+
+
+def runs(case: Case, core: ov.Core, device: str) -> Outputs | None:
+    """The outputs on one device, from a copy; None where OpenVINO cannot run the model at all, gives no numbers, or
+    others when it is asked again."""
+    try:
+        compiled = core.compile_model(case.model.clone(), device)
+        outputs, again = infer(compiled, _by_index(case)), infer(compiled, _by_index(case))
+    except RuntimeError:
+        return None
+    if largest_difference(outputs, again) > TOLERANCE:
+        return None
+    numbers = [array for one in outputs for array in one if array.dtype.kind == "f"]
+    return outputs if all(np.isfinite(array).all() for array in numbers) else None
+
+
+def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed: int, after: list[str]) -> Checked:
+    """Places a case in every way and compares each with a single device.
+
+    Args:
+        case: a model that runs on the first device; not changed.
+        expected: what it computes there, see `runs`.
+        devices: two or more that infer in f32.
+        seed: of two random legal placements and of the mutations.
+        after: names of mutations of the model that `place` has placed, as users change models that they have read.
+
+    Raises:
+        Wrong: one does not compile, has another number of submodels than predicted, or differs in its outputs.
+    """
+    checked = Checked()
+    for way, placed, wanted, predicted in _placed(case, expected, core, devices, seed, after, checked):
+        try:
+            compiled = core.compile_model(placed.model, devices.hetero, virtual.compile_properties(devices.hetero))
+            outputs = infer(compiled, _by_index(placed))
+        except RuntimeError as error:
+            raise Wrong(f"{way}: {one_line(error)}") from error
+        checked.submodels.append(int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")))
+        if predicted is not None and checked.submodels[-1] != predicted:
+            raise Wrong(f"{way}: {checked.submodels[-1]} submodels, predicted {predicted}")
+        difference = largest_difference(wanted, outputs)
+        if difference > TOLERANCE:
+            raise Wrong(f"{way}: outputs differ by {difference:.2g}")
+    return checked
+
+
+def _placed(
+    case: Case,
+    expected: Outputs,
+    core: ov.Core,
+    devices: DeviceSet,
+    seed: int,
+    after: list[str],
+    checked: Checked,
+) -> Iterator[tuple[str, Case, Outputs, int | None]]:
+    """Ways to place the case: what it is, the placed case, its outputs, and its submodels where they are predicted."""
+    model = _wrapped(case.model.clone())
+    problem = build_problem(model, devices, core=core)
+    checked.nodes, checked.groups = problem.graph.nodes, problem.group_count
+    drawn = problem.random(np.random.default_rng(seed), 2)
+    for number, placement in enumerate(drawn):
+        copy = _wrapped(model.clone())
+        Placement(devices=devices.names, affinity=problem.affinity(placement)).apply(copy)
+        predicted = int(problem.evaluate(placement).submodels[0])
+        yield f"random placement {number}", Case(copy, case.inputs), expected, predicted
+
+    model = _wrapped(case.model.clone())
+    objective = ("latency", "throughput")[seed % 2]
+    found = place(model, devices.hetero, objective=objective, core=core, measure=False)
+    assert found.predicted is not None
+    yield f"place for {objective}", Case(model, case.inputs), expected, int(found.predicted["submodels"])
+
+    # A placement on both devices, whatever is best, so that there is something to be carried over.
+    Placement(devices=devices.names, affinity=problem.affinity(drawn[0])).embed(model)
+    remove_affinities(model)
+    changed, done = mutated(Case(model, case.inputs), after, seed)
+    wanted = runs(changed, core, devices.names[0])
+    if wanted is None:
+        return
+    embedded = Placement.of(changed.model)
+    if embedded is None:
+        raise Wrong(f"placed, then {', '.join(done)}: the placement is lost")
+    embedded.apply(changed.model)
+    yield f"placed, then {', '.join(done) or 'nothing'}", changed, wanted, None
+
+
+def _by_index(case: Case) -> list[dict[Any, NDArray[Any]]]:
+    return [dict(enumerate(arrays)) for arrays in case.inputs]
