@@ -68,7 +68,7 @@ def place(
     report: Callable[[str], None] | None = None,
     costs: ModelCosts | str | PathLike[str] | None = None,
 ) -> Placement:
-    """Decides where each operation of `model` runs; the model is normalised, annotated and carries the placement.
+    """Decides where each operation of `model` runs; the model is normalized, annotated and carries the placement.
 
     Args:
         model: any model; changed in place.
@@ -90,7 +90,7 @@ def place(
 
     Raises:
         UserError: bad input, or a device that is to be measured and is not on this machine; `model` may have been
-            normalised, but carries no placement of this call.
+            normalized, but carries no placement of this call.
         RunError: a policy that was asked for does not run.
     """
     check_objective(objective)
@@ -186,7 +186,7 @@ def build_problem(
     shapes: Mapping[str, Sequence[int]] | None = None,
     costs: ModelCosts | None = None,
 ) -> PlacementProblem:
-    """Normalises `model` and makes the placement problem of it; arguments as in `place`.
+    """Normalizes `model` and makes the placement problem of it; arguments as in `place`.
 
     Raises:
         UserError: an unknown device, a profile without one of the devices, or an operation that no device runs.

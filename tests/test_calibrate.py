@@ -63,7 +63,7 @@ def residual_model(channels: int = 16, side: int = 14) -> ov.Model:
 @pytest.fixture(params=["residual", "bert-small", "mobilenet-v2-small", "lstm-stateful"])
 def model(request: pytest.FixtureRequest) -> ov.Model:
     built = residual_model() if request.param == "residual" else ZOO[request.param].build()
-    normalize.normalise(built)
+    normalize.normalize(built)
     return built
 
 
@@ -120,7 +120,7 @@ def test_executed_time_of_a_split_model_has_an_operation_of_its_submodel(two_cpu
 
 def test_fused_operations_share_an_execution(two_cpu_core: ov.Core) -> None:
     model = residual_model()
-    normalize.normalise(model)
+    normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
     compiled, counters = run(two_cpu_core, model, "CPU_A")
     found = Executions.of(compiled, graph, counters.us())

@@ -172,7 +172,7 @@ def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, m
 
 
 def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the model normalised twice, which gives BERT another graph than the costs are of."""
+    """Nor is the model normalized twice, which gives BERT another graph than the costs are of."""
     costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, builtin_profile(DEVICES.names, core))
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     monkeypatch.delattr(sys.modules["ov_hsdag.place"], "calibrate_prepared")

@@ -142,8 +142,8 @@ SMALL = [name for name in MODELS if name != "convnet"]
 
 
 def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES) -> Placement:
-    """Normalises the model; a device for each legality group by the throw of a die."""
-    normalize.normalise(model)
+    """Normalizes the model; a device for each legality group by the throw of a die."""
+    normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
     groups = colocation.colocation(graph)
     dice = np.random.default_rng(seed).integers(0, len(devices), int(groups.max()) + 1)
@@ -151,7 +151,7 @@ def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES
 
 
 def halved(model: ov.Model) -> Placement:
-    normalize.normalise(model)
+    normalize.normalize(model)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     return Placement(DEVICES, {name: DEVICES[index >= len(names) // 2] for index, name in enumerate(names)})
 
@@ -204,7 +204,7 @@ def test_reading_settles_what_is_not_legal_as_python_does(
 ) -> None:
     for seed in range(12):
         model = build()
-        normalize.normalise(model)
+        normalize.normalize(model)
         dice = np.random.default_rng(seed)
         names = [node.get_friendly_name() for node in model.get_ordered_ops()]
         Placement(DEVICES, {name: DEVICES[dice.integers(2)] for name in names}).embed(model)

@@ -211,12 +211,12 @@ def test_support_that_is_claimed_and_not_there_is_taken_back(run: Run) -> None:
         import openvino as ov
         from ov_hsdag.zoo.catalog import ZOO
         from ov_hsdag.model.graph import ComputationGraph
-        from ov_hsdag.legality import normalise
+        from ov_hsdag.model.normalize import normalize
         from ov_hsdag.model.support import support
         core = ov.Core()
         for name in ("gru", "lstm"):
             model = ZOO[name].build()
-            normalise(model)
+            normalize(model)
             graph = ComputationGraph.from_model(model)
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")

@@ -48,7 +48,7 @@ def core() -> ov.Core:
 @pytest.fixture(scope="module")
 def plain() -> ov.Model:
     model = ov.convert_model(SQUEEZENET)
-    normalize.normalise(model)
+    normalize.normalize(model)
     return model
 
 

@@ -39,7 +39,7 @@ def test_dimensions_that_come_from_values_are_not_relied_on(two_cpu_core: ov.Cor
     movable = {name: bool(graph.output_movable[graph.output_ptr[graph.index(name)]]) for name in graph.names[:-1]}
     assert not movable["back"] and not movable["exp"]
     assert all(movable[name] for name in ("x", "first", "tanh", "sigmoid", "second", "relu"))
-    normalize.normalise(model)
+    normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
     groups = colocation.colocation(graph)
     assert groups[graph.index("back")] == groups[graph.index("exp")] == groups[graph.index("second")]
@@ -60,7 +60,7 @@ def test_static_shapes_are_folded_though_a_converter_forbids_it() -> None:
         node.get_rt_info()["can_be_folded"] = False
         if node.get_type_name() == "ShapeOf":
             node.get_rt_info()["DisableConstantFolding_0"] = ""
-    normalize.normalise(model)
+    normalize.normalize(model)
     assert "ShapeOf" not in {node.get_type_name() for node in model.get_ops()}
 
 
@@ -79,7 +79,7 @@ def test_shape_arithmetic_of_two_consumers_is_copied() -> None:
     model = dynamic_reshape_model()
     before = groups_by_name(model)
     assert before["first"] == before["second"]
-    normalize.normalise(model)
+    normalize.normalize(model)
     after = groups_by_name(model)
     assert after["first"] != after["second"]
     assert sum(node.get_type_name() == "Concat" for node in model.get_ordered_ops()) == 2
@@ -91,7 +91,7 @@ def test_dynamic_reshape_runs_wherever_its_consumers_are(two_cpu_core: ov.Core, 
     data = np.random.default_rng(0).normal(size=(batch, 2, 4)).astype(np.float32)
     for number in range(8):
         model = dynamic_reshape_model()
-        normalize.normalise(model)
+        normalize.normalize(model)
         graph = ComputationGraph.from_model(model)
         groups = colocation.colocation(graph)
         devices = np.random.default_rng(number).integers(0, 2, groups.max() + 1)[groups]
@@ -113,7 +113,7 @@ def shared_constant_model() -> ov.Model:
 
 def test_shared_constants_get_a_copy_for_each_consumer() -> None:
     model = shared_constant_model()
-    normalize.normalise(model)
+    normalize.normalize(model)
     groups = groups_by_name(model)
     constants = [node for node in model.get_ordered_ops() if node.get_type_name() == "Constant"]
     assert len(constants) == 2
@@ -123,7 +123,7 @@ def test_shared_constants_get_a_copy_for_each_consumer() -> None:
 
 def test_copies_of_constants_share_memory() -> None:
     model = shared_constant_model()
-    normalize.normalise(model)
+    normalize.normalize(model)
     first, second = (node for node in model.get_ordered_ops() if node.get_type_name() == "Constant")
     assert np.shares_memory(first.data, second.data)
 
@@ -176,7 +176,7 @@ def test_names_become_unique_and_inputs_and_outputs_keep_theirs() -> None:
     second = ops.tanh(first, name="same")
     second.output(0).get_tensor().set_names({"logits"})
     model = ov.Model([ops.result(second)], [x], "names")
-    normalize.normalise(model)
+    normalize.normalize(model)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     assert len(names) == len(set(names))
     assert model.inputs[0].get_names() == {"tokens"}
@@ -185,12 +185,12 @@ def test_names_become_unique_and_inputs_and_outputs_keep_theirs() -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
-def test_normalising_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: int) -> None:
+def test_normalizing_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: int) -> None:
     model = random_model(seed)
     inputs = random_inputs(model)
     before = two_cpu_core.compile_model(model, "CPU_A")(inputs)
     outputs = len(model.outputs)
-    normalize.normalise(model)
+    normalize.normalize(model)
     after = two_cpu_core.compile_model(model, "CPU_A")(inputs)
     assert len(model.outputs) == outputs
     for port in range(outputs):
@@ -300,7 +300,7 @@ def masked_model() -> ov.Model:
 @given(seed=st.integers(0, 10**6))
 def test_shape_arithmetic_is_not_torn_off_by_cycle_splitting(two_cpu_core: ov.Core, seed: int) -> None:
     model = masked_model()
-    normalize.normalise(model)
+    normalize.normalize(model)
     generator = np.random.default_rng(seed)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     affinity = known_everywhere(model, {name: ("CPU_A", "CPU_B")[generator.integers(0, 2)] for name in names})

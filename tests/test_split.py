@@ -60,7 +60,7 @@ def test_any_affinities_of_random_models(two_cpu_core: ov.Core, seed: int, place
 @example(seed=843, placement=555)
 def test_legal_placements_of_random_models(two_cpu_core: ov.Core, seed: int, placement: int) -> None:
     model = random_model(seed, nodes=40)
-    normalize.normalise(model)
+    normalize.normalize(model)
     groups = colocation.colocation(ComputationGraph.from_model(model))
     devices = np.random.default_rng(placement).integers(0, 2, groups.max() + 1).astype(np.uint8)
     check_against_hetero(two_cpu_core, model, devices[groups])

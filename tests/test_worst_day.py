@@ -69,7 +69,7 @@ def network(seed: int = 0, layers: int = 4) -> Case:
 
 def halved(model: ov.Model, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Placement:
     """The first half of a model's nodes on the first device, the others on the second."""
-    normalize.normalise(model)
+    normalize.normalize(model)
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     affinity = {name: devices[index >= len(names) // 2] for index, name in enumerate(names)}
     return Placement(devices, complete.complete(model, affinity, devices))
@@ -396,7 +396,7 @@ def test_threads_place_at_once(core: ov.Core) -> None:
 @pytest.mark.usefixtures("silence")
 def test_a_cache_follows_a_new_placement_of_the_same_file(core: ov.Core, tmp_path: Path) -> None:
     case = network()
-    normalize.normalise(case.model)
+    normalize.normalize(case.model)
     groups = colocation.colocation(ComputationGraph.from_model(case.model)).tolist()
     names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
     pair = ("CPU_A", "CPU_B")

@@ -123,7 +123,7 @@ def measure_latencies(
     no matter.
 
     Args:
-        model: normalised, without affinities; not changed.
+        model: normalized, without affinities; not changed.
         problem: of the model.
         alone: devices that run the whole model.
         core: has the devices.

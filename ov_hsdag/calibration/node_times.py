@@ -74,7 +74,7 @@ def node_times(
     """Measures the operations of `model` on `device`.
 
     Args:
-        model: normalised; not changed. With affinities where `device` is HETERO.
+        model: normalized; not changed. With affinities where `device` is HETERO.
         device: that runs the whole model, or HETERO on the device that is measured and another.
         core: has the device.
         graph: of the model.

@@ -114,7 +114,7 @@ class ModelCosts:
     """Measured costs of one model.
 
     Attributes:
-        graph: `graph_hash` of the normalised model.
+        graph: `graph_hash` of the normalized model.
         devices: by device name.
         borders: None where they were not measured.
     """

@@ -226,7 +226,7 @@ class Rivals:
         """Compiles all that can be.
 
         Args:
-            model: normalised (`legality.normalise`); not changed.
+            model: normalized (`legality.normalize`); not changed.
             devices: of HETERO.
             candidates: the simplest first. Outputs are compared with those of the first that is a single device, or of
                 the first where none is.
@@ -450,7 +450,7 @@ class Measurer:
         """Compiles the reference.
 
         Args:
-            model: normalised; not changed.
+            model: normalized; not changed.
             devices: of HETERO.
             objective: "latency" of one request, or "throughput" with several in flight.
             core: has the devices; only asked for their precision.

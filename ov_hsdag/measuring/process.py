@@ -98,7 +98,7 @@ class Workshop:
         """Writes the folder.
 
         Args:
-            model: with unique friendly names (`legality.normalise`); not changed. What it carries of a placement is
+            model: with unique friendly names (`legality.normalize`); not changed. What it carries of a placement is
                 left out.
             inputs: an array for each input of the model.
             objective: "latency" of one request, or "throughput" with several in flight.

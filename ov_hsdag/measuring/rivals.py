@@ -57,7 +57,7 @@ def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSD
     Placements that exceed a memory limit of the problem are left out.
 
     Args:
-        problem: of the normalised model.
+        problem: of the normalized model.
         devices: of the problem.
         policies: the learned placers, each under its own name.
     """
@@ -144,7 +144,7 @@ def measure(
     """Runs rivals in turns on real devices; those that are clearly worse than the best get fewer rounds.
 
     Args:
-        model: normalised; not changed.
+        model: normalized; not changed.
         devices: of HETERO; all there.
         objective: "latency" of one request, or "throughput" with several in flight.
         core: has the devices.

@@ -75,7 +75,7 @@ def hold(
     A placement wins only in a final against the best of those, see `ov_hsdag.measuring.choice.choose`.
 
     Args:
-        model: of the problem, normalised; not changed.
+        model: of the problem, normalized; not changed.
         problem: tells which candidates are feasible, and what they are predicted to do.
         candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
         core: has the devices.

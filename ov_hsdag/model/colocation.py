@@ -170,7 +170,7 @@ def bonds(graph: ComputationGraph) -> NDArray[np.int32]:
 def colocation(graph: ComputationGraph) -> NDArray[np.int32]:
     """Groups of nodes that must share a device ("atoms"): any assignment of devices to groups is legal.
 
-    Followers are in the group of their consumers; `normalise` has copied those whose consumers are in several groups,
+    Followers are in the group of their consumers; `normalize` has copied those whose consumers are in several groups,
     otherwise they tie these groups together.
 
     Returns:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
-def normalise(model: ov.Model) -> None:
+def normalize(model: ov.Model) -> None:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations fold shape arithmetic away where shapes are static; friendly names become

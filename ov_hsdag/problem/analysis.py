@@ -26,7 +26,7 @@ class Prepared:
     """What calibration and placement share.
 
     Attributes:
-        model: normalised.
+        model: normalized.
         shapes: example shapes of its dynamic inputs.
         graph: of the model.
         devices: names, in HETERO's order.
@@ -55,7 +55,7 @@ def prepare(
     shapes: Mapping[str, Sequence[int]] | None = None,
     clock: Clock | None = None,
 ) -> Prepared:
-    """Normalises `model`, in place, and asks which devices run what.
+    """Normalizes `model`, in place, and asks which devices run what.
 
     Args:
         model: any.
@@ -72,8 +72,8 @@ def prepare(
     clock = clock or Clock()
     for name in names:
         profile.device(name)
-    with clock("normalise"):
-        normalize.normalise(model)
+    with clock("normalise"):  # a key of Placement.seconds: spelt as it was
+        normalize.normalize(model)
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes)
     with clock("legality"):

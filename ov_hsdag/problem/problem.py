@@ -78,7 +78,7 @@ class PlacementProblem:
     """A graph, devices, costs, limits and an objective. Placements are uint8 [groups] arrays of device numbers.
 
     Attributes:
-        graph: the computation graph of a normalised model.
+        graph: the computation graph of a normalized model.
         devices: device names in HETERO's order, [devices].
         objective: "latency" or "throughput".
         node_us: time of each node on each device, µs, float64 [nodes, devices].

@@ -126,8 +126,8 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
 
 
 def extract(model: Any, rule: int) -> PlacementProblem:
-    """The template of an `ov.Model`, which is normalised in place: its graph and groups on two reference devices."""
-    normalize.normalise(model)
+    """The template of an `ov.Model`, which is normalized in place: its graph and groups on two reference devices."""
+    normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
     empty = _unpriced(graph, names, rule)

@@ -735,7 +735,7 @@ def finetune(
     """Fine-tunes the policy on a model and writes the model with the best measured placement.
 
     Args:
-        model: any model; normalised and annotated in place.
+        model: any model; normalized and annotated in place.
         device: "HETERO:GPU,CPU".
         output: folder of the run.
         objective: "latency" or "throughput"; of a new run.

@@ -67,7 +67,7 @@ class _Generator:
         blocks: Sequence[Callable[[], Any]] = (
             self.unary, self.unary, self.shifted, self.combined, self.combined, self.dense, self.dense, self.halves,
             self.parts, self.attention, self.pool, self.spread, self.embedded, self.positions, self.window,
-            self.largest, self.convolved, self.normalised, self.selected, self.iterated, self.looped,
+            self.largest, self.convolved, self.normalized, self.selected, self.iterated, self.looped,
             self.branched, self.lstm, self.remembered, self.appended, self.counted, self.picked,
         )  # fmt: skip
         for _ in range(steps):
@@ -228,7 +228,7 @@ class _Generator:
         result = ops.convolution(moved, self._weights((FEATURES, FEATURES, 3)), [1], [1], [1], [1])
         return ops.transpose(ops.relu(result), order)
 
-    def normalised(self) -> Any:
+    def normalized(self) -> Any:
         centred = ops.mvn(self._any(), ops.constant(np.array([2])), True, 1e-2, "INSIDE_SQRT")
         return ops.add(ops.multiply(centred, self.vector), self.vector)
 

@@ -83,7 +83,7 @@ def inputs(*specs: Input, sizes: tuple[Mapping[str, int], ...] = ({},)) -> Input
 
 
 def image(height: int, width: int | None = None, *, channels: int = 3, name: str = "pixel_values") -> Inputs:
-    """One normalised image, [1, channels, height, width]."""
+    """One normalized image, [1, channels, height, width]."""
     return Inputs((Input(name, (1, channels, height, width or height)),))
 
 

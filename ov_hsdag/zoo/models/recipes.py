@@ -87,7 +87,7 @@ class Torch:
 class OnnxLight:
     """One of the real architectures that the onnx wheel carries (backend/test/data/light).
 
-    file: its name without "light_". branch: scale of the last normalisation of each residual branch; below 1 it keeps
+    file: its name without "light_". branch: scale of the last normalization of each residual branch; below 1 it keeps
     dozens of sums from growing out of range, where the softmax at the end would saturate.
     """
 
