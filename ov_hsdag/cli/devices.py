@@ -8,7 +8,6 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ def devices(as_json: common.Json = False, debug: common.Debug = False) -> None:
 
 
 def _profile(core: ov.Core, name: str) -> str | None:
+    from ov_hsdag.costs.builtin import builtin_profile
 
     try:
         return builtin_profile([name], core).device(name).description

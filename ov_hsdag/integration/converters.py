@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag._env import disabled
-from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.utils import files
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
@@ -127,6 +126,7 @@ def _checked(
             if value is not None:
                 raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
         return None
+    from ov_hsdag.costs.builtin import builtin_profile
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.place import policy_placers
