@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
+import subprocess
+import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,9 @@ import openvino as ov
 import openvino.opset13 as op
 import openvino.properties.device as device_properties
 import pytest
+from loky.backend import context as loky_context
 
-from ov_hsdag.devices import cpu, device_set, discovery, virtual
+from ov_hsdag.devices import cgroups, cpu, device_set, discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.utils.errors import UserError
 
@@ -282,16 +287,58 @@ def _spent_since(before: dict[str, float]) -> dict[str, float]:
     return {thread: seconds - before.get(thread, 0.0) for thread, seconds in _thread_seconds().items()}
 
 
-def test_usable_cores_are_those_that_threads_of_the_process_may_run_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def cpuinfo(cores: list[tuple[int, int]]) -> str:
+    """/proc/cpuinfo of a machine whose CPUs have these (socket, core) numbers."""
+    entries = [
+        f"processor\t: {number}\nphysical id\t: {socket}\ncore id\t: {core}\n"
+        for number, (socket, core) in enumerate(cores)
+    ]
+    return "\n".join(entries)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cores"), [({0}, 1), ({0, 2}, 1), ({0, 1}, 2), ({0, 1, 2, 3}, 2), ({0, 1, 2, 3, 4, 5}, 4)]
+)
+def test_usable_cores_are_physical_and_those_that_the_process_may_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: set[int], cores: int
 ) -> None:
-    assert 1 <= cpu.usable_cores() <= (os.cpu_count() or 1)
-    for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
-        (tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
-        (tmp_path / f"cpu{number}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
-    for cpus, cores in (({0}, 1), ({0, 2}, 1), ({0, 1}, 2), ({0, 1, 2, 3}, 2), ({0, 1, 2, 3, 4, 5}, 4)):
-        monkeypatch.setattr(cpu, "_usable_cpus", lambda cpus=cpus: cpus)
-        assert cpu.usable_cores(tmp_path) == cores
+    """Two cores with two hyper-threads each, and two cores of one in a second socket that are numbered alike."""
+    (tmp_path / "cpuinfo").write_text(cpuinfo([(0, 0), (0, 1), (0, 0), (0, 1), (1, 0), (1, 1)]))
+    real = open
+    monkeypatch.setattr(
+        loky_context,
+        "open",
+        lambda path, *more: real(tmp_path / "cpuinfo" if path == "/proc/cpuinfo" else path, *more),
+        raising=False,
+    )
+    monkeypatch.setattr(loky_context, "physical_cores_cache", {})
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda thread: cpus)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: None)
+    monkeypatch.setattr(cgroups, "cpu_limit", lambda: math.inf)
+    assert cpu.usable_cores() == cores
+
+
+def test_usable_cores_are_counted_without_a_word_where_no_cores_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on Arm."""
+    monkeypatch.setattr(loky_context, "_count_physical_cores_linux", lambda cpus: 0)
+    monkeypatch.setattr(loky_context, "physical_cores_cache", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert 1 <= cpu.usable_cores() <= (os.cpu_count() or 1)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
+def test_a_process_on_one_cpu_has_one_core() -> None:
+    first = min(os.sched_getaffinity(0))
+    code = (
+        f"import os; os.sched_setaffinity(0, {{{first}}}); from ov_hsdag.devices import cpu; print(cpu.usable_cores())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
 
 
 class Compiling:
@@ -327,6 +374,7 @@ def test_a_thread_that_is_bound_does_not_hide_cores() -> None:
     try:
         os.sched_setaffinity(0, {min(before)})
         assert cpu.usable_cores() == cores
+        assert os.sched_getaffinity(0) == {min(before)}
     finally:
         os.sched_setaffinity(0, before)
         other.set()

@@ -215,7 +215,3 @@ _CHECKS: dict[str, Check] = {
     "if": _if,
     "allOf": _all_of,
 }
-
-# Keywords that say nothing about validity; a test holds the schema to these and the checked ones.
-ANNOTATIONS = frozenset({"$schema", "$defs", "title", "description", "then", "else"})
-KEYWORDS = frozenset(_CHECKS)
