@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,8 +144,15 @@ class TestPlace:
     def test_text_tells_what_was_measured(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", 5)
         assert done.returncode == 0, done.stderr
-        assert "measured 1.0" in done.stdout or "measured 0.9" in done.stdout
+        embedded = Placement.of(ov.Core().read_model(out))
+        assert embedded is not None and embedded.measured
+        assert done.stdout.startswith(f"{out}: {embedded.summary()}")
+        assert "measured" in embedded.summary()
         assert "predicted latency, ms" in done.stdout and "measured latency, ms" in done.stdout
+        lines = [line.strip() for line in done.stdout.splitlines()]
+        for name, figures in embedded.measured.items():
+            (row,) = (line for line in lines if re.match(rf"{re.escape(name)}( \(chosen\))?\s\s", line))
+            assert f"{figures['latency_us'] / 1e3:.3f}" in row.split()
 
     def test_cannot_measure_on_devices_that_are_not_there(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", "HETERO:CPU_A,NPU", "--output", out, "--measure")

@@ -31,7 +31,6 @@ from ov_hsdag.training.rollout import (
     Example,
     canonical,
     expand,
-    greedy_scores,
     imitation_loss,
     impact,
     joint_log_probability,
@@ -110,9 +109,16 @@ def test_rollouts_respect_support_and_are_scored_by_the_simulator() -> None:
     assert rollouts.rewards.shape == (6, 3)
     again = sample(policy, batch, 6, torch.Generator().manual_seed(0))
     np.testing.assert_array_equal(rollouts.rewards, again.rewards)
-    # Support (2) never makes a sample infeasible: every reward is that of some supported placement.
-    assert np.isfinite(greedy_scores(network(examples), batch)).any()
     assert (policy.log_probability.exp().sum(-1) - 1).abs().max() < 1e-5
+    for number, item in enumerate(examples):
+        cluster = policy.cluster.numpy()[batch.first[number] : batch.first[number + 1]]
+        placements = expand(item, rollouts.actions.numpy(), cluster, policy.log_probability.detach().numpy())
+        supported = item.problem.group_supported
+        assert not supported.all()
+        assert supported[np.arange(len(supported)), placements].all()
+        scores = item.problem.scores(placements)
+        np.testing.assert_array_equal(rollouts.rewards[:, number], rewards(scores, np.full(6, item.reference)))
+    assert (rollouts.rewards > WORST_REWARD).any()
 
 
 def test_rewards_are_logarithmic_and_bounded_below() -> None:
