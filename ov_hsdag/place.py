@@ -121,7 +121,7 @@ def place(
         if not shapes and is_unbounded(model) and _only_memory_lacks(problem, candidates):
             warnings.warn(
                 "the memory limits are not applied: inputs without bounds, counted as"
-                f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; example shapes would tell (shapes=…)",
+                f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python, --shape on the command line)",
                 stacklevel=2,
             )
             problem = replace(problem, memory_bytes=np.full(len(devices), -1, np.int64))
