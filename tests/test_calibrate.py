@@ -24,7 +24,7 @@ from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layout
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import ModelCosts, graph_hash, identity, path_beside
-from ov_hsdag.devices import virtual
+from ov_hsdag.devices import cpu, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
@@ -447,6 +447,15 @@ def test_graph_hash_ignores_names_and_sees_shapes(two_cpu_core: ov.Core) -> None
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+def test_identity_tells_apart_how_many_cores_a_cpu_has(monkeypatch: pytest.MonkeyPatch, two_cpu_core: ov.Core) -> None:
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 8)
+    before = {name: identity(two_cpu_core, name) for name in ("CPU", "CPU_A", "GPU")}
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 4)
+    after = {name: identity(two_cpu_core, name) for name in before}
+    assert [after[name] == before[name] for name in before] == [False, False, True]
+    assert identity(two_cpu_core, "CPU") == after["CPU"]
+
+
 def test_identity_tells_properties_apart(monkeypatch: pytest.MonkeyPatch, two_cpu_core: ov.Core) -> None:
     before = identity(two_cpu_core, "CPU_A")
     assert before["openvino"] == ov.__version__
@@ -480,6 +489,24 @@ def test_files_that_hold_no_costs_are_refused(tmp_path: Path, text: str) -> None
     path.write_text(text)
     with pytest.raises(UserError, match=r"model\.costs\.json"):
         ModelCosts.load(path)
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 7, "graph": "x", "devices": {}}', None])
+def test_a_costs_file_beside_the_model_that_cannot_be_used_is_a_warning(
+    two_cpu_core: ov.Core, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    """Nobody asked for it; a profile that was asked for stays an error."""
+    source, beside = tmp_path / "model.xml", tmp_path / "model.costs.json"
+    ov.save_model(residual_model(), source)
+    if text is None:
+        beside.mkdir()
+    else:
+        beside.write_text(text)
+    with pytest.warns(UserWarning, match=r"measured costs are not used: .*model\.costs\.json"):
+        place_command(source, HETERO, tmp_path / "placed.xml", policy="none", measure=False)
+    assert (tmp_path / "placed.xml").exists() and "costs: measured" not in capsys.readouterr().out
+    with pytest.raises(UserError, match="cannot read profile"):
+        place_command(source, HETERO, tmp_path / "placed.xml", profile=tmp_path / "none.json")
 
 
 def test_missing_costs_are_refused(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def place(
     import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.costs.stored import ModelCosts, path_beside
+    from ov_hsdag.costs.stored import load_beside, path_beside
     from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place as place_model
@@ -83,8 +83,7 @@ def place(
 
     policy_placers(policy)
     costs = Profile.load(profile) if profile else None
-    beside = path_beside(model)
-    measured = ModelCosts.load(beside) if beside.exists() else None
+    measured = load_beside(model)
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
     with console.result(as_json) as show:
@@ -117,7 +116,7 @@ def place(
             # Placing says where operations run and leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
         used = (placement.predicted or {}).get("measured_costs")
-        note = f"\ncosts: measured on {', '.join(used)}{f' ({beside})' if measured else ''}" if used else ""
+        note = f"\ncosts: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}" if used else ""
         show(_as_json(placement), f"{output}: {placement.summary()}{note}", _table(placement))
 
 

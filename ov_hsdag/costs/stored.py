@@ -1,7 +1,7 @@
 """Costs of one model that were measured on devices, kept beside the model.
 
-They are used where the graph, the device, its properties and OpenVINO's version are those that were measured, and
-ignored otherwise.
+They are used where the graph, the device, its properties, the cores that the process may use and OpenVINO's version are
+those of the measurement, and ignored otherwise.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices import cpu, discovery, virtual
+from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
 
@@ -40,8 +42,30 @@ def path_beside(model: str | os.PathLike[str]) -> Path:
     return path.parent / (path.stem + SUFFIX)
 
 
+def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
+    """The costs that are kept beside a model.
+
+    Nobody asked for that file, so one that cannot be used costs a warning and no more.
+
+    Args:
+        model: path of the model, whose file need not be there.
+
+    Returns:
+        The costs, whether they hold or not; None where there is no such file, or with a warning where it cannot be
+        read, is damaged or of another version.
+    """
+    path = path_beside(model)
+    if not path.exists():
+        return None
+    try:
+        return ModelCosts.load(path)
+    except UserError as error:
+        warnings.warn(f"measured costs are not used: {error}", stacklevel=2)
+        return None
+
+
 def graph_hash(graph: ComputationGraph) -> str:
-    """Tells graphs apart by what costs depend on: types, edges and shapes, not names."""
+    """A hash of what costs depend on: types, edges and shapes of the graph, not names. 64 hexadecimal digits."""
     digest = hashlib.sha256()
     shapes = [list(map(int, shape)) for shape in graph.output_shapes]
     digest.update(json.dumps([graph.types, graph.output_types, shapes]).encode())
@@ -52,7 +76,16 @@ def graph_hash(graph: ComputationGraph) -> str:
 
 
 def identity(core: ov.Core, device: str) -> dict[str, Any]:
-    """What has to be the same for costs of a device to hold."""
+    """What has to be the same for costs of a device to hold.
+
+    Args:
+        core: has the device.
+        device: its name.
+
+    Returns:
+        JSON-able: the device's full name, OpenVINO's version, the properties that times depend on and, of a CPU, the
+        number of cores that this process may use: a container with fewer of them is another device.
+    """
     import openvino as ov
 
     properties = dict(virtual.virtual_devices().get(device, {}))
@@ -62,11 +95,14 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
         except (RuntimeError, TypeError):
             continue
         properties[key] = str(getattr(value, "get_type_name", lambda value=value: value)())
-    return {
+    found: dict[str, Any] = {
         "full_name": discovery.full_name(core, device) or "",
         "openvino": ov.__version__,
         "properties": dict(sorted(properties.items())),
     }
+    if kind_of(device) == "CPU":
+        found["usable_cores"] = cpu.usable_cores()
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +160,17 @@ class ModelCosts:
     borders: BorderCosts | None = None
 
     def of(self, graph: ComputationGraph, names: Sequence[str], core: ov.Core) -> dict[str, DeviceCosts]:
-        """The costs that hold for this graph and these devices, by name; those of other devices are left out."""
+        """The costs that hold.
+
+        Args:
+            graph: of the normalised model.
+            names: of devices.
+            core: has the devices.
+
+        Returns:
+            Costs by the names of devices; those that were measured for another graph, or whose `identity` was another,
+            are left out.
+        """
         if self.graph != graph_hash(graph):
             return {}
         found = {name: self.device(name) for name in names}
