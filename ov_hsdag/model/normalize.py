@@ -8,33 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.model.colocation import _merged, _tied, constant_nodes, followers
 from ov_hsdag.model.graph import ComputationGraph
 
 if TYPE_CHECKING:
     import openvino as ov
 
-# What keeps OpenVINO from folding a node (DisableConstantFolding of its transformations).
-_UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
-
 
 def normalize(model: ov.Model) -> None:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
-    OpenVINO's own common transformations fold shape arithmetic away where shapes are static; friendly names become
-    unique; followers with consumers in several groups are copied.
+    OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
+    names become unique; followers with consumers in several groups are copied.
     """
-    from openvino._offline_transformations import apply_moc_transformations
-
-    # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
-    measured = [node for node in model.get_ops() if node.get_type_name() == "ShapeOf"]
-    for node in measured:
-        # Marks that converters leave in memory, and not in files: static shapes would stay unfolded because of them.
-        info = node.get_rt_info()
-        for mark in [key for key in info if key in _UNFOLDED]:
-            del info[mark]
-    folds = bool(measured)
-    apply_moc_transformations(model, cf=folds, smart_reshape=True)
+    clean_up(model)
     unique_names(model)
     graph = ComputationGraph.from_model(model)
     follows = followers(graph)

@@ -1,0 +1,58 @@
+"""OpenVINO's common transformations, which placing begins with, and the way back where they fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# What keeps OpenVINO from folding a node (DisableConstantFolding of its transformations).
+_UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
+
+
+def clean_up(model: ov.Model) -> bool:
+    """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
+
+    They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
+    2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on them.
+
+    Returns:
+        Whether they were applied. Otherwise the model computes what it did, with the same Parameters and Results.
+    """
+    from openvino._offline_transformations import apply_moc_transformations
+
+    # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
+    measured = [node for node in model.get_ops() if node.get_type_name() == "ShapeOf"]
+    for node in measured:
+        # Marks that converters leave in memory, and not in files: static shapes would stay unfolded because of them.
+        info = node.get_rt_info()
+        for mark in [key for key in info if key in _UNFOLDED]:
+            del info[mark]
+    before = model.clone()  # shares the constants' memory
+    try:
+        apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
+    except RuntimeError:
+        _restore(model, before)
+        return False
+    return True
+
+
+def _restore(model: ov.Model, before: ov.Model) -> None:
+    """Makes `model` compute what its copy `before` does, by the nodes of the copy, which is of no use afterwards.
+
+    Parameters and Results remain the model's own: people hold on to inputs and outputs.
+    """
+    for own, copied in zip(model.get_parameters(), before.get_parameters(), strict=True):
+        own.set_partial_shape(copied.get_partial_shape())
+        for reader in copied.output(0).get_target_inputs():
+            reader.replace_source_output(own.output(0))
+    for own, copied in zip(model.get_results(), before.get_results(), strict=True):
+        own.input(0).replace_source_output(copied.input_value(0))
+    for sink in model.get_sinks():
+        model.remove_sink(sink)
+    for variable in model.get_variables():
+        model.remove_variable(variable)
+    model.add_variables(before.get_variables())
+    model.add_sinks(before.get_sinks())
+    model.validate_nodes_and_infer_types()
