@@ -148,7 +148,7 @@ def _cut(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
             transfer_us=problem.transfer_us * cheaper,
             transfer_us_per_byte=problem.transfer_us_per_byte * cheaper,
             submodel_us=problem.submodel_us * cheaper,
-            torn_us=problem.torn_us * cheaper,
+            fusion_penalty_us=problem.fusion_penalty_us * cheaper,
         )
     )
 

@@ -231,8 +231,8 @@ def _priced(
         memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
         rule=repair.split_rule(ov.__version__),
         fused_with=fused_with,
-        torn_us=torn_us,
-        kept=kept,
+        fusion_penalty_us=torn_us,
+        storage_ratio=kept,
     )
 
 
@@ -376,7 +376,7 @@ def _memory(problem: PlacementProblem, candidates: Sequence[_Candidate]) -> str:
     return ", ".join(
         f"{name} holds {_mebibytes(limit)}, the model needs up to {_mebibytes(need)}"
         for name, limit, need in zip(
-            problem.devices, problem.kept_bytes(problem.memory_bytes), problem.kept_bytes(needs), strict=True
+            problem.devices, problem.stored_bytes(problem.memory_bytes), problem.stored_bytes(needs), strict=True
         )
         if limit >= 0
     )

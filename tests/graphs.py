@@ -109,7 +109,7 @@ def random_problem(
         groups[generator.integers(1, nodes)] = groups[generator.integers(1, nodes)]
         groups = np.unique(groups, return_inverse=True)[1].astype(np.int32)
         supported[:, 0] = True
-    fused_with, torn_us = random_fusions(graph, devices, seed) if fusing else (None, None)
+    fused_with, penalty_us = random_fusions(graph, devices, seed) if fusing else (None, None)
     return PlacementProblem(
         graph=graph,
         devices=tuple(f"D{i}" for i in range(devices)),
@@ -119,11 +119,11 @@ def random_problem(
         groups=groups,
         transfer_us=generator.integers(0, 10, (devices, devices)).astype(float),
         transfer_us_per_byte=generator.integers(0, 2, (devices, devices)).astype(float),
-        submodel_us=np.full(devices, submodel_us),
+        submodel_us=np.full(devices, float(submodel_us)),
         memory_bytes=np.full(devices, -1, np.int64),
         rule=split_rule(ov.__version__),
         fused_with=fused_with,
-        torn_us=torn_us,
+        fusion_penalty_us=penalty_us,
     )
 
 
@@ -137,8 +137,8 @@ def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[ND
         source, node = graph.input_source[edge], graph.input_node[edge]
         if operations[source] and operations[node]:
             fused_with[node] = np.where(generator.random(devices) < 0.7, source, fused_with[node])
-    torn_us = generator.integers(0, 12, (graph.nodes, devices)).astype(float)
-    return fused_with, np.where(fused_with >= 0, torn_us, 0.0)
+    penalty_us = generator.integers(0, 12, (graph.nodes, devices)).astype(float)
+    return fused_with, np.where(fused_with >= 0, penalty_us, 0.0)
 
 
 def unflattening_model() -> ov.Model:

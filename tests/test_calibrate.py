@@ -352,7 +352,7 @@ def test_stored_costs_are_used_where_they_hold(
     for column, name in enumerate(NAMES):
         np.testing.assert_array_equal(problem.node_us[:, column], costs.devices[name].node_us)
         np.testing.assert_array_equal(problem.fused_with[:, column], costs.devices[name].fused_with)
-        np.testing.assert_array_equal(problem.torn_us[:, column], costs.devices[name].torn_us)
+        np.testing.assert_array_equal(problem.fusion_penalty_us[:, column], costs.devices[name].torn_us)
     assert not [warning for warning in recwarn if "costs" in str(warning.message)]
     placement = place(
         two_cpu_core.read_model(source),

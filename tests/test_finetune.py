@@ -158,7 +158,7 @@ def test_noisy_measurements_count_less() -> None:
 def test_terms_add_up_to_what_the_simulator_says() -> None:
     problem = problem_of(4)
     fused_with, torn_us = random_fusions(problem.graph, 2, 4)
-    problem = replace(problem, fused_with=fused_with, torn_us=torn_us)
+    problem = replace(problem, fused_with=fused_with, fusion_penalty_us=torn_us)
     placements = problem.random(np.random.default_rng(1), 5)
     corrector = Corrector(problem, problem.single(0))
     terms = corrector.terms(placements)

@@ -368,8 +368,8 @@ def calibrate_prepared(
             )
         except RuntimeError as error:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
-    assert problem.torn_us is not None  # set when it was made
-    when, node_us, torn_us = _how(), problem.node_us, problem.torn_us
+    assert problem.fusion_penalty_us is not None  # set when it was made
+    when, node_us, torn_us = _how(), problem.node_us, problem.fusion_penalty_us
     costs = {
         name: DeviceCosts(identity(core, name), when, node_us[:, column], fused_with[:, column], torn_us[:, column])
         for column, name in enumerate(times)
@@ -456,7 +456,7 @@ def _problem(
         memory_bytes=np.full(len(names), -1, np.int64),
         rule=repair.split_rule(ov.__version__),
         fused_with=fused_with,
-        torn_us=torn_us,
+        fusion_penalty_us=torn_us,
     )
 
 
@@ -479,12 +479,12 @@ def _factors(
 
 def _with_factors(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.float64]) -> PlacementProblem:
     submodels, transfers, layouts, fused, helped = factors
-    assert problem.torn_us is not None  # set when it was made
+    assert problem.fusion_penalty_us is not None  # set when it was made
     return replace(
         problem,
         node_us=problem.node_us * np.where([name in alone for name in problem.devices], 1.0, helped),
         submodel_us=problem.submodel_us * submodels,
         transfer_us=problem.transfer_us * transfers,
         transfer_us_per_byte=problem.transfer_us_per_byte * transfers,
-        torn_us=problem.torn_us * np.where(layout_ends(problem.graph), layouts, fused)[:, None],
+        fusion_penalty_us=problem.fusion_penalty_us * np.where(layout_ends(problem.graph), layouts, fused)[:, None],
     )

@@ -57,7 +57,7 @@ def terms(
     for placement in placements:
         device = placement[problem.groups]
         split = problem.split(placement)
-        torn = problem.torn_node_us(placement, split["submodel"])
+        torn = problem.node_fusion_penalty_us(placement, split["submodel"])
         work, calls = problem.node_us[nodes, device], problem.submodel_us[split["submodel_device"]].sum()
         rest = float(problem.evaluate(placement).latency_us[0]) - work.sum() - calls - torn.sum()
         own, helped = work[known[device]].sum(), work[~known[device]].sum()

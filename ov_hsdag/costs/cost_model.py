@@ -22,7 +22,7 @@ def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> 
 def fusion_costs(
     profile: Profile, graph: ComputationGraph, names: Sequence[str]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """What devices fuse, and what it costs to tear that: `PlacementProblem.fused_with` and `.torn_us`."""
+    """What devices fuse, and the penalty of a broken fusion: `PlacementProblem.fused_with`, `.fusion_penalty_us`."""
     model = Roofline(graph)
     torn_us = np.stack([model.torn_us(profile.device(name)) for name in names], axis=1)
     fused_with = np.repeat(model.fused_with[:, None], len(names), axis=1)

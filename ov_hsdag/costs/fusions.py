@@ -1,7 +1,7 @@
 """What does not add up: operations that are executed as one, and tensors that are kept in a device's own layout.
 
 Both are priced with the node that is torn off: `PlacementProblem.fused_with` names the node that it has to share a
-submodel with, and `torn_us` what it costs more where it does not.
+submodel with, and `fusion_penalty_us` what it costs more where it does not.
 """
 
 from __future__ import annotations

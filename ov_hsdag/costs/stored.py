@@ -114,7 +114,7 @@ class DeviceCosts:
         measured: when, for people.
         node_us: time of each node, µs, float64 [nodes].
         fused_with: see `PlacementProblem`, int32 [nodes].
-        torn_us: see `PlacementProblem`, µs, float64 [nodes].
+        torn_us: see `PlacementProblem.fusion_penalty_us`, µs, float64 [nodes].
     """
 
     identity: Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -114,6 +114,10 @@ class ComputationGraph:
     def input_node(self) -> NDArray[np.int32]:
         """Node that owns each input port, int32 [edges]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.input_ptr))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes alone: what is derived from them is derived again, and native objects stay here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def native(self) -> _native.Graph:

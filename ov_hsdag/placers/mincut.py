@@ -43,7 +43,7 @@ def _transfers(problem: PlacementProblem, share: float) -> NDArray[np.float64]:
     """Time of each tensor's transfer, µs, float64 [tensors, devices, devices]."""
     size = problem.tensors.bytes[:, None, None]
     fixed = problem.transfer_us + share * problem.submodel_us[None, :]
-    times = fixed + problem.transfer_us_per_byte * size + problem.tensor_torn_us[:, None, :]
+    times = fixed + problem.transfer_us_per_byte * size + problem.tensor_fusion_penalty_us[:, None, :]
     same = np.eye(len(problem.devices), dtype=bool)
     return np.where(same, 0.0, times)
 

@@ -54,7 +54,7 @@ def _crossing(
             place[tensors.source], np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1])
         )
         last = np.maximum(last, place[tensors.source])
-        amounts = (tensors.bytes, np.ones(len(tensors), np.int64), problem.tensor_torn_us)
+        amounts = (tensors.bytes, np.ones(len(tensors), np.int64), problem.tensor_fusion_penalty_us)
         for total, amount in zip((size, count, torn), amounts, strict=True):
             np.add.at(total, first + 1, amount)
             np.add.at(total, last + 1, -amount)

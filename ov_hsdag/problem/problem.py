@@ -26,6 +26,9 @@ FORMAT_VERSION = 1
 # What a merged chain may have of a model's work, or of its weights.
 CHAIN_SHARE = 1 / 40
 
+# Attributes that have another name in files, which releases before and after their renaming read alike.
+_FILE_KEYS = {"fusion_penalty_us": "torn_us", "storage_ratio": "kept"}
+
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
 
@@ -38,7 +41,7 @@ def check_objective(objective: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What the simulator says of a batch of placements.
+    """The simulator's results for a batch of placements.
 
     Attributes:
         latency_us: time of one request, µs, float64 [batch].
@@ -49,8 +52,8 @@ class Evaluation:
         cut_tensors: tensors that move between devices, int32 [batch].
         submodels: HETERO_NUMBER_OF_SUBMODELS, int32 [batch].
         infeasible: 0, or a sum of 1 (HETERO cannot order the submodels), 2 (a device does not support its operation),
-            4 (a device's memory limit), 8 (a submodel that computes nothing), 16 (nodes that only work in one submodel
-            are in two), uint8 [batch].
+            4 (a device's memory limit), 8 (a submodel computes nothing), 16 (a same-submodel constraint is violated),
+            uint8 [batch].
     """
 
     latency_us: NDArray[np.float64]
@@ -83,18 +86,20 @@ class PlacementProblem:
         objective: "latency" or "throughput".
         node_us: time of each node on each device, µs, float64 [nodes, devices].
         supported: whether a device runs a node, bool [nodes, devices].
-        groups: legality groups; what is placed, int32 [nodes].
+        groups: colocation groups, dense numbers; what is placed, int32 [nodes].
         transfer_us: fixed time of a transfer from row to column, µs, float64 [devices, devices].
         transfer_us_per_byte: µs per byte, float64 [devices, devices].
-        submodel_us: time that each submodel on a device costs, µs, float64 [devices].
+        submodel_us: what each submodel on a device costs beyond its nodes, µs, float64 [devices].
         memory_bytes: memory limits, -1 for none, int64 [devices].
         rule: HETERO's splitting rule, see `split_rule`.
-        fused_with: node whose company saves a device time on a node, -1 for none; None: there are none. It is the one
-            into whose execution the node is fused, or one with which it shares a layout. int32 [nodes, devices].
-        torn_us: what a node costs more on a device, µs, where that one is in another submodel; None: nothing. Minimum
-            cuts and refinement's moves see only those whose tensor nobody else reads. float64 [nodes, devices].
-        kept: share of the graph's bytes that each device keeps, see `Profile.kept`; None: all. Memory limits are in
-            bytes of the graph, what people are told in bytes of the device. float64 [devices].
+        fused_with: the node that a node has to share a submodel with for a device to save time on it, -1 for none: the
+            one into whose execution it is fused, or one that shares its tensor layout. None: no node has one. int32
+            [nodes, devices].
+        fusion_penalty_us: what a broken fusion costs: the time that a node takes longer on a device where its
+            `fused_with` is in another submodel, µs, float64 [nodes, devices]. None: nothing. Minimum cuts and the moves
+            of refinement see only those fusions whose tensor has no other consumer.
+        storage_ratio: bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64
+            [devices]. None: 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
     """
 
     graph: ComputationGraph
@@ -109,15 +114,41 @@ class PlacementProblem:
     memory_bytes: NDArray[np.int64]
     rule: int
     fused_with: NDArray[np.int32] | None = None
-    torn_us: NDArray[np.float64] | None = None
-    kept: NDArray[np.float64] | None = None
+    fusion_penalty_us: NDArray[np.float64] | None = None
+    storage_ratio: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
+        """Checks the objective, and the shapes and types of the arrays.
+
+        Raises:
+            UserError: an unknown objective.
+            ValueError: no devices, or an array of another shape or type than the attributes above tell.
+        """
         check_objective(self.objective)
+        nodes, devices = self.graph.nodes, len(self.devices)
+        if not devices:
+            raise ValueError("expected at least one device")
+        _expect("node_us", self.node_us, np.float64, (nodes, devices))
+        _expect("supported", self.supported, np.bool_, (nodes, devices))
+        _expect("groups", self.groups, np.int32, (nodes,))
+        _expect("transfer_us", self.transfer_us, np.float64, (devices, devices))
+        _expect("transfer_us_per_byte", self.transfer_us_per_byte, np.float64, (devices, devices))
+        _expect("submodel_us", self.submodel_us, np.float64, (devices,))
+        _expect("memory_bytes", self.memory_bytes, np.int64, (devices,))
+        if self.fused_with is not None:
+            _expect("fused_with", self.fused_with, np.int32, (nodes, devices))
+        if self.fusion_penalty_us is not None:
+            _expect("fusion_penalty_us", self.fusion_penalty_us, np.float64, (nodes, devices))
+        if self.storage_ratio is not None:
+            _expect("storage_ratio", self.storage_ratio, np.float64, (devices,))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes alone: what is derived from them is derived again, and native objects stay here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def group_count(self) -> int:
-        """Number of legality groups."""
+        """Number of colocation groups."""
         return int(self.groups.max()) + 1
 
     @cached_property
@@ -126,8 +157,8 @@ class PlacementProblem:
         return colocation.group_support(self.groups, self.supported)
 
     @cached_property
-    def bonds(self) -> NDArray[np.int32]:
-        """Pairs of nodes that must be in one submodel, int32 [pairs, 2]."""
+    def same_submodel(self) -> NDArray[np.int32]:
+        """Same-submodel constraints: pairs of nodes that must be in one submodel, int32 [pairs, 2]."""
         return colocation.bonds(self.graph)
 
     @cached_property
@@ -139,15 +170,19 @@ class PlacementProblem:
 
     @cached_property
     def chains(self) -> NDArray[np.int32]:
-        """Chain of each legality group (HSDAG's co-location), int32 [groups]."""
+        """Chain of each colocation group, int32 [groups].
+
+        HSDAG's graph coarsening (Duan et al., NeurIPS 2024, section on graph coarsening): a group joins its only
+        successor where it is that one's only predecessor.
+        """
         return self._coarsen(np.zeros(self.group_count), np.inf)
 
     @cached_property
     def coarse(self) -> NDArray[np.int32]:
-        """Coarse group of each legality group, int32 [groups].
+        """Coarse group of each colocation group, int32 [groups].
 
-        They are chains, cut where they have `CHAIN_SHARE` of the work or of the weights: what does not branch is else
-        one group, which no placement can balance or fit into memory.
+        Coarse groups are `chains`, cut where one has `CHAIN_SHARE` of the work or of the weights. Without the cuts, a
+        model that does not branch would be one group, which no placement can balance or fit into memory.
         """
         work = np.where(np.isfinite(self.group_us), self.group_us, np.nan)
         work = np.nan_to_num(np.fmin.reduce(work, axis=1))
@@ -168,32 +203,37 @@ class PlacementProblem:
 
     @cached_property
     def fusions(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """`fused_with` and `torn_us` as arrays."""
+        """`fused_with` and `fusion_penalty_us`, as arrays even where they are None, [nodes, devices]."""
         shape = self.node_us.shape
         return (
             np.full(shape, -1, np.int32) if self.fused_with is None else self.fused_with,
-            np.zeros(shape) if self.torn_us is None else self.torn_us,
+            np.zeros(shape) if self.fusion_penalty_us is None else self.fusion_penalty_us,
         )
 
-    def torn_node_us(self, placement: NDArray[np.integer[Any]], submodel: NDArray[np.int32]) -> NDArray[np.float64]:
-        """What each node costs more for a torn fusion, µs, float64 [nodes].
+    def node_fusion_penalty_us(
+        self, placement: NDArray[np.integer[Any]], submodel: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        """Penalties of the fusions that a placement breaks.
 
         Args:
             placement: device numbers, [groups].
-            submodel: of each node, as `split` tells for it, [nodes].
+            submodel: submodel of each node, from `split(placement)`, [nodes].
+
+        Returns:
+            What each node costs more, µs, float64 [nodes].
         """
         nodes = np.arange(self.graph.nodes)
-        fused_with, torn_us = (array[nodes, placement[self.groups]] for array in self.fusions)
-        return np.where((fused_with >= 0) & (submodel[fused_with] != submodel), torn_us, 0.0)
+        fused_with, penalty_us = (array[nodes, placement[self.groups]] for array in self.fusions)
+        return np.where((fused_with >= 0) & (submodel[fused_with] != submodel), penalty_us, 0.0)
 
     @cached_property
-    def tensor_torn_us(self) -> NDArray[np.float64]:
-        """What a device pays, µs, that receives a tensor whose producer it fuses with, float64 [tensors, devices]."""
+    def tensor_fusion_penalty_us(self) -> NDArray[np.float64]:
+        """Penalty of the fusion that a device breaks by receiving the tensor, µs, float64 [tensors, devices]."""
         graph = self.graph
-        fused_with, torn_us = self.fusions
+        fused_with, penalty_us = self.fusions
         consumer, source, output = graph.input_node, graph.input_source, graph.input_output
         by_output = np.zeros((graph.outputs, len(self.devices)))
-        # Of several tensors between the two the one that nobody else reads: it crosses where the fusion is torn.
+        # Of several tensors between the two the one that nobody else reads: it crosses where the fusion is broken.
         first, last = np.full(graph.outputs, graph.nodes), np.full(graph.outputs, -1)
         np.minimum.at(first, output, consumer)
         np.maximum.at(last, output, consumer)
@@ -202,7 +242,7 @@ class PlacementProblem:
             edges = np.flatnonzero(alone & (fused_with[consumer, device] == source))
             # A tensor that a node reads twice counts once.
             edges = edges[np.unique(consumer[edges], return_index=True)[1]]
-            np.add.at(by_output[:, device], output[edges], torn_us[consumer[edges], device])
+            np.add.at(by_output[:, device], output[edges], penalty_us[consumer[edges], device])
         return by_output[self.tensors.output]
 
     @property
@@ -217,7 +257,7 @@ class PlacementProblem:
             self.submodel_us,
             self.memory_bytes,
             self.groups,
-            self.bonds,
+            self.same_submodel,
             *self.fusions,
             self.rule,
         )
@@ -241,7 +281,18 @@ class PlacementProblem:
         return self.evaluate(placements, threads).score(self.objective)
 
     def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """HETERO's submodels for one placement [groups]: `submodel` [nodes], `submodel_device`, `sortable`, …"""
+        """Splits the model into submodels as HETERO does.
+
+        Args:
+            placement: device numbers, [groups].
+
+        Returns:
+            submodel: number of each node's submodel, -1 for a node in none, int32 [nodes].
+            submodel_device: device numbers, uint8 [submodels].
+            trivial: submodels that compute nothing, bool [submodels].
+            sortable: whether HETERO can order the submodels.
+            cyclic: nodes whose submodel waits for itself, bool [nodes]; empty where `sortable`.
+        """
         return _native.split(self.graph.native, np.asarray(placement, np.uint8)[self.groups], self.rule)
 
     def affinity(self, placement: NDArray[np.integer[Any]]) -> dict[str, str]:
@@ -252,7 +303,13 @@ class PlacementProblem:
         }
 
     def placement_of(self, affinity: Mapping[str, str]) -> NDArray[np.uint8]:
-        """The placement [groups] with these devices; a group goes where its first operation is.
+        """The placement with these devices; a group goes where its first operation is.
+
+        Args:
+            affinity: friendly name → device name, for every node.
+
+        Returns:
+            Device numbers, uint8 [groups].
 
         Raises:
             UserError: a node has no device, or one that is not a device of the problem.
@@ -273,7 +330,15 @@ class PlacementProblem:
         return np.full(self.group_count, device, np.uint8)
 
     def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
-        """Random feasible placements: a die for each group, then repaired. uint8 [count, groups]."""
+        """Uniform random assignments of groups to devices that support them, repaired.
+
+        Args:
+            generator: where the random numbers come from.
+            count: number of placements.
+
+        Returns:
+            Device numbers, uint8 [count, groups]. Feasible but for memory limits.
+        """
         weights = self.group_supported / self.group_supported.sum(axis=1, keepdims=True)
         thresholds = weights.cumsum(axis=1)
         draws = generator.random((count, self.group_count, 1))
@@ -288,29 +353,29 @@ class PlacementProblem:
         return np.where(supported, placements, self.group_supported.argmax(axis=1)).astype(np.uint8)
 
     def repair(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placement with some groups moved until HETERO runs it, see `legality.repair`. Returns uint8 [groups].
+        """The placement with some groups moved until HETERO runs it, uint8 [groups]; see `ov_hsdag.model.repair`.
 
-        Memory limits are not looked at.
+        Memory limits are not considered.
         """
-        return repair.repair(self.graph, self.groups, self.bonds, placement, self.group_supported, self.rule)
+        return repair.repair(self.graph, self.groups, self.same_submodel, placement, self.group_supported, self.rule)
 
-    def kept_bytes(self, counted: NDArray[np.integer[Any]]) -> list[int]:
-        """What devices keep of so many bytes of the graph, [devices]."""
-        return [int(n) for n in (counted if self.kept is None else np.floor(counted * self.kept))]
+    def stored_bytes(self, counted: NDArray[np.integer[Any]]) -> list[int]:
+        """Bytes that each device stores for so many bytes of the graph, [devices] → [devices]."""
+        return [int(n) for n in (counted if self.storage_ratio is None else np.floor(counted * self.storage_ratio))]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """The prediction for one placement, as users see it."""
+        """The prediction for one placement [groups], as users see it."""
         result = self.evaluate(placement)
         return {
             "latency_us": round(float(result.latency_us[0]), 3),
             "throughput_ips": round(1e6 / max(float(result.period_us[0]), 1e-9), 3),
-            "memory_bytes": dict(zip(self.devices, self.kept_bytes(result.memory_bytes[0]), strict=True)),
+            "memory_bytes": dict(zip(self.devices, self.stored_bytes(result.memory_bytes[0]), strict=True)),
             "submodels": int(result.submodels[0]),
             "transfer_bytes": int(result.transfer_bytes[0]),
         }
 
     def save(self, path: str | Path) -> None:
-        """Writes the problem as .npz (arrays and JSON text, no pickles)."""
+        """Writes the problem as .npz: arrays and JSON text under the attributes' names, no pickles."""
         arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
         for owner, skipped in ((self.graph, ()), (self, ("graph",))):
             for field in fields(owner):
@@ -318,13 +383,18 @@ class PlacementProblem:
                     continue
                 value = getattr(owner, field.name)
                 prefix = "graph." if owner is self.graph else ""
-                arrays[prefix + field.name] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
+                key = prefix + _FILE_KEYS.get(field.name, field.name)
+                arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
         with atomic_file(path, "wb") as file:
             np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> PlacementProblem:
-        """Reads a problem that `save` wrote. Raises UserError where the file is none."""
+        """Reads a problem that `save` wrote, of this release or an earlier one.
+
+        Raises:
+            UserError: the file is not a placement problem, or one of a later format.
+        """
         try:
             with np.load(path, allow_pickle=False) as data:
                 if int(data["format"]) != FORMAT_VERSION:
@@ -337,9 +407,12 @@ class PlacementProblem:
             graph[key] = tuple(graph[key])
         graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
         values["devices"] = tuple(values["devices"])
+        for name, key in _FILE_KEYS.items():
+            if key in values:
+                values[name] = values.pop(key)
         try:
             return cls(graph=ComputationGraph(**graph), **values)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise UserError(f"'{path}' is not a placement problem of this release: {error}") from error
 
 
@@ -353,6 +426,15 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     first = np.full(problem.group_count, graph.nodes)
     np.minimum.at(first, problem.groups, np.arange(graph.nodes))
     return np.argsort(np.where(rest, first, position), kind="stable")
+
+
+def _expect(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...]) -> None:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"expected '{name}' to be an array, got {type(array).__name__}")
+    if array.shape != shape:
+        raise ValueError(f"expected '{name}' of shape {list(shape)}, got {list(array.shape)}")
+    if array.dtype != dtype:
+        raise ValueError(f"expected '{name}' of type {np.dtype(dtype).name}, got {array.dtype.name}")
 
 
 def _plain(value: NDArray[Any]) -> Any:
@@ -381,7 +463,7 @@ class Tensors:
 
     @classmethod
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32]) -> Tensors:
-        """Collects them."""
+        """Collects the tensors of a graph between groups; groups: dense numbers, int32 [nodes]."""
         source, target = groups[graph.input_source], groups[graph.input_node]
         moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (
             graph.kinds[graph.input_node] != NodeKind.RESULT

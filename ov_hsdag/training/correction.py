@@ -144,7 +144,7 @@ class Corrector:
             cell = np.ravel_multi_index((device, self._kind, self._part), shape)
             split = problem.split(placement)
             us = problem.node_us[nodes, device]
-            us = us + problem.torn_node_us(placement, split["submodel"])
+            us = us + problem.node_fusion_penalty_us(placement, split["submodel"])
             work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
             count = np.bincount(split["submodel_device"], minlength=devices)
             submodel[row] = count * problem.submodel_us
@@ -190,7 +190,7 @@ class Corrector:
         return replace(
             problem,
             node_us=problem.node_us * scale,
-            torn_us=problem.fusions[1] * scale,
+            fusion_penalty_us=problem.fusions[1] * scale,
             transfer_us=problem.transfer_us * np.exp(transfer),
             transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
             submodel_us=problem.submodel_us * np.exp(submodel),

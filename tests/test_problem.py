@@ -1,0 +1,96 @@
+"""The placement problem: what it refuses, and what its file, pickles and copies carry."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import UserError
+from tests.graphs import random_problem
+
+
+def make(**options: Any) -> PlacementProblem:
+    return random_problem(3, **{"nodes": 20, "devices": 3, "submodel_us": 2, "fusing": True, **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("node_us", lambda a: a[:-1], r"'node_us' of shape \[20, 3\], got \[19, 3\]"),
+        ("node_us", lambda a: a.astype(np.float32), "'node_us' of type float64, got float32"),
+        ("supported", lambda a: a.astype(np.uint8), "'supported' of type bool, got uint8"),
+        ("groups", lambda a: a[:, None], r"'groups' of shape \[20\], got \[20, 1\]"),
+        ("groups", lambda a: a.astype(np.int64), "'groups' of type int32, got int64"),
+        ("transfer_us", lambda a: a[0], r"'transfer_us' of shape \[3, 3\], got \[3\]"),
+        ("transfer_us_per_byte", lambda a: a[:, :2], r"'transfer_us_per_byte' of shape \[3, 3\], got \[3, 2\]"),
+        ("submodel_us", lambda a: a[:1], r"'submodel_us' of shape \[3\], got \[1\]"),
+        ("submodel_us", lambda a: a.tolist(), "'submodel_us' to be an array, got list"),
+        ("memory_bytes", lambda a: a.astype(float), "'memory_bytes' of type int64, got float64"),
+        ("fused_with", lambda a: a.T, r"'fused_with' of shape \[20, 3\], got \[3, 20\]"),
+        ("fusion_penalty_us", lambda a: a[:5], r"'fusion_penalty_us' of shape \[20, 3\], got \[5, 3\]"),
+        ("storage_ratio", lambda _: np.ones(2), r"'storage_ratio' of shape \[3\], got \[2\]"),
+        ("devices", lambda _: (), "at least one device"),
+    ],
+)
+def test_arrays_of_other_shapes_and_types_are_refused(name: str, change: Any, expected: str) -> None:
+    problem = make()
+    with pytest.raises(ValueError, match=expected):
+        replace(problem, **{name: change(getattr(problem, name))})
+
+
+def test_an_unknown_objective_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown objective 'speed'"):
+        make(objective="speed")
+
+
+def test_a_file_whose_arrays_do_not_fit_together_is_refused(tmp_path) -> None:
+    make().save(tmp_path / "problem.npz")
+    with np.load(tmp_path / "problem.npz") as data:
+        arrays = dict(data)
+    np.savez(tmp_path / "cut.npz", **{**arrays, "submodel_us": arrays["submodel_us"][:1]})
+    with pytest.raises(UserError, match=r"cut\.npz.*expected 'submodel_us' of shape \[3\], got \[1\]"):
+        PlacementProblem.load(tmp_path / "cut.npz")
+
+
+def test_every_attribute_survives_the_file(tmp_path) -> None:
+    problem = replace(make(), storage_ratio=np.array([1.0, 0.5, 0.75]))
+    problem.save(tmp_path / "problem.npz")
+    read = PlacementProblem.load(tmp_path / "problem.npz")
+    for field in fields(problem):
+        if field.name != "graph":
+            np.testing.assert_array_equal(getattr(read, field.name), getattr(problem, field.name), field.name)
+
+
+def test_files_keep_the_names_that_other_releases_read(tmp_path) -> None:
+    replace(make(), storage_ratio=np.array([1.0, 0.5, 0.75])).save(tmp_path / "problem.npz")
+    with np.load(tmp_path / "problem.npz") as data:
+        own = {key for key in data.files if not key.startswith("graph.")}
+    assert own == {
+        "format", "devices", "objective", "node_us", "supported", "groups", "transfer_us", "transfer_us_per_byte",
+        "submodel_us", "memory_bytes", "rule", "fused_with", "torn_us", "kept",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda problem: pickle.loads(pickle.dumps(problem))])
+def test_copies_and_pickles_carry_the_attributes_and_nothing_derived(duplicate: Any) -> None:
+    problem = make()
+    placements = problem.random(np.random.default_rng(0), 10)
+    before = problem.evaluate(placements).latency_us
+    again = duplicate(problem)
+    assert set(vars(again)) == {field.name for field in fields(problem)}
+    np.testing.assert_array_equal(again.evaluate(placements).latency_us, before)
+
+
+def test_a_changed_problem_is_evaluated_by_its_own_arrays() -> None:
+    problem = make(fusing=False)
+    placement = problem.single(0)
+    before = problem.evaluate(placement).latency_us[0]
+    slower = replace(problem, node_us=problem.node_us + 1.0)
+    assert slower.evaluate(placement).latency_us[0] == before + problem.graph.nodes
+    assert problem.evaluate(placement).latency_us[0] == before
