@@ -23,9 +23,9 @@ from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.repair import split_rule
-from ov_hsdag.place import build_problem
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.features import policy_input
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.zoo.catalog import ZOO
 

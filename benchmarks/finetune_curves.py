@@ -34,7 +34,7 @@ from rich.table import Table
 from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import Measurement, Measurer
-from ov_hsdag.place import build_problem
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.training.finetune import SCRATCH, Budget, Entry, Settings, finetune, pooled
 from ov_hsdag.training.run import CHECKPOINT

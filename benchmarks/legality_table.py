@@ -48,7 +48,7 @@ from ov_hsdag.measuring.agreement import TOLERANCE, quantised_tolerance
 from ov_hsdag.model import support
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.place import build_problem
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.files import atomic_file

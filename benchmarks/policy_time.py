@@ -14,10 +14,10 @@ import time
 
 from benchmarks.features_speed import GENERATED_NODES, generated_problem
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.place import build_problem
 from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.zoo.catalog import select

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.place import build_problem
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.zoo.catalog import ZOO
 

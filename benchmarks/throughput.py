@@ -30,7 +30,8 @@ from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.measuring.rivals import Rival, measure, rivals
 from ov_hsdag.model import complete
-from ov_hsdag.place import build_problem, place
+from ov_hsdag.place import place
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
 from ov_hsdag.zoo.catalog import ZooModel, select

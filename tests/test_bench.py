@@ -13,7 +13,8 @@ import pytest
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.rivals import SHARES, measure, rivals
-from ov_hsdag.place import build_problem, policy_placers
+from ov_hsdag.policy.candidates import policy_placers
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem
 from tests.test_cli import run

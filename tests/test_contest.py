@@ -20,8 +20,8 @@ from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.place import build_problem
 from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.zoo.catalog import ZOO

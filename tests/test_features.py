@@ -15,9 +15,9 @@ from benchmarks.features_speed import reference_structure
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.place import build_problem
 from ov_hsdag.policy import features
 from ov_hsdag.policy.features import FeatureSet, PolicyInput, policy_input
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem

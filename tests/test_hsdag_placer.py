@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.place import build_problem
 from ov_hsdag.policy import bundle, placer
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export

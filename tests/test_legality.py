@@ -313,7 +313,7 @@ def test_shape_arithmetic_is_not_torn_off_by_cycle_splitting(two_cpu_core: ov.Co
 @pytest.mark.parametrize("name", ["lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic"])
 def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Core, name: str) -> None:
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.place import build_problem
+    from ov_hsdag.problem.pricing import build_problem
     from ov_hsdag.zoo.catalog import ZOO
     from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
 

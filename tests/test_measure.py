@@ -13,8 +13,8 @@ from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.evaluator import Measurement, Measurer, take_turns
 from ov_hsdag.measuring.worker import Runner
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.place import build_problem
 from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.zoo.catalog import ZOO

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from benchmarks.features_speed import reference_parse
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.place import build_problem
 from ov_hsdag.policy.features import policy_input
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.zoo.catalog import ZOO
 
 

@@ -20,8 +20,9 @@ from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import device_set
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.place import MARGIN, build_problem
+from ov_hsdag.policy.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.zoo.catalog import ZOO
 

@@ -14,7 +14,7 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.devices.virtual import register
-from ov_hsdag.place import build_problem
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.zoo.catalog import ZOO
 from tests.scripts import loaded
 

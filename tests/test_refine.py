@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.place import build_problem
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.refine import refine
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem

@@ -19,7 +19,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import Measurer, compare
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.place import build_problem
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.zoo.catalog import ZOO
 

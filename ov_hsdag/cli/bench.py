@@ -103,7 +103,7 @@ def _run(
     bar: Progress,
 ) -> list[Result]:
     from ov_hsdag.measuring.rivals import measure, rivals
-    from ov_hsdag.place import build_problem
+    from ov_hsdag.problem.pricing import build_problem
 
     task = bar.add_task(f"{path.name}: placing", total=None)
     loaded = common.read_model(core, path)
@@ -125,7 +125,7 @@ def _run(
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
     """The learned placers, under different names. Raises UserError where one cannot be used."""
-    from ov_hsdag.place import policy_placers
+    from ov_hsdag.policy.candidates import policy_placers
 
     names = [None] if text is None else [name.strip() for name in text.split(",") if name.strip()]
     found = [(name, placer) for name in names for placer in policy_placers(name)]

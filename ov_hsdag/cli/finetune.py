@@ -99,8 +99,8 @@ def finetune(
     import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.place import MARGIN
     from ov_hsdag.policy import bundle
+    from ov_hsdag.policy.candidates import MARGIN
 
     if not resume:
         tuning.refuse_existing(output)

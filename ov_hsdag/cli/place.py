@@ -78,7 +78,7 @@ def place(
     from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place as place_model
-    from ov_hsdag.place import policy_placers
+    from ov_hsdag.policy.candidates import policy_placers
     from ov_hsdag.utils.files import save_model_atomically
 
     policy_placers(policy)

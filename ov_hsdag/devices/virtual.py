@@ -97,6 +97,15 @@ def register(core: ov.Core) -> tuple[str, ...]:
     return tuple(declared)
 
 
+def new_core() -> ov.Core:
+    """A Core with the declared virtual devices. Raises as `register`."""
+    import openvino as ov
+
+    core = ov.Core()
+    register(core)
+    return core
+
+
 def _register_cpu_plugin(core: ov.Core, name: str) -> None:
     arm = platform.machine().lower() in ("arm64", "aarch64")
     try:

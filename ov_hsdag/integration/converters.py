@@ -129,7 +129,7 @@ def _checked(
     from ov_hsdag.costs.builtin import builtin_profile
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.place import policy_placers
+    from ov_hsdag.policy.candidates import policy_placers
     from ov_hsdag.problem.problem import check_objective
 
     names = DeviceSet.parse(placement).names

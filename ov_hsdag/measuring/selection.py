@@ -127,7 +127,7 @@ def hold(
 
 
 def _warn(why: str) -> None:
-    warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=4)
+    warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=5)
 
 
 def _simple(

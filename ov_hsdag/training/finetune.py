@@ -35,11 +35,11 @@ from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement, Measurer
 from ov_hsdag.model.placement import Placement, set_affinities
-from ov_hsdag.place import build_problem
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.policy import bundle, placer
 from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.correction import Corrector, Fit, Terms

@@ -1,0 +1,191 @@
+"""Candidates of a placing: what every placer finds for a problem, simplest first, and the best by the simulator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.policy import bundle
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import Evaluation, PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+MARGIN = 0.005
+"""A split must be predicted to beat the best single device (and any placement a simpler one) by more than this share to
+be chosen: below it the cost model knows nothing."""
+
+# Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
+_BROKEN = {
+    16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
+    2: "a device does not support an operation that it was given",
+    1: "it finds no order of the submodels",
+    8: "a submodel computes nothing",
+}
+
+# How much slower a device may be than predicted: the median error of predictions, about, and a large one.
+_SLOWER = {"slower": 0.06, "much slower": 0.15}
+
+
+@dataclass(frozen=True)
+class NamedPlacement:
+    """A placement, and the name of what found it.
+
+    Attributes:
+        name: of the placer, or of the single device.
+        placement: device of each colocation group, uint8 [groups].
+    """
+
+    name: str
+    placement: NDArray[np.uint8]
+
+
+def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
+    """The learned placer, or none: where `policy` is "none", and by default where the package ships no policy.
+
+    Raises:
+        UserError: there is no such policy, or its folder cannot be used.
+    """
+    if policy == "none" or (policy is None and not bundle.ships(bundle.DEFAULT)):
+        return []
+    folder = bundle.find(policy)
+    bundle.check_folder(folder)
+    return [HSDAGPlacer(folder)]
+
+
+def simple_placers(problem: PlacementProblem) -> list[Placer]:
+    """Every placer that needs no learning, the simplest first."""
+    found: list[Placer] = [SingleDevice(name) for name in problem.devices]
+    found += [HeteroDefault(), MinCut(), Pipeline()]
+    return found
+
+
+def find_candidates(
+    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, required: bool
+) -> tuple[list[NamedPlacement], list[NamedPlacement]]:
+    """What all placers find, repaired where HETERO would not run it.
+
+    Args:
+        problem: to place.
+        learned: policies.
+        required: the user named the policy, so that its failure is an error; otherwise it is a warning.
+
+    Returns:
+        (all candidates, simplest first; those of them that the policy found).
+
+    Raises:
+        UserError: the policy does not fit the problem.
+        RunError: a required policy does not run.
+    """
+    found = _learned_candidates(problem, learned, required=required)
+    return [run(placer, problem) for placer in simple_placers(problem)] + found, found
+
+
+def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
+    """What a placer finds, repaired where HETERO would not run it."""
+    placement = placer.place(problem)
+    if problem.evaluate(placement).broken[0]:
+        placement = problem.repair(placement)
+    return NamedPlacement(placer.name, placement)
+
+
+def _learned_candidates(
+    problem: PlacementProblem, placers: Sequence[HSDAGPlacer], *, required: bool
+) -> list[NamedPlacement]:
+    found = []
+    for placer in placers:
+        try:
+            found.append(run(placer, problem))
+        except RuntimeError as error:
+            reason = one_line(error)
+            if required:
+                raise RunError(f"the policy '{placer.policy}' does not run: {reason}") from error
+            warnings.warn(f"ov-hsdag places without its policy, which does not run here: {reason}", stacklevel=5)
+    return found
+
+
+def hedged_candidates(problem: PlacementProblem, placers: Sequence[Placer]) -> list[NamedPlacement]:
+    """For measuring: what placers find if one device, each in turn, is slower than predicted.
+
+    Throughput is a matter of balance, and predictions are off by some per cent: a placement that leans a little to the
+    right side is then better than the one that is predicted best. Latency is a sum, in which such errors are small.
+    """
+    if problem.objective != "throughput":
+        return []
+    found = []
+    for number, name in enumerate(problem.devices):
+        for slower, share in _SLOWER.items():
+            factor = np.where(np.arange(len(problem.devices)) == number, 1 + share, 1.0)
+            other = replace(problem, node_us=problem.node_us * factor)
+            found += [replace(run(placer, other), name=f"{placer.name} ({name} {slower})") for placer in placers]
+    return found
+
+
+def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> NamedPlacement:
+    """The best by the simulator; a later (less simple) candidate has to win by more than `MARGIN`.
+
+    Raises:
+        UserError: none is feasible; the message says what HETERO lacks, or what memory is missing.
+    """
+    scores = _evaluate(problem, candidates).score(problem.objective)
+    if not np.isfinite(scores).any():
+        require_runnable(problem, candidates)
+        raise UserError(
+            f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
+            f" {_memory(problem, candidates)}"
+        )
+    best = 0
+    for index in range(1, len(scores)):
+        if scores[index] < scores[best] * (1 - (MARGIN if np.isfinite(scores[best]) else 0)):
+            best = index
+    return candidates[best]
+
+
+def only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
+    """Whether no candidate is feasible, memory is all that some of them lack, and there is enough for the weights."""
+    limits, weights = problem.memory_bytes, problem.graph.weight_bytes.sum()
+    if (limits >= 0).all() and weights > limits.sum():
+        return False
+    found = _evaluate(problem, candidates)
+    return bool((found.infeasible != 0).all() and not found.broken.all())
+
+
+def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, ignored: int = 0) -> None:
+    """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory.
+
+    Args:
+        problem: to place.
+        candidates: at least one.
+        ignored: bits of `Evaluation.infeasible` that do not count.
+    """
+    broken = _evaluate(problem, candidates).infeasible & (sum(_BROKEN) - ignored)
+    if broken.all():
+        why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)
+        raise UserError(f"HETERO on {', '.join(problem.devices)} does not run this model: {why}")
+
+
+def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> Evaluation:
+    return problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+
+
+def _memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
+    needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
+    return ", ".join(
+        f"{name} holds {_mebibytes(limit)}, the model needs up to {_mebibytes(need)}"
+        for name, limit, need in zip(
+            problem.devices, problem.stored_bytes(problem.memory_bytes), problem.stored_bytes(needs), strict=True
+        )
+        if limit >= 0
+    )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB" if count >= 2**24 else f"{count / 2**20:.3g} MiB"
