@@ -209,8 +209,8 @@ def _candidates(
     if not analysis.shapes and is_unbounded(analysis.model) and only_memory_lacks(problem, candidates):
         warnings.warn(
             "the memory limits are not applied: inputs without bounds, counted as"
-            f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python, --shape on"
-            " the command line)",
+            f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python,"
+            " --shape on the command line)",
             stacklevel=3,
         )
         problem = replace(problem, memory_bytes=np.full(len(problem.devices), -1, np.int64))
