@@ -97,7 +97,7 @@ def test_importing_the_package_imports_neither_openvino_nor_numpy(without: Inter
         assert callable(ov_hsdag._autoload.install) and ov_hsdag.__version__
         print(*sorted(set(sys.modules) - before))
     """)
-    assert loaded == "__future__ ov_hsdag ov_hsdag._autoload"
+    assert loaded == "__future__ ov_hsdag ov_hsdag._autoload ov_hsdag._env ov_hsdag._version"
 
 
 def test_openvino_is_extended_when_it_is_imported(installed: Interpreter) -> None:
