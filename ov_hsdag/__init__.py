@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from ov_hsdag.integration.passes import HSDAGPlacement
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place
+    from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 
-__all__ = ["HSDAGPlacement", "Placement", "__version__", "extension_path", "place"]
+__all__ = ["HSDAGPlacement", "Placement", "PlacementNotFollowedWarning", "__version__", "extension_path", "place"]
 
 _HOMES = {
     "HSDAGPlacement": "ov_hsdag.integration.passes",
     "Placement": "ov_hsdag.model.placement",
+    "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",
     "extension_path": "ov_hsdag.integration.extension",
     "place": "ov_hsdag.place",
 }

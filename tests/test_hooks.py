@@ -211,7 +211,9 @@ def test_preprocessing_and_reshape_after_reading_keep_the_placement(core: ov.Cor
 def test_device_that_the_machine_lacks_is_replaced_with_a_warning(
     core: ov.Core, directory: Path, image: np.ndarray
 ) -> None:
-    with pytest.warns(UserWarning, match=rf"uses {ABSENT}, .* its nodes run: \d+ on CPU_A") as caught:
+    with pytest.warns(
+        ov_hsdag.PlacementNotFollowedWarning, match=rf"uses {ABSENT}, .* its nodes run: \d+ on CPU_A"
+    ) as caught:
         compiled = core.compile_model(directory / "absent.xml", f"HETERO:{ABSENT},CPU_A")
     assert caught[0].filename == __file__
     assert devices(compiled) == ["CPU_A"]
@@ -221,13 +223,15 @@ def test_device_that_the_machine_lacks_is_replaced_with_a_warning(
 def test_lost_device_prefers_the_requested_device_that_the_placement_does_not_use(
     core: ov.Core, directory: Path
 ) -> None:
-    with pytest.warns(UserWarning, match=rf"uses {ABSENT}, .* on CPU_"):
+    with pytest.warns(ov_hsdag.PlacementNotFollowedWarning, match=rf"uses {ABSENT}, .* on CPU_"):
         compiled = core.compile_model(directory / "absent.xml", f"HETERO:{ABSENT},CPU_A,CPU_B")
     assert set(devices(compiled)) <= {"CPU_A", "CPU_B"}
 
 
 def test_requested_devices_win_over_those_of_the_placement(core: ov.Core, placed: Path) -> None:
-    with pytest.warns(UserWarning, match=r"uses CPU_B, which is not among the devices here \(CPU, CPU_A\)"):
+    with pytest.warns(
+        ov_hsdag.PlacementNotFollowedWarning, match=r"uses CPU_B, which is not among the devices here \(CPU, CPU_A\)"
+    ):
         compiled = core.compile_model(placed, "HETERO:CPU,CPU_A")
     assert devices(compiled) == ["CPU_A", "CPU"]
 
@@ -299,7 +303,9 @@ def test_failure_of_ours_compiles_without_the_placement(
 
     monkeypatch.setattr("ov_hsdag.model.complete.complete", broken)
     for model in (placed, core.read_model(placed), half_set(core.read_model(placed))):
-        with pytest.warns(RuntimeWarning, match="compiled without its placement: a bug of ours") as caught:
+        with pytest.warns(
+            ov_hsdag.PlacementNotFollowedWarning, match="compiled without its placement: a bug of ours"
+        ) as caught:
             compiled = core.compile_model(model, DEVICE)
         assert caught[0].filename == __file__
         assert devices(compiled) == ["CPU_A"]
@@ -308,7 +314,7 @@ def test_failure_of_ours_compiles_without_the_placement(
 def test_placement_that_openvino_refuses_compiles_without_it(core: ov.Core, directory: Path) -> None:
     model = core.read_model(directory / "plain.xml")
     model.set_rt_info("{", ["ov_hsdag", "devices"])
-    with pytest.warns(RuntimeWarning, match="embedded placement cannot be read"):
+    with pytest.warns(ov_hsdag.PlacementNotFollowedWarning, match="embedded placement cannot be read"):
         assert devices(core.compile_model(model, DEVICE)) == ["CPU_A"]
 
 

@@ -15,7 +15,7 @@ from openvino.preprocess import PrePostProcessor
 import ov_hsdag
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 
 CORE = ov.Core()
 ODD = ['comma, "quoted" | piped', "line\nbreak\ttab", "été/层/名", "<a>&amp;'b'", "back\\slash {json}: [1]"]
@@ -253,7 +253,9 @@ def test_mapping_to_the_same_devices_changes_nothing() -> None:
 
 
 def test_lost_device_goes_to_the_next_of_the_list() -> None:
-    with pytest.warns(UserWarning, match=r"uses GPU, .*\(NPU, CPU\); its nodes run: 2 on NPU") as caught:
+    with pytest.warns(
+        PlacementNotFollowedWarning, match=r"uses GPU, .*\(NPU, CPU\); its nodes run: 2 on NPU"
+    ) as caught:
         mapped = THREE.map_to(lambda device: device != "GPU")
     assert mapped.devices == ("NPU", "CPU")
     assert mapped.affinity == {"a": "NPU", "b": "NPU", "c": "CPU", "d": "NPU"}
@@ -261,20 +263,20 @@ def test_lost_device_goes_to_the_next_of_the_list() -> None:
 
 
 def test_lost_device_goes_where_the_node_is_supported() -> None:
-    with pytest.warns(UserWarning, match="1 on NPU, 1 on CPU"):
+    with pytest.warns(PlacementNotFollowedWarning, match="1 on NPU, 1 on CPU"):
         mapped = THREE.map_to(("NPU", "CPU"), lambda node, device: device == "CPU" or node != "d")
     assert mapped.affinity == {"a": "NPU", "b": "NPU", "c": "CPU", "d": "CPU"}
 
 
 def test_last_device_wraps_round_and_every_loss_has_its_warning() -> None:
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(PlacementNotFollowedWarning) as caught:
         mapped = THREE.map_to(("GPU",))
     assert set(mapped.affinity.values()) == {"GPU"}
     assert [str(warning.message).split("uses ")[1].split(",")[0] for warning in caught] == ["NPU", "CPU"]
 
 
 def test_devices_of_one_kind_take_each_others_place() -> None:
-    with pytest.warns(UserWarning, match=r"uses GPU, .* 2 on GPU\.1"):
+    with pytest.warns(PlacementNotFollowedWarning, match=r"uses GPU, .* 2 on GPU\.1"):
         mapped = THREE.map_to(("CPU", "NPU", "GPU.1"))
     assert mapped.affinity == {"a": "GPU.1", "b": "NPU", "c": "CPU", "d": "GPU.1"}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,24 +110,54 @@ def test_a_model_placed_for_a_gpu_runs_where_there_is_none(core: ov.Core, tmp_pa
     placement = ov_hsdag.place(case.model, "HETERO:GPU.9,CPU", affinity=dict.fromkeys(names, "GPU.9"))
     assert placement.used() == ("GPU.9",)
     ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
-    with pytest.warns(UserWarning, match=r"uses GPU\.9, .* devices here \(CPU\); its nodes run: \d+ on CPU$") as caught:
+    with pytest.warns(
+        RuntimeWarning, match=r"uses GPU\.9, .* devices here \(CPU\); its nodes run: \d+ on CPU$"
+    ) as caught:
         compiled = core.compile_model(tmp_path / "m.xml", "HETERO:GPU.9,CPU", F32)
     assert len(caught) == 1
     assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
 
 
+class Refusing(ov.Core):
+    """A Core some of whose devices promise all and compile nothing but the smallest model: full, or badly driven."""
+
+    refuse: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiled: list[int] = []  # nodes of each model that was to be compiled
+
+    def compile_model(self, model: Any, device_name: Any = None, config: Any = None, *, weights: Any = None) -> Any:
+        nodes = model.get_ops() if isinstance(model, ov.Model) else []
+        self.compiled.append(len(nodes))
+        for node in nodes:
+            info = node.get_rt_info()
+            if "affinity" in info and info["affinity"].astype(str) in self.refuse:
+                raise RuntimeError(
+                    f"Exception from src/device.cpp:7:\nout of {info['affinity'].astype(str)}'s memory\n"
+                )
+        return inspect.unwrap(ov.Core.compile_model)(self, model, device_name, config, weights=weights)
+
+
+hook.patch(SimpleNamespace(Core=Refusing))
+
+
 @pytest.mark.parametrize("refusing, other", [("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")])
-def test_a_device_that_refuses_its_part_is_left_out(core: ov.Core, tmp_path: Path, refusing: str, other: str) -> None:
+@pytest.mark.parametrize("config", [None, {"DEVICE_PROPERTIES": {"CPU_B": {"NUM_STREAMS": 1}}}])
+def test_a_device_that_refuses_its_part_is_left_out(
+    core: ov.Core, tmp_path: Path, refusing: str, other: str, config: Any
+) -> None:
     case = network()
     path = placed_file(tmp_path, case)
-    # The plugin sees this when it compiles its submodels, not when it is asked what it supports.
-    broken = {"DEVICE_PROPERTIES": {refusing: {"INFERENCE_PRECISION_HINT": "i4"}}}
-    with pytest.warns(RuntimeWarning) as caught:
-        compiled = core.compile_model(path, DEVICE, broken)
+    full = Refusing()
+    full.refuse = (refusing,)
+    with pytest.warns(ov_hsdag.PlacementNotFollowedWarning) as caught:
+        compiled = full.compile_model(path, DEVICE, config)
     (line,) = [str(warning.message) for warning in caught]
-    assert line.startswith(f"ov_hsdag: the placement does not compile with {refusing}; the model runs on {other}: ")
-    assert "INFERENCE_PRECISION_HINT" in line
-    assert "\n" not in line
+    assert line == (
+        f"ov_hsdag: the placement does not compile with {refusing}; the model runs on {other}:"
+        f" out of {refusing}'s memory"
+    )
     assert caught[0].filename == __file__
     assert devices(compiled) == {other}
     assert alike(core, compiled, path, case.inputs)
@@ -136,37 +168,85 @@ def test_one_of_two_that_has_everything_and_refuses_it(core: ov.Core, tmp_path: 
     names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
     Placement(("CPU_A", "CPU_B"), dict.fromkeys(names, "CPU_A")).embed(case.model)
     ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
-    broken = {"DEVICE_PROPERTIES": {"CPU_A": {"NUM_STREAMS": "-7"}}}
-    with pytest.warns(RuntimeWarning, match="does not compile with CPU_A; the model runs on CPU_B: .*NUM_STREAMS"):
-        compiled = core.compile_model(tmp_path / "m.xml", DEVICE, broken)
+    full = Refusing()
+    full.refuse = ("CPU_A",)
+    with pytest.warns(RuntimeWarning, match="does not compile with CPU_A; the model runs on CPU_B: out of"):
+        compiled = full.compile_model(tmp_path / "m.xml", DEVICE)
     assert devices(compiled) == {"CPU_B"}
     assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
 
 
 def test_two_of_three_that_refuse(core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"{LIMITS};CPU_C:INFERENCE_PRECISION_HINT=f32")
-    core = ov.Core()
+    full = Refusing()
+    full.refuse = ("CPU_A", "CPU_C")
     case = network()
     three = ("CPU_A", "CPU_B", "CPU_C")
     names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
     affinity = {name: three[3 * index // len(names)] for index, name in enumerate(names)}
     Placement(three, affinity).embed(case.model)
     ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
-    broken = {"DEVICE_PROPERTIES": {name: {"NUM_STREAMS": "-7"} for name in ("CPU_A", "CPU_C")}}
     with pytest.warns(RuntimeWarning, match=r"does not compile with CPU_A, CPU_C; the model runs on CPU_B: "):
-        compiled = core.compile_model(tmp_path / "m.xml", "HETERO:CPU_A,CPU_B,CPU_C", broken)
+        compiled = full.compile_model(tmp_path / "m.xml", "HETERO:CPU_A,CPU_B,CPU_C")
     assert devices(compiled) == {"CPU_B"}
     assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
 
 
-def test_where_every_device_refuses_the_error_is_openvinos(core: ov.Core, tmp_path: Path) -> None:
+def test_where_every_device_refuses_each_set_of_devices_is_tried_once(tmp_path: Path) -> None:
     path = placed_file(tmp_path, network())
-    broken = {"DEVICE_PROPERTIES": {name: {"INFERENCE_PRECISION_HINT": "i4"} for name in ("CPU_A", "CPU_B")}}
+    full = Refusing()
+    full.refuse = ("CPU_A", "CPU_B")
+    with pytest.warns(RuntimeWarning, match="compiled without its placement: out of CPU_A's memory"):
+        compiled = full.compile_model(path, DEVICE)
+    assert devices(compiled) == {"CPU_A"}
+    whole = [nodes for nodes in full.compiled if nodes > 10]
+    assert len(whole) == 3  # on both devices, then on each alone
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"DEVICE_PROPERTIES": {"CPU_A": {"INFERENCE_PRECISION_HINT": "i4"}}},
+        {"DEVICE_PROPERTIES": {"CPU_B": {"NUM_STREAMS": "many"}}},
+        {"DEVICE_PROPERTIES": {"CPU_B": {"NUM_STREAMS": "-7"}, "CPU_A": {"NUM_STREAMS": 1}}},
+        {"DEVICE_PROPERTIES": {name: {"INFERENCE_PRECISION_HINT": "i4"} for name in ("CPU_A", "CPU_B")}},
+        {"PERFORMANCE_HINT": "FAST"},
+    ],
+)
+@pytest.mark.usefixtures("silence")
+def test_a_wrong_property_is_openvinos_error_after_two_compilations_at_most(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    path = placed_file(tmp_path, network())
+    core = Refusing()
+    wrong = "INFERENCE_PRECISION_HINT|NUM_STREAMS|many|PERFORMANCE_HINT|stoi|properties.hpp"
+    with pytest.raises(RuntimeError, match=wrong) as error:
+        core.compile_model(path, DEVICE, config)
+    assert error.value.__context__ is None
+    whole, *probes, as_called = core.compiled  # a file has no nodes yet
+    assert (whole > 10, as_called) == (True, 0)
+    assert 0 < max(probes) <= 3
+
+
+@pytest.mark.parametrize("refusing", [(), ("CPU_B",)])
+def test_filters_that_make_warnings_errors_cost_the_placement_nothing(
+    tmp_path: Path, refusing: tuple[str, ...]
+) -> None:
+    path = placed_file(tmp_path, network(), ("CPU_A", "CPU_B"))
+    core = Refusing()
+    core.refuse = refusing
+    wanted = DEVICE if refusing else "HETERO:CPU,CPU_A"
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        core.compile_model(path, wanted)
+    as_ever, core.compiled = core.compiled, []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RuntimeError, match="INFERENCE_PRECISION_HINT") as error:
-            core.compile_model(path, DEVICE, broken)
-    assert error.value.__context__ is None
+        with pytest.raises(
+            ov_hsdag.PlacementNotFollowedWarning, match="does not compile" if refusing else "uses CPU_B"
+        ):
+            core.compile_model(path, wanted)
+    assert core.compiled == as_ever
 
 
 # The model is not what it was
@@ -253,7 +333,7 @@ def test_a_model_that_changed_after_placing_keeps_both_devices(
 
 def test_a_model_of_which_nothing_is_left_says_so_and_runs(core: ov.Core, tmp_path: Path) -> None:
     case = all_renamed(Case(core.read_model(placed_file(tmp_path, network())), network().inputs))
-    with pytest.warns(UserWarning, match="placement knows none of the model's nodes, and HETERO decides") as caught:
+    with pytest.warns(RuntimeWarning, match="placement knows none of the model's nodes, and HETERO decides") as caught:
         compiled = core.compile_model(case.model, DEVICE)
     assert caught[0].filename == __file__
     assert alike(core, compiled, case.model, case.inputs)
@@ -263,7 +343,7 @@ def test_a_model_of_which_little_is_left_says_so_and_runs(core: ov.Core, tmp_pat
     case = all_renamed(Case(core.read_model(placed_file(tmp_path, network())), network().inputs))
     next(node for node in case.model.get_ops() if node.get_type_name() == "MatMul").set_friendly_name("head")
     with pytest.warns(
-        UserWarning, match=r"placement knows only 1 of the model's \d+ nodes, and the others follow these"
+        RuntimeWarning, match=r"placement knows only 1 of the model's \d+ nodes, and the others follow these"
     ):
         compiled = core.compile_model(case.model, DEVICE)
     assert alike(core, compiled, case.model, case.inputs)

@@ -2,7 +2,9 @@
 
 The device string decides which devices are used, as it does without a placement: "HETERO:GPU,CPU" means these two.
 Devices of the placement that it does not list, or that the machine lacks, hand their nodes to the others (see
-:meth:`ov_hsdag.model.placement.Placement.map_to`), with a warning. "HETERO" alone means the placement's own devices.
+:meth:`ov_hsdag.model.placement.Placement.mapped`), with a warning. "HETERO" alone means the placement's own devices.
+
+Warnings come last, once the model is compiled: a filter that turns them into errors must not change what is compiled.
 
 Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
 """
@@ -18,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled
-from ov_hsdag.utils.errors import one_line
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +35,6 @@ PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 
 _PATCHED = "__ov_hsdag__"
 _ENTRY = b"<ov_hsdag>"
-_STACK = 4  # from map_to and _usable through _placed and the wrapper to the line that called compile_model
-_STACK_COMPILED = 3  # from _compiled through the wrapper
 
 
 def patch(module: ModuleType) -> None:
@@ -70,25 +70,33 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         if not isinstance(device, str) or device.split(":", 1)[0] != "HETERO" or disabled():
             return original(self, *args, **kwargs)
         weights = given.get("weights")
+        notes: list[Warning] = []
+        compiled = failure = wrong_property = None
         try:
-            placed = _placed(self, given["model"], weights, device, config)
+            placed = _placed(self, given["model"], weights, device, config, notes)
             if placed is not None:
-                compiled = _compiled(functools.partial(original, self), placed)
-                compiled._ov_hsdag_weights = weights  # constants may refer to this memory
-                return compiled
-            failure = None
+                compiled = _compiled(functools.partial(original, self), placed, notes)
+        except _WrongPropertyError as error:
+            wrong_property = error.openvinos
         except Exception as error:
             failure = one_line(error)
-        # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
-        if failure is None and not _virtual_devices():
-            return original(self, *args, **kwargs)
-        rest = {} if weights is None else {"weights": weights}
-        model = given["model"] if failure is None else _without_affinities(given["model"])
-        compiled = original(self, model, device, _with_limits(device, config), **rest)
+        # Outside of the except clauses: OpenVINO's error must not look like a consequence of ours.
+        if wrong_property is not None:
+            original(self, *args, **kwargs)  # raises what a script without us would see, where HETERO's choice meets it
+            raise wrong_property
+        if compiled is not None:
+            compiled._ov_hsdag_weights = weights  # constants may refer to this memory
+        elif failure is None and not _virtual_devices():
+            compiled = original(self, *args, **kwargs)
+        else:
+            rest = {} if weights is None else {"weights": weights}
+            model = given["model"] if failure is None else _without_affinities(given["model"])
+            compiled = original(self, model, device, _with_limits(device, config), **rest)
         if failure is not None:
-            warnings.warn(
-                f"ov_hsdag: the model was compiled without its placement: {failure[:300]}", RuntimeWarning, stacklevel=2
-            )
+            text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
+            notes = [PlacementNotFollowedWarning(text)]
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
         return compiled
 
     setattr(compile_model, _PATCHED, True)
@@ -107,24 +115,46 @@ class _Placed:
 
     def on(self, devices: Sequence[str]) -> _Placed:
         """The same on some of its devices."""
-        placement = self.placement.map_to(devices, self.supports, stacklevel=None)
+        placement, _ = self.placement.mapped(devices, self.supports)
         placement.apply(self.model)
         return replace(self, device=placement.hetero, placement=placement)
 
 
-def _compiled(compile_model: Callable[..., ov.CompiledModel], placed: _Placed) -> ov.CompiledModel:
-    """What OpenVINO makes of it. Where a device refuses its part after all, the others take that over, with a warning.
+class _WrongPropertyError(Exception):
+    """A property of the call is wrong for a device."""
+
+    def __init__(self, openvinos: RuntimeError) -> None:
+        super().__init__()
+        self.openvinos = openvinos
+        """OpenVINO's own error, without a context of ours."""
+
+
+def _compiled(
+    compile_model: Callable[..., ov.CompiledModel], placed: _Placed, notes: list[Warning]
+) -> ov.CompiledModel:
+    """Compile a placed model. Where a device refuses its part after all, the others take that over.
 
     A device answers query_model without compiling, so it may promise more than it holds (drivers, memory, other models
-    on it). Raises OpenVINO's first error where no device can be left out.
+    on it).
+
+    Args:
+        compile_model: OpenVINO's, of the Core that was called.
+        placed: The placed model.
+        notes: Gets a warning about the devices that were left out.
+
+    Raises:
+        _WrongPropertyError: A device refuses one of its properties, whatever the model: that is for the user to mend.
+        RuntimeError: OpenVINO's first, where no device can be left out.
     """
     try:
         return compile_model(placed.model, placed.device, placed.config)
     except RuntimeError as error:
         first = error
     devices = placed.placement.devices
-    fewer = [[name for name in devices if name != lost] for lost in placed.placement.used()]
-    for kept in (*fewer, *([name] for name in devices)):
+    if any(_refuses_property(compile_model, name, placed.config) for name in placed.placement.used()):
+        raise _WrongPropertyError(first)
+    fewer = [tuple(name for name in devices if name != lost) for lost in placed.placement.used()]
+    for kept in dict.fromkeys([*fewer, *((name,) for name in devices)]):
         if not kept or len(kept) == len(devices):
             continue
         smaller = placed.on(kept)
@@ -133,20 +163,54 @@ def _compiled(compile_model: Callable[..., ov.CompiledModel], placed: _Placed) -
         except RuntimeError:
             continue
         lost = ", ".join(name for name in devices if name not in kept)
-        warnings.warn(
+        text = (
             f"ov_hsdag: the placement does not compile with {lost}; the model runs on"
-            f" {', '.join(smaller.placement.used())}: {one_line(first)}",
-            RuntimeWarning,
-            stacklevel=_STACK_COMPILED,
+            f" {', '.join(smaller.placement.used())}: {one_line(first)}"
         )
+        notes.append(PlacementNotFollowedWarning(text))
         return compiled
     raise first
 
 
+def _refuses_property(
+    compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
+) -> bool:
+    """Whether a device compiles even a model of one operation only without these properties."""
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import opset13
+
+    x = opset13.parameter([1, 1], ov.Type.f32)
+    probe = ov.Model([opset13.relu(x)], [x], "ov_hsdag_probe")
+
+    def compiles(properties: Mapping[str, Any] | None) -> bool:
+        try:
+            compile_model(probe, f"HETERO:{device}", properties)
+        except RuntimeError:
+            return False
+        return True
+
+    return bool(config) and not compiles(config) and compiles(None)
+
+
 def _placed(
-    core: ov.Core, given: object, weights: bytes | None, device: str, config: Mapping[str, Any] | None
+    core: ov.Core,
+    given: object,
+    weights: bytes | None,
+    device: str,
+    config: Mapping[str, Any] | None,
+    notes: list[Warning],
 ) -> _Placed | None:
-    """The same call with the placement applied to a copy of the model; None where there is nothing to follow."""
+    """The same call with the placement applied to a copy of the model; None where there is nothing to follow.
+
+    Args:
+        core: The Core that was called.
+        given: Its ``model``.
+        weights: Its ``weights``.
+        device: Its ``device_name``, HETERO with or without devices.
+        config: Its ``config``.
+        notes: Gets a warning about each way in which the placement is not followed.
+    """
     model = _carrier(core, given, weights)
     if model is None:
         return None
@@ -156,13 +220,14 @@ def _placed(
     if placement is None:
         return None
     placement = _overlaid(placement, model)
-    if not _knows(placement, model):
+    if not _knows(placement, model, notes):
         return None
-    usable = _usable(core, _requested(core, device, config) or placement.devices, placement)
+    usable = _usable(core, _requested(core, device, config) or placement.devices, placement, notes)
     if not usable:
         return None
     supports = _support_query(core, model) if len(usable) > 1 else None
-    placement = placement.map_to(usable, supports, stacklevel=_STACK)
+    placement, replaced = placement.mapped(usable, supports)
+    notes += map(PlacementNotFollowedWarning, replaced)
     placement.apply(model)
     device = f"HETERO:{','.join(usable)}"
     return _Placed(model, device, _with_limits(device, _without_priorities(config)), placement, supports)
@@ -227,8 +292,8 @@ def _overlaid(placement: Placement, model: ov.Model) -> Placement:
     return replace(placement, devices=devices, affinity={**placement.affinity, **own})
 
 
-def _knows(placement: Placement, model: ov.Model) -> bool:
-    """Whether the placement is of this model. Warns where they have few nodes in common, or none.
+def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
+    """Whether the placement is of this model. Notes where they have few nodes in common, or none.
 
     A part of the placed model is known as well as the model with much around it: the smaller of the two counts.
     """
@@ -237,9 +302,8 @@ def _knows(placement: Placement, model: ov.Model) -> bool:
     if 2 * known < min(len(names), len(placement.affinity)):
         share = f"only {known} of the model's {len(names)}" if known else "none of the model's"
         rest = "the others follow these" if known else "HETERO decides"
-        warnings.warn(
-            f"ov_hsdag: the placement knows {share} nodes, and {rest}: place the model again", stacklevel=_STACK
-        )
+        text = f"ov_hsdag: the placement knows {share} nodes, and {rest}: place the model again"
+        notes.append(PlacementNotFollowedWarning(text))
     return known > 0
 
 
@@ -254,12 +318,12 @@ def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> 
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
-def _usable(core: ov.Core, requested: Sequence[str], placement: Placement) -> tuple[str, ...]:
-    """The requested devices that the machine has. Warns of those left out, except where map_to will."""
+def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes: list[Warning]) -> tuple[str, ...]:
+    """The requested devices that the machine has. Notes those left out, except those that others replace."""
     usable = tuple(name for name in requested if _exists(core, name))
     for name in requested:
         if usable and name not in usable and name not in placement.used():
-            warnings.warn(f"ov_hsdag: {name} is not available here and is left out", stacklevel=_STACK)
+            notes.append(UserWarning(f"ov_hsdag: {name} is not available here and is left out"))
     return usable
 
 

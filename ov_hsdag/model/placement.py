@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils import files
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -217,17 +217,46 @@ class Placement:
         available: Sequence[str] | Callable[[str], bool],
         supports: Callable[[str, str], bool] | None = None,
         *,
-        stacklevel: int | None = 2,
+        stacklevel: int = 2,
     ) -> Placement:
         """The placement with every device that is not available replaced, with one warning for each of them.
 
-        available  the devices to use, in order of preference, or a predicate on ``devices``
-        supports   ``supports(node, device)``: whether a device can run a node; without it every device can run all
-        stacklevel of the warnings, as in :func:`warnings.warn`; 2 is the caller; None: no warnings
+        Args:
+            available: The devices to use, in order of preference, or a predicate on ``devices``.
+            supports: ``supports(node, device)``: whether a device can run a node; without it every device can run all.
+            stacklevel: Of the warnings (PlacementNotFollowedWarning), as in :func:`warnings.warn`; 2 is the caller.
+
+        Returns:
+            The placement on the available devices; see :meth:`mapped`.
+
+        Raises:
+            UserError: No device is available.
+        """
+        placement, replaced = self.mapped(available, supports)
+        for message in replaced:
+            warnings.warn(message, PlacementNotFollowedWarning, stacklevel=stacklevel)
+        return placement
+
+    def mapped(
+        self,
+        available: Sequence[str] | Callable[[str], bool],
+        supports: Callable[[str, str], bool] | None = None,
+    ) -> tuple[Placement, list[str]]:
+        """The placement with every device that is not available replaced.
 
         A device that is gone gives its nodes to an available device of the same kind that has none yet (GPU → GPU.1),
         otherwise each node goes to the next device of the list that supports it, beginning after its own place. Where
-        none does, it goes to the last of the list. Raises UserError when no device is available.
+        none does, it goes to the last of the list.
+
+        Args:
+            available: The devices to use, in order of preference, or a predicate on ``devices``.
+            supports: ``supports(node, device)``: whether a device can run a node; without it every device can run all.
+
+        Returns:
+            The placement on the available devices, and one line for each device that others replace.
+
+        Raises:
+            UserError: No device is available.
         """
         if callable(available):
             targets = tuple(device for device in self.devices if available(device))
@@ -237,7 +266,7 @@ class Placement:
             raise UserError(f"none of the devices of {self.hetero} is available")
         lost = [device for device in self.used() if device not in targets]
         if not lost:
-            return self if targets == self.devices else replace(self, devices=targets)
+            return self if targets == self.devices else replace(self, devices=targets), []
         orders = self._orders(lost, targets)
         affinity = dict(self.affinity)
         moved: dict[str, Counter[str]] = {device: Counter() for device in lost}
@@ -248,15 +277,15 @@ class Placement:
             able = order if supports is None else (target for target in order if supports(name, target))
             affinity[name] = target = next(iter(able), order[-1])
             moved[device][target] += 1
+        replaced = []
         for device, counts in moved.items():
-            if stacklevel is not None and not all(_same_device(device, target) for target in counts):
+            if not all(_same_device(device, target) for target in counts):
                 shares = ", ".join(f"{count} on {target}" for target, count in counts.items())
-                warnings.warn(
+                replaced.append(
                     f"ov_hsdag: the placement uses {device}, which is not among the devices here "
-                    f"({', '.join(targets)}); its nodes run: {shares}",
-                    stacklevel=stacklevel,
+                    f"({', '.join(targets)}); its nodes run: {shares}"
                 )
-        return replace(self, devices=targets, affinity=affinity)
+        return replace(self, devices=targets, affinity=affinity), replaced
 
     def _orders(self, lost: Sequence[str], targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """For each lost device the available ones in the order in which they are tried."""

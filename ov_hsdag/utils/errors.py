@@ -1,4 +1,4 @@
-"""Errors that a user can meet, with the exit status that they end a command with, and how any error is told."""
+"""Errors and warnings that a user can meet, the exit status of each, and the one line that describes any error."""
 
 from __future__ import annotations
 
@@ -16,15 +16,29 @@ class RunError(Exception):
     """A device or OpenVINO failed on good input, in one line. Commands end with exit status 1."""
 
 
+class PlacementNotFollowedWarning(RuntimeWarning):
+    """A model was compiled, but not as its placement says: on other devices, for a part of its nodes or not at all.
+
+    ``Core.compile_model`` warns once the model is compiled, so a filter that makes it an error costs the placement
+    nothing. ``ov-hsdag verify`` ends with exit status 1 where it meets one.
+    """
+
+
 def one_line(error: BaseException | str) -> str:
-    """What an error says, in one line.
+    """The message of an error in one line.
 
     OpenVINO puts positions in its sources before the reason, a line each, and long descriptions of nodes: positions
-    go, and of a text that stays too long the last lines are kept, in which the reason is. Our own errors are one line
-    already and stay whole.
+    are removed, and of a text that stays too long the last lines are kept, in which the reason is. Our own errors are
+    one line already and stay whole.
+
+    Args:
+        error: The error, or its text.
+
+    Returns:
+        The message; the name of the error's class where it has none.
     """
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
-    told = [line for line in lines if line and not _POSITION.match(line)]
-    while len(told) > 1 and sum(map(len, told)) + len(told) > _LONGEST:
-        told.pop(0)
-    return " ".join(told) or (error if isinstance(error, str) else type(error).__name__)
+    kept = [line for line in lines if line and not _POSITION.match(line)]
+    while len(kept) > 1 and sum(map(len, kept)) + len(kept) > _LONGEST:
+        kept.pop(0)
+    return " ".join(kept) or (error if isinstance(error, str) else type(error).__name__)
