@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pickle
 import shutil
+import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -97,7 +100,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty settings": (lambda f: edit(f, config={}), r"the setting 'levels' is missing"),
     "unknown features": (
         lambda f: edit(f, config={"levels": 1, "min_clusters": 2, "devices": None, "without": ["colour"]}),
-        r"switches off features 'colour'",
+        r"names the unknown feature set 'colour'",
     ),
     "a model that is none": (lambda f: vouch(f, "policy.xml", b"<net"), r"OpenVINO cannot read policy"),
 }
@@ -173,6 +176,69 @@ def test_a_policy_that_is_not_there_is_answered_with_the_shipped_ones(
     for wanted in ("medium", "no/such/folder", tmp_path / "x", "../policies/base"):
         with pytest.raises(UserError, match=r"there is no policy '.*'; give a folder .*\(base, large\)"):
             PolicyFolder.load(wanted)
+
+
+@pytest.mark.parametrize("left", ["file", "folder", "policy"])
+def test_what_lies_in_the_working_directory_does_not_replace_the_shipped_policy(
+    monkeypatch: pytest.MonkeyPatch, exported: Path, tmp_path: Path, left: str
+) -> None:
+    shipped = tmp_path / "policies"
+    shutil.copytree(exported, shipped / bundle.DEFAULT)
+    monkeypatch.setattr(bundle, "SHIPPED", shipped)
+    here = tmp_path / "here" / bundle.DEFAULT
+    here.parent.mkdir()
+    if left == "file":
+        here.write_text("a file of the user's")
+    elif left == "folder":
+        here.mkdir()
+    else:
+        shutil.copytree(exported, here)
+    monkeypatch.chdir(here.parent)
+    assert PolicyFolder.load().path == PolicyFolder.load(bundle.DEFAULT).path == shipped / bundle.DEFAULT
+    if left == "policy":
+        # A path is a path.
+        for path in (here, Path(bundle.DEFAULT), f".{os.sep}{bundle.DEFAULT}"):
+            assert PolicyFolder.load(path).path == here
+
+
+@contextlib.contextmanager
+def no_permission(path: Path) -> Iterator[None]:
+    """Takes away all permissions; root, who needs none, is another user meanwhile."""
+    mode, user = path.stat().st_mode, os.geteuid()
+    path.chmod(0)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if user == 0:
+            os.seteuid(0)
+        path.chmod(mode)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+@pytest.mark.parametrize("locked", [".", "policy.json", "policy.xml", "policy.safetensors"])
+def test_a_policy_that_may_not_be_read_is_told_in_one_line(exported: Path, locked: str) -> None:
+    # pytest's own folders are closed to other users.
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(shutil.copytree(exported, Path(parent) / "policy"))
+        folder.chmod(0o755)
+        with (
+            no_permission(folder / locked),
+            pytest.raises(UserError, match=r"^policy '.*' cannot be read: Permission denied; check .*$"),
+        ):
+            PolicyFolder.load(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_a_file_that_may_not_be_read_is_no_policy() -> None:
+    with (
+        tempfile.NamedTemporaryFile() as file,
+        no_permission(Path(file.name)),
+        pytest.raises(UserError, match=r"cannot be read: Permission denied"),
+    ):
+        PolicyFolder.load(file.name)
 
 
 def test_a_policy_is_compiled_once_and_again_when_it_changes(policy: Path) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from os import PathLike, cpu_count
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.devices import cpu
 from ov_hsdag.policy.features import FEATURE_VERSION, FeatureSet
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.files import write_json
@@ -93,26 +96,35 @@ def write_record(folder: Path, config: Mapping[str, Any], run: Mapping[str, Any]
 
 
 def find(policy: str | PathLike[str] | None) -> Path:
-    """The folder of a policy given by name or as a folder; None is the shipped one.
+    """The folder of a policy.
+
+    Args:
+        policy: a shipped policy's name (a string without a separator, whatever the working directory holds), a folder,
+            or None for the shipped policy `DEFAULT`.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it may not be read.
     """
-    if policy is None:
-        policy = DEFAULT
-    if len(Path(policy).parts) == 1 and ships(str(policy)) and not Path(policy).exists():
-        return SHIPPED / policy
-    folder = Path(policy)
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise UserError(
-            f"policy '{policy}' is a file{_what(folder)}; give a folder that holds policy.json (pickles are never read)"
-        )
+    name = DEFAULT if policy is None else str(policy)
+    if not isinstance(policy, PathLike) and _is_name(name) and ships(name):
+        return SHIPPED / name
+    if policy is not None:
+        with _reading(policy):
+            folder = Path(policy)
+            if folder.is_dir():
+                return folder
+            if folder.exists():
+                raise UserError(
+                    f"policy '{policy}' is a file{_what(folder)};"
+                    " give a folder that holds policy.json (pickles are never read)"
+                )
     names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/policy.json"))) or "none"
-    raise UserError(
-        f"there is no policy '{policy}'; give a folder that holds policy.json, or a shipped policy ({names})"
-    )
+    raise UserError(f"there is no policy '{name}'; give a folder that holds policy.json, or a shipped policy ({names})")
+
+
+def _is_name(policy: str) -> bool:
+    """Whether a string has no separator: "base" is a name, "./base" a folder."""
+    return not any(separator in policy for separator in (os.sep, os.altsep) if separator)
 
 
 def ships(policy: str) -> bool:
@@ -124,9 +136,23 @@ def check_folder(folder: str | PathLike[str]) -> dict[str, Any]:
     """The content of policy.json, after checking all files.
 
     Raises:
-        UserError: a file is missing, damaged or of another version.
+        UserError: a file is missing, damaged, of another version, or may not be read.
     """
-    folder = Path(folder)
+    with _reading(folder):
+        return _checked(Path(folder))
+
+
+@contextmanager
+def _reading(policy: str | PathLike[str]) -> Iterator[None]:
+    """Turns what the file system refuses into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        path, reason = error.filename or policy, error.strerror or type(error).__name__
+        raise UserError(f"policy '{path}' cannot be read: {reason}; check its permissions") from error
+
+
+def _checked(folder: Path) -> dict[str, Any]:
     path = folder / "policy.json"
     if not path.is_file():
         pickles = sorted(file.name for file in folder.glob("*") if file.suffix in _PICKLES)
@@ -142,7 +168,7 @@ def check_folder(folder: str | PathLike[str]) -> dict[str, Any]:
             )
     unknown = [name for name in record["config"]["without"] if name not in FeatureSet.__dataclass_fields__]
     if unknown:
-        raise UserError(f"'{path}' switches off features '{unknown[0]}', which there are none of; export it again")
+        raise UserError(f"'{path}' names the unknown feature set '{unknown[0]}'; export it again")
     for name in FILES:
         _check_file(folder, name, record["files"].get(name))
     return record
@@ -151,7 +177,7 @@ def check_folder(folder: str | PathLike[str]) -> dict[str, Any]:
 def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_bytes().decode("utf-8"))
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise UserError(f"'{path}' is not readable JSON{_what(path)}; export the policy again") from error
     kinds = {"format": int, "features": int, "config": dict, "files": dict}
     wrong = [key for key, kind in kinds.items() if not (isinstance(record, dict) and isinstance(record.get(key), kind))]
@@ -290,7 +316,7 @@ def _compile(folder: Path, record: str) -> PolicyFolder:
     # bf16 would be the default of CPUs with AMX, and candidates would depend on the machine.
     properties = {
         "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": min(_THREADS, cpu_count() or 1),
+        "INFERENCE_NUM_THREADS": min(_THREADS, cpu.usable_cores()),
         "NUM_STREAMS": 1,
     }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from os import PathLike, cpu_count
+from os import PathLike
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.placers.turns import Turns
 from ov_hsdag.policy.bundle import PolicyFolder
@@ -75,7 +76,7 @@ class HSDAGPlacer:
         Raises:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
-        threads = cpu_count() or 1
+        threads = usable_cores()
         crowded = _crowded(problem)
         kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
         turns = Turns.of(problem, threads)
@@ -135,7 +136,7 @@ class HSDAGPlacer:
                 f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
                 " choose another policy"
             )
-        x = policy_input(problem, policy.features, cpu_count() or 1, turns)
+        x = policy_input(problem, policy.features, usable_cores(), turns)
         return _Reading(policy, x, *policy.encode(x))
 
     def _clusterings(self, reading: _Reading) -> list[NDArray[np.int32]]:
