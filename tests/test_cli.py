@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 PACKAGE = str(Path(ov_hsdag.__file__).parents[1])
 
 
-def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+MAIN = "from ov_hsdag.cli import main; main()"
+
+
+def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:
     """`ov-hsdag ARGUMENTS` in a new process that has the virtual devices CPU_A and CPU_B."""
     variables = {
         **os.environ,
@@ -32,7 +36,7 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
         "OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}",
         **environment,
     }
-    command = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
 
 
@@ -61,6 +65,16 @@ def random_numbers() -> ov.Model:
         ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)), "f32"
     )
     return ov.Model([ops.result(ops.relu(ops.add(image, noise)))], [image], "random_numbers")
+
+
+def verified(model: ov.Model, folder: Path) -> str:
+    """What `verify` prints about a model that was placed on two devices, with exit status 1."""
+    source, output = folder / "source.xml", folder / "placed.xml"
+    ov.save_model(model, source, compress_to_fp16=False)
+    assert run("place", source, "--device", DEVICE, "--no-measure", "--output", output).returncode == 0
+    done = run("verify", output, "--device", DEVICE)
+    assert done.returncode == 1, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -220,12 +234,68 @@ class TestVerify:
         assert printed["equal"] is False
         assert printed["max_relative_error"] > printed["tolerance"]
 
-    def test_maps_to_the_devices_that_are_there_with_a_warning(self, model: Path, out: Path) -> None:
-        assert run("place", model, "--device", "HETERO:GPU,CPU", "--output", out).returncode == 0
+    def test_status_1_where_a_device_was_replaced(self, model: Path, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "affinity.json").write_text('{"stem": "GPU", "sum": "CPU"}')
+        options = ("--device", "HETERO:GPU,CPU", "--affinity", tmp_path / "affinity.json", "--output", out)
+        assert run("place", model, *options).returncode == 0
         done = run("verify", out, "--device", "HETERO:GPU,CPU", "--json")
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["devices"] == ["CPU"]
+        assert done.returncode == 1, done.stderr
+        printed = json.loads(done.stdout)
+        assert (printed["devices"], printed["equal"], printed["followed"]) == (["CPU"], True, False)
         assert done.stderr.startswith("warning: ") and "GPU" in done.stderr
+        text = run("verify", out, "--device", "HETERO:GPU,CPU").stdout
+        assert "NOT VERIFIED: the placement uses GPU" in text and "agree" not in text
+
+    def test_not_verified_where_the_placement_is_of_another_model(
+        self, placed: tuple[Path, dict[str, Any]], tmp_path: Path
+    ) -> None:
+        loaded = ov.Core().read_model(placed[0])
+        loaded.set_rt_info('["elsewhere"]', ["ov_hsdag", "default_nodes"])
+        loaded.set_rt_info("{}", ["ov_hsdag", "exceptions"])
+        ov.save_model(loaded, tmp_path / "odd.xml", compress_to_fp16=False)
+        done = run("verify", tmp_path / "odd.xml", "--device", DEVICE)
+        assert done.returncode == 1, done.stderr
+        assert "NOT VERIFIED: the placement knows none of the model's nodes" in done.stdout
+        assert "agree" not in done.stdout
+
+    def test_not_verified_where_completing_the_placement_fails(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        code = """
+            import ov_hsdag.model.complete
+            def broken(*arguments):
+                raise ZeroDivisionError("a bug of ours")
+            ov_hsdag.model.complete.complete = broken
+            from ov_hsdag.cli import main
+            main()
+        """
+        done = run("verify", placed[0], "--device", DEVICE, code=textwrap.dedent(code))
+        assert done.returncode == 1
+        assert "NOT VERIFIED: the model was compiled without its placement: a bug of ours" in done.stdout
+
+    def test_not_verified_where_outputs_are_not_finite(self, tmp_path: Path) -> None:
+        image = ops.parameter([1, 8], np.float32, name="image")
+        root = ops.sqrt(ops.minimum(image, ops.constant(np.float32(-1))), name="root")
+        found = verified(ov.Model([ops.result(root, name="nan"), ops.result(ops.relu(image))], [image]), tmp_path)
+        assert "NOT VERIFIED: not all values are finite in nan" in found and "agree" not in found
+
+    def test_not_verified_where_outputs_are_constant(self, tmp_path: Path) -> None:
+        image = ops.parameter([1, 8], np.float32, name="image")
+        zero = ops.relu(ops.minimum(image, ops.constant(np.float32(-1))))
+        found = verified(ov.Model([ops.result(zero)], [image]), tmp_path)
+        assert "NOT VERIFIED: no output depends on the inputs" in found and "agree" not in found
+
+    def test_computes_as_deployed_unless_f32_is_asked_for(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        rough = {"OV_HSDAG_VIRTUAL_DEVICES": "CPU_A:INFERENCE_PRECISION_HINT=bf16;CPU_B:INFERENCE_PRECISION_HINT=f32"}
+        deployed = run("verify", placed[0], "--device", DEVICE, "--json", **rough)
+        assert deployed.returncode == 0, deployed.stderr
+        printed = json.loads(deployed.stdout)
+        exact = json.loads(run("verify", placed[0], "--device", DEVICE, "--json", "--precision", "f32", **rough).stdout)
+        assert exact["precision"] == {"CPU_A": "f32", "CPU_B": "f32"}
+        assert exact["tolerance"] < 1e-2 and exact["max_relative_error"] < 1e-5
+        if printed["precision"]["CPU_A"] == "bf16":  # not every CPU has it
+            assert printed["tolerance"] > 1e-2 and printed["max_relative_error"] > 1e-4
+        text = run("verify", placed[0], "--device", DEVICE).stdout
+        assert "computed on CPU_A in f32, CPU_B in f32" in text
+        assert_one_error_line(run("verify", placed[0], "--device", DEVICE, "--precision", "f8"), "f8", "f32")
 
     def test_refuses_a_model_without_placement(self, model: Path) -> None:
         assert_one_error_line(run("verify", model, "--device", DEVICE), "no placement", "ov-hsdag place")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.measuring.agreement import largest_difference, quantised_tolerance
+from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -26,17 +26,44 @@ F16_ONLY = ("NPU",)
 
 TOLERANCE_F16 = 2e-2
 
+SEEDS = (0, 1)
+"""Of the random inputs: an output that is the same for all of them shows nothing."""
+
+DEPLOYED, F32 = "deployed", "f32"
+
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar=f"{DEPLOYED}|{F32}",
+        help="Compute as an application does that sets nothing, or in f32 for a strict comparison.",
+    ),
+]
+
+Outputs = list[NDArray[Any]]
+
 
 def verify(
-    model: common.Model, device: common.Device, as_json: common.Json = False, debug: common.Debug = False
+    model: common.Model,
+    device: common.Device,
+    precision: Precision = DEPLOYED,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
 ) -> None:
-    """Compile MODEL on HETERO with the placement inside and compare its outputs with those of single devices."""
+    """Compile MODEL on HETERO with the placement inside and compare its outputs with those of single devices.
+
+    Ends with exit status 1 where outputs differ, and where agreement would prove nothing: the placement is not
+    followed, outputs are not finite, or none of them depends on the inputs.
+    """
+    if precision not in (DEPLOYED, F32):
+        raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
 
     import openvino as ov
 
     from ov_hsdag._env import disabled
     from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.discovery import full_name
     from ov_hsdag.model.placement import Placement
 
     if disabled():
@@ -47,55 +74,70 @@ def verify(
         loaded = common.read_model(core, model)
         if Placement.of(loaded) is None:
             raise UserError(f"{model} carries no placement: write one with ov-hsdag place")
-        inputs = random_inputs(loaded)
+        inputs = [random_inputs(loaded, seed) for seed in SEEDS]
         with console.progress(f"running {model} on {device}"):
-            compiled = _compile_placed(core, loaded, device, devices)
+            compiled, ignored = _compile_placed(core, loaded, device, _hetero_config(devices, precision))
             outputs = _outputs(compiled, inputs)
-        references = _references(core, loaded, devices, inputs)
-        differences = {name: largest_difference([reference], [outputs]) for name, reference in references.items()}
-
-        tolerance = quantised_tolerance(loaded)
-        if any(name.startswith(F16_ONLY) for name in devices):
-            tolerance = max(tolerance, TOLERANCE_F16)
-        largest = max(differences.values())
+        present = [name for name in devices if full_name(core, name) is not None]
+        references = _references(core, loaded, present or ["CPU"], precision, inputs)
         result = {
             "device": device,
             "devices": list(compiled.get_property("EXECUTION_DEVICES")),
             "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
-            "max_relative_error": largest,
-            "relative_errors": differences,
-            "tolerance": tolerance,
-            "equal": largest <= tolerance,
+            "precision": {name: _computes_in(core, name, precision) for name in present},
+            **_compared(loaded, outputs, references),
+            "tolerance": _tolerance(core, loaded, present, precision),
+            "followed": not ignored,
         }
-        show(result, _text(result))
-    if not result["equal"]:
+        result["equal"] = result["max_relative_error"] <= result["tolerance"]
+        unproven = _unproven(result, ignored)
+        show(result, _text(result, unproven))
+    if unproven or not result["equal"]:
         raise typer.Exit(1)
 
 
-def _compile_placed(core: ov.Core, model: ov.Model, device: str, devices: Sequence[str]) -> ov.CompiledModel:
-    """Compile as an unchanged script does. RunError where the placement would not be followed."""
-    config = {"DEVICE_PROPERTIES": {name: EXACT for name in devices if _computes_f32(name)}}
-    with warnings.catch_warnings():
-        # What a script is warned of (the placement cannot be followed) is a failure here.
-        warnings.filterwarnings("error", message="ov_hsdag: the model is compiled without", category=RuntimeWarning)
+def _hetero_config(devices: Sequence[str], precision: str) -> dict[str, Any]:
+    if precision == DEPLOYED:
+        return {}
+    return {"DEVICE_PROPERTIES": {name: EXACT for name in devices if _can_compute_f32(name)}}
+
+
+def _compile_placed(
+    core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any]
+) -> tuple[ov.CompiledModel, list[str]]:
+    """Compile as an unchanged script does.
+
+    Returns:
+        The compiled model, and in what ways the placement is not followed: a line each.
+
+    Raises:
+        RunError: OpenVINO refuses.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
-            return core.compile_model(model, device, config)
-        except (RuntimeError, RuntimeWarning) as error:
+            compiled = core.compile_model(model, device, config)
+        except RuntimeError as error:
             raise RunError(f"cannot compile on {device}: {one_line(error)}") from error
+    for warning in caught:
+        console.message(f"warning: {warning.message}")
+    ignored = [warning for warning in caught if issubclass(warning.category, PlacementNotFollowedWarning)]
+    return compiled, [str(warning.message).removeprefix("ov_hsdag: ") for warning in ignored]
 
 
 def _references(
-    core: ov.Core, model: ov.Model, devices: Sequence[str], inputs: list[NDArray[Any]]
-) -> dict[str, list[NDArray[Any]]]:
-    """Outputs of each device of the list that is there (else of CPU) and can run the whole model alone."""
-    from ov_hsdag.devices.discovery import full_name
+    core: ov.Core, model: ov.Model, devices: Sequence[str], precision: str, inputs: Sequence[Outputs]
+) -> dict[str, list[Outputs]]:
+    """Outputs of each device that can run the whole model alone.
 
-    present = [name for name in devices if full_name(core, name) is not None]
-    results: dict[str, list[NDArray[Any]]] = {}
-    for name in present or ["CPU"]:
+    Raises:
+        RunError: None can.
+    """
+    results: dict[str, list[Outputs]] = {}
+    for name in devices:
+        exact = precision == F32 and _can_compute_f32(name)
         try:
-            compiled = core.compile_model(model, name, EXACT if _computes_f32(name) else {})
-            results[name] = _outputs(compiled, inputs)
+            results[name] = _outputs(core.compile_model(model, name, EXACT if exact else {}), inputs)
         except RuntimeError as error:
             console.message(f"{name} cannot run the model alone: {one_line(error)}")
     if not results:
@@ -103,18 +145,76 @@ def _references(
     return results
 
 
-def _outputs(compiled: ov.CompiledModel, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    results = compiled.create_infer_request().infer(inputs)
-    return [np.array(results[port]) for port in compiled.outputs]
+def _outputs(compiled: ov.CompiledModel, inputs: Sequence[Outputs]) -> list[Outputs]:
+    """Outputs for each set of inputs, each from a request of its own: states begin anew."""
+    results = []
+    for arrays in inputs:
+        found = compiled.create_infer_request().infer(arrays)
+        results.append([np.array(found[port]) for port in compiled.outputs])
+    return results
 
 
-def _computes_f32(device: str) -> bool:
+def _compared(model: ov.Model, outputs: list[Outputs], references: Mapping[str, list[Outputs]]) -> dict[str, Any]:
+    differences = {name: agreement.largest_difference(found, outputs) for name, found in references.items()}
+    names = [result.get_friendly_name() for result in model.get_results()]
+    runs = [arrays for found in (outputs, *references.values()) for arrays in found]
+    first, *others = outputs
+    varying = any(not _same(array, other[number]) for other in others for number, array in enumerate(first))
+    return {
+        "max_relative_error": max(differences.values()),
+        "relative_errors": differences,
+        "not_finite": [name for number, name in enumerate(names) if any(not _finite(run[number]) for run in runs)],
+        "depends_on_inputs": varying or not model.get_parameters(),
+    }
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return np.array_equal(a, b, equal_nan=bool(np.issubdtype(a.dtype, np.floating)))
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    return not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).all())
+
+
+def _tolerance(core: ov.Core, model: ov.Model, devices: Sequence[str], precision: str) -> float:
+    if precision == DEPLOYED and devices:
+        return agreement.tolerance(core, devices, model)
+    rougher = any(not _can_compute_f32(name) for name in devices)
+    return max(agreement.quantised_tolerance(model), TOLERANCE_F16 if rougher else 0)
+
+
+def _computes_in(core: ov.Core, device: str, precision: str) -> str:
+    from ov_hsdag.devices.discovery import inference_precision
+
+    if precision == F32 and _can_compute_f32(device):
+        return F32
+    return inference_precision(core, device) or "its own choice"
+
+
+def _can_compute_f32(device: str) -> bool:
     return not device.startswith(F16_ONLY)
 
 
-def _text(result: dict[str, Any]) -> str:
+def _unproven(result: Mapping[str, Any], ignored: Sequence[str]) -> list[str]:
+    """Why equal outputs would say nothing about the placement, a line each."""
+    lines = list(ignored)
+    if result["not_finite"]:
+        lines.append(f"not all values are finite in {', '.join(result['not_finite'])}")
+    if not result["depends_on_inputs"]:
+        lines.append("no output depends on the inputs")
+    return lines
+
+
+def _text(result: Mapping[str, Any], unproven: Sequence[str]) -> str:
+    computed = ", ".join(f"{name} in {kind}" for name, kind in result["precision"].items())
     lines = [f"{result['device']} runs on {', '.join(result['devices'])} in {result['submodels']} submodel(s)"]
+    if computed:
+        lines.append(f"computed on {computed}")
     for name, difference in result["relative_errors"].items():
         lines.append(f"largest difference from {name}: {difference:.1e} of the output's largest value")
-    lines.append("outputs agree" if result["equal"] else f"outputs DIFFER (more than {result['tolerance']:g})")
+    if not result["equal"]:
+        lines.append(f"outputs DIFFER (more than {result['tolerance']:g})")
+    elif not unproven:
+        lines.append(f"outputs agree (within {result['tolerance']:g})")
+    lines += [f"NOT VERIFIED: {line}" for line in unproven]
     return "\n".join(lines)
