@@ -55,7 +55,8 @@ import openvino as ov
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model
+from ov_hsdag.calibration.calibrate import calibrate_model
+from ov_hsdag.calibration.device_profile import calibrate_devices
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts

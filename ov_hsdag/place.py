@@ -75,7 +75,8 @@ def place(
         measure: measure what the model's operations cost on the devices (unless `costs` tell), and then the best
             predicted placements (in processes of their own) against each single device and HETERO's own choices; choose
             by that. By default the choice is the prediction's.
-        measure_seconds: time budget of that, seconds.
+        measure_seconds: time budget of both together, seconds. What there is no time to measure comes from the profile,
+            and a warning says what.
         report: called with one line of progress whenever something else is measured.
         costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
             `Placement.predicted` names under "measured_costs".
@@ -94,7 +95,7 @@ def place(
     costs = request.costs
     if measure and request.given is None:
         with clock("calibrate"):
-            costs = _calibrated(analysis, request, report)
+            costs = _calibrated(analysis, request, selection.CALIBRATING * measure_seconds, report)
     with clock("costs"):
         problem = price(analysis, objective, request.profile, request.core, costs)
     with clock("placers"):
@@ -106,8 +107,9 @@ def place(
             chosen = _completed(model, problem, request.given)
     choice = _Choice(chosen, candidates)
     if measure:
+        left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
-            choice = _measured(choice, model, problem, request, shapes, measure_seconds, report)
+            choice = _measured(choice, model, problem, request, shapes, left, report)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
         placement = _placement(choice, problem, request, measured_costs, clock)
@@ -182,15 +184,23 @@ def _checked_limits(memory: Mapping[str, int], devices: DeviceSet) -> Mapping[st
     return memory
 
 
-def _calibrated(analysis: Prepared, request: _Request, report: Callable[[str], None] | None) -> ModelCosts | None:
-    """The model's costs on these devices: the given ones where they hold, else measured now."""
+def _calibrated(
+    analysis: Prepared, request: _Request, seconds: float, report: Callable[[str], None] | None
+) -> ModelCosts | None:
+    """The model's costs on these devices: the given ones where they hold, else measured now. seconds: time budget."""
     names, costs = analysis.devices, request.costs
     if costs is not None and len(costs.of(analysis.graph, names, request.core)) == len(names):
         return costs
-    if report:
-        report(f"measuring operations on {', '.join(names)}")
+    if costs is not None:
+        warnings.warn(
+            f"the measured costs beside the model do not hold for all of {', '.join(names)} and are measured anew;"
+            " ov-hsdag calibrate --model writes them",
+            stacklevel=3,
+        )
+    report = report or (lambda _: None)
+    report(f"measuring operations on {', '.join(names)}")
     try:
-        return calibrate_prepared(analysis, request.core, request.profile)[0]
+        return calibrate_prepared(analysis, request.core, request.profile, report, seconds)[0]
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 import openvino.opset13 as op
 import pytest
 
-from ov_hsdag.calibration import blocks, borders, calibrate, factors, layers, node_times
+from ov_hsdag.calibration import (
+    boundaries,
+    calibrate,
+    device_profile,
+    microbenchmarks,
+    node_times,
+    probe_networks,
+    scale_factors,
+)
 from ov_hsdag.calibration.executions import Counters, Executions
-from ov_hsdag.calibration.factors import fit_factors
 from ov_hsdag.calibration.fit import Samples, fit_costs, fit_figures
+from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.cli.calibrate import calibrate as command
 from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.costs import cost_model
@@ -31,8 +42,10 @@ from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.place import place
+from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.timing import OutOfTime
 from ov_hsdag.zoo.catalog import ZOO
 from ov_hsdag.zoo.lacking import Lacking
 from tests.conftest import ONE_CORE
@@ -183,7 +196,7 @@ def test_fit_withstands_outliers() -> None:
     np.testing.assert_allclose(found.rate_gflops, rates, rtol=0.2)
 
 
-def test_costs_of_borders_are_recovered_and_never_negative() -> None:
+def test_costs_of_boundaries_are_recovered_and_never_negative() -> None:
     random = np.random.default_rng(2)
     rows = random.uniform(0, 10, (30, 4)) * [1, 10, 1e6, 1e6]
     true = np.array([5.0, 2.0, 1e-4, 0.0])
@@ -198,35 +211,35 @@ def test_factors_are_recovered_and_stay_where_nothing_speaks_of_them() -> None:
     random = np.random.default_rng(3)
     parts = random.uniform(0.2, 1.0, (24, 6)) * [1000.0, 200.0, 400.0, 300.0, 0.0, 500.0]
     true = np.array([2.0, 0.6, 1.5, 7.0, 1.8])
-    found = fit_factors(parts, parts[:, 0] + parts[:, 1:] @ true)
+    found = scale_factors.fit_scale_factors(parts, parts[:, 0] + parts[:, 1:] @ true)
     told = [0, 1, 2, 4]
     np.testing.assert_allclose(found[told], true[told], rtol=0.2)
     assert found[3] == pytest.approx(1.0)
     noisy = (parts[:, 0] + parts[:, 1:] @ true) * np.exp(0.03 * random.standard_normal(24))
-    again = fit_factors(parts, noisy)
+    again = scale_factors.fit_scale_factors(parts, noisy)
     np.testing.assert_allclose(parts[:, 0] + parts[:, 1:] @ again, parts[:, 0] + parts[:, 1:] @ true, rtol=0.1)
 
 
 def test_terms_add_up_to_the_predicted_latency(two_cpu_core: ov.Core) -> None:
     problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=two_cpu_core)
-    placements = factors.draw(problem)
+    placements = scale_factors.draw(problem)
     assert len(placements) > 2
     evaluation = problem.evaluate(np.stack(placements))
     assert (evaluation.infeasible == 0).all()
-    terms = factors.terms(problem, placements)
+    terms = scale_factors.terms(problem, placements)
     np.testing.assert_allclose(terms.sum(axis=1), evaluation.latency_us)
     assert (terms[:, 5] == 0).all()
-    helped = factors.terms(problem, placements, [NAMES[1]])
+    helped = scale_factors.terms(problem, placements, [NAMES[1]])
     np.testing.assert_allclose(helped.sum(axis=1), evaluation.latency_us)
     np.testing.assert_allclose(helped[:, [0, 5]].sum(axis=1), terms[:, 0])
-    everything_on_a = factors.terms(problem, [problem.single(0)], [NAMES[1]])[0]
+    everything_on_a = scale_factors.terms(problem, [problem.single(0)], [NAMES[1]])[0]
     assert everything_on_a[0] == 0 < everything_on_a[5]
 
 
 def test_a_device_is_given_all_that_it_runs(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {"Clamp"})
     problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=core)  # type: ignore[arg-type]
-    placement = factors.given(problem, 0)
+    placement = scale_factors.all_supported_on(problem, 0)
     assert problem.evaluate(placement).infeasible[0] == 0
     clamps = [problem.graph.types[node] == "Clamp" for node in range(problem.graph.nodes)]
     assert (placement[problem.groups[clamps]] == 1).all()
@@ -235,7 +248,7 @@ def test_a_device_is_given_all_that_it_runs(two_cpu_core: ov.Core) -> None:
 
 def test_the_factor_on_operations_measured_in_a_split_is_that_devices_alone(two_cpu_core: ov.Core) -> None:
     problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=two_cpu_core)
-    corrected = calibrate._with_factors(problem, [NAMES[1]], np.array([1.0, 1.0, 1.0, 1.0, 3.0]))
+    corrected = calibrate.scaled(problem, [NAMES[1]], np.array([1.0, 1.0, 1.0, 1.0, 3.0]))
     np.testing.assert_allclose(corrected.node_us, problem.node_us * [3.0, 1.0])
 
 
@@ -247,13 +260,13 @@ def test_bandwidth_by_type_and_layouts_price_what_they_say() -> None:
     after = Profile({"CPU": replace(slow, layout_gbps=2.0)})
     changed = cost_model.node_us(after, graph, ["CPU"])[:, 0] - cost_model.node_us(before, graph, ["CPU"])[:, 0]
     assert {graph.types[node] for node in np.flatnonzero(changed)} == {"Softmax"}
-    fused_with, torn_us = cost_model.fusion_costs(after, graph, ["CPU"])
+    fused_with, fusion_penalty_us = cost_model.fusion_costs(after, graph, ["CPU"])
     usual, usual_us = cost_model.fusion_costs(before, graph, ["CPU"])
     tied = np.flatnonzero(fused_with[:, 0] != usual[:, 0])
     assert [graph.names[node] for node in tied] == ["second", "third"]
-    assert (torn_us[tied, 0] > 0).all()
+    assert (fusion_penalty_us[tied, 0] > 0).all()
     others = np.setdiff1d(np.arange(graph.nodes), tied)
-    np.testing.assert_array_equal(torn_us[others], usual_us[others])
+    np.testing.assert_array_equal(fusion_penalty_us[others], usual_us[others])
 
 
 def test_fusions_follow_what_was_executed_together() -> None:
@@ -263,15 +276,15 @@ def test_fusions_follow_what_was_executed_together() -> None:
     parts = np.full(graph.nodes, -1, np.int32)
     parts[[first, bias, stem]] = 7
     us, alone = np.full(graph.nodes, 2.0), np.full(graph.nodes, 5.0)
-    fused_with, torn_us = fusions(graph, parts, us, alone)
+    fused_with, fusion_penalty_us = fusions(graph, parts, us, alone)
     assert fused_with[bias] == first
     assert fused_with[stem] == bias
     assert (fused_with >= 0).sum() == 2
-    assert torn_us[bias] == torn_us[stem] == 3.0
-    assert torn_us.sum() == 6.0
+    assert fusion_penalty_us[bias] == fusion_penalty_us[stem] == 3.0
+    assert fusion_penalty_us.sum() == 6.0
 
 
-def test_layouts_tie_convolutions_across_what_stands_between() -> None:
+def test_layouts_bind_convolutions_across_what_stands_between() -> None:
     graph = ComputationGraph.from_model(residual_model())
     own = own_layout(graph)
     first, second, third = (graph.index(name) for name in ("first", "second", "third"))
@@ -279,13 +292,13 @@ def test_layouts_tie_convolutions_across_what_stands_between() -> None:
     assert not own[graph.index("image")]
     assert not own[graph.index("out")]
     none = np.full((graph.nodes, 2), -1, np.int32), np.zeros((graph.nodes, 2))
-    fused_with, torn_us = with_layouts(graph, *none, np.stack([own, own], axis=1), np.array([1e-3, 0.0]))
+    fused_with, fusion_penalty_us = with_layouts(graph, *none, np.stack([own, own], axis=1), np.array([1e-3, 0.0]))
     assert fused_with[second, 0] == first
     assert fused_with[third, 0] in (first, second)
     size = 4 * 16 * 14 * 14
-    assert torn_us[second, 0] > size * 1e-3  # entering, and a share of leaving
+    assert fusion_penalty_us[second, 0] > size * 1e-3  # entering, and a share of leaving
     assert (fused_with[:, 1] == -1).all()
-    assert torn_us[:, 1].sum() == 0
+    assert fusion_penalty_us[:, 1].sum() == 0
 
 
 def test_main_input_is_the_largest_that_is_no_constant() -> None:
@@ -302,7 +315,7 @@ def test_main_input_is_the_largest_that_is_no_constant() -> None:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
     """A model's IR and the profile that the command wrote, with costs beside the model.
 
-    From a few small layers, borders and blocks: what is tested is not how exact it is.
+    From a few small microbenchmarks, boundaries and probe networks: what is tested is not how exact it is.
     """
     folder = tmp_path_factory.mktemp("calibrated")
     source, profile = folder / "model.xml", folder / "profile.json"
@@ -310,15 +323,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
         for name in ("CONVOLUTIONS", "DEPTHWISE", "PRODUCTS", "ATTENTIONS", "TOKENS", "IMAGES"):
-            patch.setattr(layers, name, getattr(layers, name)[:2])
-        patch.setattr(borders, "_TOKENS", borders._TOKENS[:2])
-        patch.setattr(borders, "_IMAGES", borders._IMAGES[:2])
-        patch.setattr(borders, "_ROUNDS", 3)
-        patch.setattr(blocks, "_STAGES", ((64, 14),))
-        patch.setattr(blocks, "_LAYERS", 1)
-        patch.setattr(factors, "_STRETCHES", (2, 4))
-        patch.setattr(factors, "_ROUNDS", 2)
-        patch.setattr(calibrate, "_COPIES", 1)
+            patch.setattr(microbenchmarks, name, getattr(microbenchmarks, name)[:2])
+        patch.setattr(boundaries, "_TOKENS", boundaries._TOKENS[:2])
+        patch.setattr(boundaries, "_IMAGES", boundaries._IMAGES[:2])
+        patch.setattr(boundaries, "_ROUNDS", 3)
+        patch.setattr(probe_networks, "_STAGES", ((64, 14),))
+        patch.setattr(probe_networks, "_LAYERS", 1)
+        patch.setattr(scale_factors, "_CONTIGUOUS", (2, 4))
+        patch.setattr(scale_factors, "_ROUNDS", 2)
+        patch.setattr(device_profile, "_COPIES", 1)
         patch.setattr(node_times, "_SECONDS", 0.02)
         command(HETERO, profile, [source])
     yield source, profile
@@ -353,7 +366,7 @@ def test_stored_costs_are_used_where_they_hold(
     for column, name in enumerate(NAMES):
         np.testing.assert_array_equal(problem.node_us[:, column], costs.devices[name].node_us)
         np.testing.assert_array_equal(problem.fused_with[:, column], costs.devices[name].fused_with)
-        np.testing.assert_array_equal(problem.fusion_penalty_us[:, column], costs.devices[name].torn_us)
+        np.testing.assert_array_equal(problem.fusion_penalty_us[:, column], costs.devices[name].fusion_penalty_us)
     assert not [warning for warning in recwarn if "costs" in str(warning.message)]
     placement = place(
         two_cpu_core.read_model(source),
@@ -412,14 +425,14 @@ def test_costs_that_hold_for_one_device_are_used_for_it(written: tuple[Path, Pat
 
 def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:
     costs = ModelCosts.load(path_beside(written[0]))
-    assert costs.borders is not None
+    assert costs.boundaries is not None
     renamed = replace(costs, devices={f"{name}.0": one for name, one in costs.devices.items()})
     assert renamed.device("CPU_A") is costs.devices["CPU_A"]
     assert renamed.device("CPU_A.0") is costs.devices["CPU_A"]
     assert renamed.device("CPU_A.1") is None
-    swapped = costs.borders_of(("CPU_B.0", "CPU_A"))
+    swapped = costs.boundaries_of(("CPU_B.0", "CPU_A"))
     assert swapped is not None
-    assert swapped.submodel_us.tolist() == costs.borders.submodel_us[::-1].tolist()
+    assert swapped.submodel_us.tolist() == costs.boundaries.submodel_us[::-1].tolist()
 
 
 def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.Core) -> None:
@@ -428,7 +441,7 @@ def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.
     costs, times = calibrate.calibrate_model(ZOO["bert-small"].build(), core, NAMES, profile)  # type: ignore[arg-type]
     assert {name: found.device for name, found in times.items()} == {"CPU_B": "CPU_B", "CPU_A": HETERO}
     assert set(costs.devices) == set(NAMES)
-    assert costs.borders is not None
+    assert costs.boundaries is not None
     # How good they are: benchmarks/prediction_accuracy.py --lacks.
     assert (costs.devices["CPU_A"].node_us > 0).sum() > 20
 
@@ -438,6 +451,128 @@ def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {node.get_type_name() for node in model.get_ops()})
     costs, times = calibrate.calibrate_model(model, core, NAMES, builtin_profile(NAMES, two_cpu_core))  # type: ignore[arg-type]
     assert set(costs.devices) == set(times) == {"CPU_B"}
+
+
+class SlowMachine:
+    """Real devices on which, by its clock, each compilation and each inference takes so many seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, compiling: float, inference: float) -> None:
+        self.time, self.inferences, self.compilations = 0.0, 0, 0
+        real_run, real_compile = SingleRequest.run, ov.Core.compile_model
+
+        def run(request: SingleRequest, limit: float = math.inf) -> float:
+            self.inferences += 1
+            self.time += min(inference, limit)
+            if inference > limit:
+                raise OutOfTime("cancelled")
+            real_run(request)
+            return inference
+
+        def compile_model(core: ov.Core, *args: Any) -> ov.CompiledModel:
+            self.compilations += 1
+            self.time += compiling
+            return real_compile(core, *args)
+
+        monkeypatch.setattr(SingleRequest, "run", run)
+        monkeypatch.setattr(ov.Core, "compile_model", compile_model)
+
+    def now(self) -> float:
+        return self.time
+
+
+def calibrated(core: ov.Core, machine: SlowMachine, seconds: float) -> tuple[ModelCosts, dict[str, Any], list[str]]:
+    profile = builtin_profile(NAMES, core)
+    analysis = prepare(residual_model(), NAMES, core, profile)
+    machine.time = 0.0
+    machine.inferences = machine.compilations = 0
+    told: list[str] = []
+    costs, times = calibrate.calibrate_prepared(analysis, core, profile, told.append, seconds, machine.now)
+    return costs, times, told
+
+
+@pytest.mark.parametrize(("inference", "seconds"), [(0.01, 30), (0.3, 30), (0.85, 30), (2.0, 60), (0.3, 10)])
+def test_calibration_of_a_slow_model_keeps_its_budget(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, inference: float, seconds: float
+) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, inference)
+    costs, times, told = calibrated(two_cpu_core, machine, seconds)
+    assert machine.time <= seconds
+    assert set(costs.devices) == set(NAMES) and costs.boundaries is not None
+    assert all(found.copies >= 1 for found in times.values()), "single operations are measured"
+    assert all(found.latency_us == pytest.approx(inference * 1e6) for found in times.values())
+    assert all("s left)" in text for text in told)
+
+
+def test_without_a_budget_calibration_is_as_thorough_as_ever(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, 0.85)
+    _, times, told = calibrated(two_cpu_core, machine, math.inf)
+    assert all(found.copies >= 3 for found in times.values())
+    assert machine.inferences > 200 and machine.time > 180
+    assert not recwarn and not any("left" in text for text in told)
+
+
+def test_what_there_was_no_time_for_comes_from_the_profile_with_a_warning(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, 5.0)
+    with pytest.warns(UserWarning, match="no time to measure single operations on CPU_A, CPU_B") as warned:
+        costs, times, _ = calibrated(two_cpu_core, machine, 30)
+    assert "what submodels and transfers cost" in str(warned[0].message)
+    assert machine.time <= 30 and costs.boundaries is None
+    assert {name: found.copies for name, found in times.items()} == dict.fromkeys(NAMES, 0)
+    # The latency of the whole model is measured and divided as the profile says, which tells of fusions, too.
+    profile = builtin_profile(NAMES, two_cpu_core)
+    problem = build_problem(residual_model(), DeviceSet(NAMES), core=two_cpu_core, profile=profile, costs=costs)
+    usual = build_problem(residual_model(), DeviceSet(NAMES), core=two_cpu_core, profile=profile)
+    np.testing.assert_array_equal(problem.fusions[0], usual.fusions[0])
+    np.testing.assert_array_equal(problem.transfer_us, usual.transfer_us)
+    assert problem.node_us.sum(axis=0) == pytest.approx([5e6, 5e6], rel=0.01)
+
+
+def test_where_nothing_is_measured_in_time_it_is_an_error_in_one_line(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, 60.0)
+    with pytest.raises(RunError, match="CPU_A: cancelled; CPU_B: cancelled"):
+        calibrated(two_cpu_core, machine, 30)
+    assert machine.time <= 31
+
+
+def test_an_inference_is_cancelled_at_its_limit(two_cpu_core: ov.Core) -> None:
+    request = SingleRequest(two_cpu_core.compile_model(slow_model(), "CPU_A"), random_inputs(slow_model()))
+    took = request.run()
+    begin = time.monotonic()
+    with pytest.raises(OutOfTime):
+        request.run(took / 10)
+    assert time.monotonic() - begin < took
+    assert request.run() > took / 10  # and it can run again
+
+
+def slow_model(size: int = 1200, layers: int = 10) -> ov.Model:
+    """A chain of large matrix products: about 0.3 s per inference on one core."""
+    weights = op.constant(np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size)
+    x = op.parameter([size, size], np.float32, name="x")
+    node = x
+    for layer in range(layers):
+        node = op.relu(op.matmul(node, op.add(weights, op.constant(np.float32(layer))), False, False))
+    return ov.Model([op.result(node)], [x], "slow")
+
+
+def test_a_placing_of_a_slow_model_keeps_its_budget(two_cpu_core: ov.Core) -> None:
+    begin = time.monotonic()
+    told: list[str] = []
+    placement = place(
+        slow_model(), HETERO, core=two_cpu_core, measure=True, measure_seconds=20, policy="none", report=told.append
+    )
+    took = sum(placement.seconds[phase] for phase in ("calibrate", "measure"))
+    assert took <= 1.5 * 20, placement.seconds
+    assert time.monotonic() - begin <= 1.5 * 20 + 5
+    assert placement.seconds["calibrate"] <= 0.75 * 20
+    assert placement.predicted is not None and placement.predicted["measured_costs"] == list(NAMES)
+    assert placement.measured is not None and placement.measured[placement.chosen]["failed"] is None
+    assert any("s left)" in text for text in told)
 
 
 def test_graph_hash_ignores_names_and_sees_shapes(two_cpu_core: ov.Core) -> None:

@@ -149,7 +149,7 @@ def test_a_torn_fusion_costs_what_the_operation_costs_alone() -> None:
     model = Roofline(graph)
     product, bias, relu = (graph.index(name) for name in ("product", "bias", "relu"))
     assert {node: int(model.fused_with[node]) for node in np.flatnonzero(model.fused)} == {bias: product, relu: bias}
-    torn = model.torn_us(CPU)
+    torn = model.fusion_penalty_us(CPU)
     assert set(np.flatnonzero(torn)) == {bias, relu}
     # It reads its input, which would have been handed over in registers, and writes its output.
     assert model.node_us(CPU)[relu] + torn[relu] == pytest.approx(2 * 4 * 256 * 256 / 10e3 + 1.0)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.utils.timing import UNLIMITED, Deadline
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 _SUBMODEL = re.compile(r"subgraph(\d+): ")
 
-# Inferences of a compiled model before its counters are read for the first time: the first ones are slow.
-_WARM_UP = 2
+WARM_UP = 2
+"""Inferences of a compiled model before its counters are read for the first time: the first ones are slow."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,37 @@ class Counters:
     A plugin reports the mean over all inferences so far, in whole µs. Two readings give the mean in between.
     """
 
-    def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]]) -> None:
-        """`compiled` has PERF_COUNT on. Runs the warm-up. Raises RuntimeError where inference fails."""
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        inputs: Sequence[NDArray[Any]],
+        warm_up: int = WARM_UP,
+        deadline: Deadline = UNLIMITED,
+    ) -> None:
+        """Runs the warm-up.
+
+        Args:
+            compiled: with PERF_COUNT on.
+            inputs: in the order of the model's parameters.
+            warm_up: inferences that do not count.
+            deadline: of all inferences.
+
+        Raises:
+            RuntimeError: inference fails.
+            OutOfTime: the deadline passed.
+        """
         self._single = SingleRequest(compiled, inputs)
+        self._deadline = deadline
         self._runs = 0
-        for _ in range(_WARM_UP):
+        for _ in range(warm_up):
             self.run()
         self._first = self._read()
         self._before = self._runs
 
     def run(self) -> float:
-        """One inference; its seconds."""
+        """One inference; its seconds. Raises as `__init__`."""
         self._runs += 1
-        return self._single.run()
+        return self._single.run(self._deadline.left)
 
     def us(self) -> dict[tuple[int, str], float]:
         """Mean µs of each executed node since the warm-up, by submodel (0 where there is one) and name."""

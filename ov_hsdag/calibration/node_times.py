@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -30,7 +31,7 @@ _FEWEST_COPIES, _MOST_COPIES = 3, 6
 # They are stable when the sum of the times moves by less than this share with another copy.
 _STABLE = 0.02
 
-# Each copy runs at least so often, and for about so many seconds.
+# Each copy runs at least so often (where time allows), and for about so many seconds.
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 4, 40, 0.5
 
 
@@ -48,7 +49,8 @@ class NodeTimes:
         parts: executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes].
         own_layout: whether the device keeps a node's first output in a layout of its own, bool [nodes].
         latency_us: of the whole model, without PERF_COUNT, µs.
-        copies: compiled copies that were measured.
+        copies: compiled copies whose operations were measured; 0 where time was left for the latency of the whole model
+            only, which `us` then divides as the weights say.
     """
 
     device: str
@@ -70,53 +72,51 @@ def node_times(
     submodel_us: float = 0.0,
     advance: Advance = lambda _: None,
     inside: NDArray[np.bool_] | None = None,
+    deadline: Deadline = UNLIMITED,
 ) -> NodeTimes:
     """Measures the operations of `model` on `device`.
 
     Args:
-        model: normalized; not changed. With affinities where `device` is HETERO.
+        model: normalised; not changed. With affinities where `device` is HETERO.
         device: that runs the whole model, or HETERO on the device that is measured and another.
         core: has the device.
         graph: of the model.
         weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
         inputs: of the model.
         submodel_us: what calling the model costs beside its operations.
-        advance: is told what happens.
+        advance: takes a line for people after each copy.
         inside: operations that are measured where those are not all, bool [nodes]. Counters say what they take, without
-            what borders add; times of the others are guessed from `weights` and from how wrong these are inside.
+            what partition boundaries add; times of the others are guessed from `weights` and from how wrong these are
+            inside.
+        deadline: fewer inferences are run, and fewer copies compiled, than would not end before it. Only a compilation
+            that has begun may end later.
+
+    Returns:
+        The times.
 
     Raises:
         RuntimeError: the device does not compile or run the model.
+        OutOfTime: not one inference ended before the deadline; with `inside`, no operations were measured.
     """
-    config = virtual.compile_properties(device)
-    plain = core.compile_model(model, device, config)
-    once = SingleRequest(plain, inputs).run
-    once()
-    runs = int(np.clip(_SECONDS / max(once(), 1e-6) / 2, _FEWEST_RUNS, _MOST_RUNS))
-    latencies: list[float] = []
+    session = _Session(model, device, core, inputs, deadline)
     copies: list[Floats] = []
-    totals: list[float] = []
     executions: Executions | None = None
-    while len(copies) < _MOST_COPIES:
-        compiled = core.compile_model(model, device, {**config, "PERF_COUNT": True})
-        counters = Counters(compiled, inputs)
-        for _ in range(runs):
-            latencies.append(once())
-            counters.run()
-        executions = Executions.of(compiled, graph, counters.us())
+    while len(copies) < _MOST_COPIES and not _stable(copies):
+        counted = session.count(graph, few=not copies)
+        if counted is None:
+            break
+        executions = counted
         if inside is not None:
             own = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
             executions = Executions(own, 0.0)
         copies.append(_divide(executions, weights))
-        totals.append(float(np.median(copies, axis=0).sum()))
-        advance(f"{device}: {len(copies)} runs")
-        if len(copies) >= _FEWEST_COPIES and abs(totals[-1] - totals[-2]) < _STABLE * totals[-1]:
-            break
-    assert executions is not None
-    us = np.median(copies, axis=0)
-    latency = statistics.median(latencies) * 1e6
+        advance(deadline.told(f"{device}: {len(copies)} runs"))
+    if executions is None and inside is not None:
+        raise OutOfTime(f"no time was left to measure operations on {device}")
+    latency = session.latency * 1e6
+    us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
     if inside is None:
-        if not us.any():  # a plugin that names nothing: the cost model divides the latency
+        if not us.any():  # nothing was counted, or a plugin names nothing: the cost model divides the latency
             us = weights
         us = us * max(latency - submodel_us, 0.5 * latency) / max(us.sum(), 1e-9)
     elif us.any():
@@ -125,11 +125,80 @@ def node_times(
         us = weights
     parts = np.full(graph.nodes, -1, np.int32)
     own_layout = np.zeros(graph.nodes, bool)
-    for number, item in enumerate(executions.items):
+    for number, item in enumerate(executions.items if executions else ()):
         if item.nodes:
             parts[list(item.nodes)] = number
             own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN
     return NodeTimes(device, us, parts, own_layout, latency, len(copies))
+
+
+def _stable(copies: Sequence[Floats]) -> bool:
+    """Whether the sum of the times moved little with the last copy."""
+    if len(copies) < _FEWEST_COPIES:
+        return False
+    before, after = (float(np.median(some, axis=0).sum()) for some in (copies[:-1], copies))
+    return abs(after - before) < _STABLE * after
+
+
+class _Session:
+    """A model on a device, run without counters all the while, and copy by copy with them.
+
+    Each copy's inferences alternate with plain ones, so that both see the same machine.
+    """
+
+    def __init__(
+        self, model: ov.Model, device: str, core: ov.Core, inputs: Sequence[NDArray[Any]], deadline: Deadline
+    ) -> None:
+        """Compiles it and runs it once or twice. Raises as `node_times`."""
+        self._model, self._device, self._core, self._inputs = model, device, core, inputs
+        self._deadline = deadline
+        begin = deadline.now()
+        self._config = virtual.compile_properties(device)
+        self._plain = SingleRequest(core.compile_model(model, device, self._config), inputs)
+        self._compiling = deadline.now() - begin
+        first = self._plain.run(deadline.left)
+        # The first one is slow: it allocates.
+        self._typical = self._plain.run(deadline.left) if deadline.left > first else first
+        self._seconds: list[float] = []
+
+    @property
+    def latency(self) -> float:
+        """Seconds of an inference."""
+        return statistics.median(self._seconds or [self._typical])
+
+    def count(self, graph: ComputationGraph, *, few: bool) -> Executions | None:
+        """Compiles a copy with counters and runs it.
+
+        Args:
+            graph: of the model.
+            few: whether fewer inferences than usual are better than none.
+
+        Returns:
+            What it executes; None where there is no time for that.
+
+        Raises:
+            RuntimeError: the device does not compile or run the model.
+        """
+        deadline = self._deadline
+        runs = int(np.clip(_SECONDS / max(self._typical, 1e-6) / 2, _FEWEST_RUNS, _MOST_RUNS))
+        warm_up = WARM_UP
+        affordable = (deadline.left - self._compiling) / max(self._typical, 1e-6)
+        beside = True  # whether a plain inference runs beside each counted one
+        if affordable < warm_up + 2 * runs:
+            if affordable < 2 or not few:
+                return None
+            beside = affordable >= 3
+            warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
+        try:
+            compiled = self._core.compile_model(self._model, self._device, {**self._config, "PERF_COUNT": True})
+            counters = Counters(compiled, self._inputs, warm_up, deadline)
+            for _ in range(runs):
+                if beside:
+                    self._seconds.append(self._plain.run(deadline.left))
+                counters.run()
+        except OutOfTime:  # the machine has become slower
+            return None
+        return Executions.of(compiled, graph, counters.us())
 
 
 def _divide(executions: Executions, weights: Floats) -> Floats:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ov_hsdag.utils.timing import OutOfTime
+
 if TYPE_CHECKING:
     import openvino as ov
+
+# What `wait_for` takes fits into 32 bits: 23 days, in ms.
+_LONGEST_MS = 2e9
 
 
 class SingleRequest:
@@ -25,11 +32,27 @@ class SingleRequest:
         self._inputs = list(inputs)
         self._stateful = bool(self.request.query_state())
 
-    def run(self) -> float:
-        """One inference from the model's first state; its seconds. Raises RuntimeError where it fails."""
+    def run(self, limit: float = math.inf) -> float:
+        """One inference from the model's first state.
+
+        Args:
+            limit: seconds after which it is cancelled.
+
+        Returns:
+            Its seconds.
+
+        Raises:
+            RuntimeError: it fails.
+            OutOfTime: it was cancelled.
+        """
         if self._stateful:
             self.request.reset_state()
         start = time.perf_counter()
         self.request.start_async(self._inputs)
+        if not self.request.wait_for(int(min(limit * 1e3, _LONGEST_MS))):
+            with contextlib.suppress(RuntimeError):  # that it was cancelled
+                self.request.cancel()
+                self.request.wait()
+            raise OutOfTime(f"an inference takes more than {limit:.1f} s")
         self.request.wait()
         return time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,9 @@ Models = Annotated[
     list[Path] | None,
     typer.Option("--model", metavar="MODEL", help="Measure this model, too; can be given several times."),
 ]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=1, help="Time for each model, about; no limit by default.", show_default=False)
+]
 ProfileOutput = Annotated[Path, typer.Option("--output", metavar="PROFILE.json", help="The device profile to write.")]
 
 
@@ -27,6 +31,7 @@ def calibrate(
     device: common.Device,
     output: ProfileOutput,
     model: Models = None,
+    seconds: Seconds = math.inf,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -39,7 +44,8 @@ def calibrate(
 
     import openvino as ov
 
-    from ov_hsdag.calibration.calibrate import calibrate_devices, calibrate_model, check_devices
+    from ov_hsdag.calibration.calibrate import calibrate_model
+    from ov_hsdag.calibration.device_profile import calibrate_devices, check_devices
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import path_beside
     from ov_hsdag.devices import virtual
@@ -56,15 +62,21 @@ def calibrate(
         with console.progress("calibrating") as advance:
             document, reports = calibrate_devices(core, names, advance)
             profile = Profile.of(document, str(output))
-            measured = [(path, *calibrate_model(read, core, names, profile, advance)) for path, read in loaded]
+            measured = [
+                (path, *calibrate_model(read, core, names, profile, advance, seconds=seconds)) for path, read in loaded
+            ]
         write_json(output, document)
         for path, costs, _ in measured:
             costs.save(path_beside(path))
-        seconds = time.perf_counter() - begin
+        took = time.perf_counter() - begin
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
-                name: {"layers_error": reports[name].layers, "borders_error": reports[name].borders} for name in names
+                name: {
+                    "layers_error": reports[name].microbenchmarks,
+                    "borders_error": reports[name].boundaries,
+                }
+                for name in names
             },
             "models": [
                 {
@@ -74,9 +86,9 @@ def calibrate(
                 }
                 for path, _, times in measured
             ],
-            "seconds": seconds,
+            "seconds": took,
         }
-        text = [f"{output}: {', '.join(names)}, measured in {seconds:.0f} s"]
+        text = [f"{output}: {', '.join(names)}, measured in {took:.0f} s"]
         text += [f"{path_beside(path)}: {_latencies(times)}" for path, _, times in measured]
         show(data, "\n".join(text), _table(document, data["devices"]))
 
@@ -106,7 +118,7 @@ def _latencies(times: dict[str, NodeTimes]) -> str:
 def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
     table = Table(box=None)
     table.add_column("device")
-    for column in ("precision", "GFLOP/s", "GB/s", "launch, µs", "submodel, µs", "layers explained within"):
+    for column in ("precision", "GFLOP/s", "GB/s", "launch, µs", "submodel, µs", "microbenchmarks explained within"):
         table.add_column(column, justify="right")
     for name, entry in document["devices"].items():
         peak, precision = entry["peak_gflops"]["value"][entry["precision"]], entry["precision"]

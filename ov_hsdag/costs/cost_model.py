@@ -24,10 +24,10 @@ def fusion_costs(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """What devices fuse, and the penalty of a broken fusion: `PlacementProblem.fused_with`, `.fusion_penalty_us`."""
     model = Roofline(graph)
-    torn_us = np.stack([model.torn_us(profile.device(name)) for name in names], axis=1)
+    fusion_penalty_us = np.stack([model.fusion_penalty_us(profile.device(name)) for name in names], axis=1)
     fused_with = np.repeat(model.fused_with[:, None], len(names), axis=1)
     own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
-    return with_layouts(graph, fused_with, torn_us, own, profile.layout_us_per_byte(names))
+    return with_layouts(graph, fused_with, fusion_penalty_us, own, profile.layout_us_per_byte(names))
 
 
 def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

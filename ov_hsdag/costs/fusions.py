@@ -1,7 +1,7 @@
 """What does not add up: operations that are executed as one, and tensors that are kept in a device's own layout.
 
-Both are priced with the node that is torn off: `PlacementProblem.fused_with` names the node that it has to share a
-submodel with, and `fusion_penalty_us` what it costs more where it does not.
+Both are priced with the node whose execution changes where a fusion is broken: `PlacementProblem.fused_with` names the
+node that it has to share a submodel with, and `fusion_penalty_us` what it costs more where it does not.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def own_layout(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def layout_ends(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Nodes whose `torn_us` is for rewriting tensors; of others it is for what is executed as one, bool [nodes]."""
+    """Nodes that pay a fusion penalty for rewriting tensors; others pay for what is executed as one. bool [nodes]."""
     return np.asarray(np.isin(np.asarray(graph.types), list(_ENDS)))
 
 
@@ -79,24 +79,25 @@ def fusions(
         alone_us: its time by itself, µs, float64 [nodes].
 
     Returns:
-        (node that each is executed with, -1 for none, int32 [nodes]; what it costs more when torn off, µs, [nodes]).
+        (node that each is executed with, -1 for none, int32 [nodes]; what it costs more where that is broken, µs,
+        float64 [nodes]).
     """
-    fused_with, torn_us = np.full(graph.nodes, -1, np.int32), np.zeros(graph.nodes)
+    fused_with, fusion_penalty_us = np.full(graph.nodes, -1, np.int32), np.zeros(graph.nodes)
     together = (parts[graph.input_node] >= 0) & (parts[graph.input_node] == parts[graph.input_source])
     np.maximum.at(fused_with, graph.input_node[together], graph.input_source[together])
     fused = fused_with >= 0
-    torn_us[fused] = np.maximum(alone_us - us, 0.0)[fused]
-    return fused_with, torn_us
+    fusion_penalty_us[fused] = np.maximum(alone_us - us, 0.0)[fused]
+    return fused_with, fusion_penalty_us
 
 
 def with_layouts(
     graph: ComputationGraph,
     fused_with: NDArray[np.int32],
-    torn_us: Floats,
+    fusion_penalty_us: Floats,
     own: NDArray[np.bool_],
     us_per_byte: Floats,
 ) -> tuple[NDArray[np.int32], Floats]:
-    """Adds what rewriting tensors costs where a convolution is torn from the one before it.
+    """Adds what rewriting tensors costs where a convolution and the one before it are in different submodels.
 
     Whatever stands between the two takes tensors as they come. So it does not matter where the path between them is
     cut, or how often: the tensor is rewritten once on leaving and once on entering.
@@ -104,11 +105,14 @@ def with_layouts(
     Args:
         graph: the graph.
         fused_with: int32 [nodes, devices]; nodes that have one keep it.
-        torn_us: µs, float64 [nodes, devices].
+        fusion_penalty_us: µs, float64 [nodes, devices].
         own: whether a device keeps a node's result in its own layout, bool [nodes, devices].
         us_per_byte: of rewriting, 0 where it costs nothing, float64 [devices].
+
+    Returns:
+        Both arrays with the entries of these convolutions set, as copies.
     """
-    fused_with, torn_us = fused_with.copy(), torn_us.copy()
+    fused_with, fusion_penalty_us = fused_with.copy(), fusion_penalty_us.copy()
     edges = main_inputs(graph)
     ends = layout_ends(graph)
     for device in np.flatnonzero(us_per_byte > 0):
@@ -124,8 +128,8 @@ def with_layouts(
             size = float(graph.output_bytes[graph.input_output[edges[target]]])
             left = float(graph.output_bytes[graph.output_ptr[source]]) / shared[source]
             fused_with[target, device] = source
-            torn_us[target, device] = size * us_per_byte[device] + left * us_per_byte.mean()
-    return fused_with, torn_us
+            fusion_penalty_us[target, device] = size * us_per_byte[device] + left * us_per_byte.mean()
+    return fused_with, fusion_penalty_us
 
 
 def _source(graph: ComputationGraph, edges: NDArray[np.int32], node: int) -> int:

@@ -85,7 +85,7 @@ class Roofline:
             times[ends] = device.link_us + crossing[ends] / (device.link_gbps * 1e3)
         return np.asarray(times, np.float64)
 
-    def torn_us(self, device: DeviceProfile) -> NDArray[np.float64]:
+    def fusion_penalty_us(self, device: DeviceProfile) -> NDArray[np.float64]:
         """What fused operations cost more where they run by themselves, µs, float64 [nodes]; 0 for all others."""
         return np.where(self.fused, self.alone_us(device) - self.node_us(device), 0.0)
 

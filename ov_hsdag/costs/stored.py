@@ -114,18 +114,18 @@ class DeviceCosts:
         measured: when, for people.
         node_us: time of each node, µs, float64 [nodes].
         fused_with: see `PlacementProblem`, int32 [nodes].
-        torn_us: see `PlacementProblem.fusion_penalty_us`, µs, float64 [nodes].
+        fusion_penalty_us: see `PlacementProblem`, µs, float64 [nodes].
     """
 
     identity: Mapping[str, Any]
     measured: str
     node_us: NDArray[np.float64]
     fused_with: NDArray[np.int32]
-    torn_us: NDArray[np.float64]
+    fusion_penalty_us: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class BorderCosts:
+class BoundaryCosts:
     """What submodels and transfers cost in one model. They count for exactly these devices.
 
     Attributes:
@@ -152,12 +152,12 @@ class ModelCosts:
     Attributes:
         graph: `graph_hash` of the normalized model.
         devices: by device name.
-        borders: None where they were not measured.
+        boundaries: None where they were not measured.
     """
 
     graph: str
     devices: Mapping[str, DeviceCosts]
-    borders: BorderCosts | None = None
+    boundaries: BoundaryCosts | None = None
 
     def of(self, graph: ComputationGraph, names: Sequence[str], core: ov.Core) -> dict[str, DeviceCosts]:
         """The costs that hold.
@@ -180,18 +180,18 @@ class ModelCosts:
         """The costs of a device, whether they hold or not; "GPU" and "GPU.0" are the same."""
         return next((costs for other, costs in self.devices.items() if _plain(other) == _plain(name)), None)
 
-    def borders_of(self, names: Sequence[str]) -> BorderCosts | None:
-        """What was measured of borders between these devices, in this order; None where they are others."""
-        known = [_plain(name) for name in self.borders.names] if self.borders else []
-        if self.borders is None or set(known) != set(map(_plain, names)):
+    def boundaries_of(self, names: Sequence[str]) -> BoundaryCosts | None:
+        """What was measured of boundaries between these devices, in this order; None where they are others."""
+        known = [_plain(name) for name in self.boundaries.names] if self.boundaries else []
+        if self.boundaries is None or set(known) != set(map(_plain, names)):
             return None
         order = [known.index(_plain(name)) for name in names]
         grid = np.ix_(order, order)
-        return BorderCosts(
+        return BoundaryCosts(
             tuple(names),
-            self.borders.submodel_us[order],
-            self.borders.transfer_us[grid],
-            self.borders.transfer_us_per_byte[grid],
+            self.boundaries.submodel_us[order],
+            self.boundaries.transfer_us[grid],
+            self.boundaries.transfer_us_per_byte[grid],
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -202,14 +202,14 @@ class ModelCosts:
                 "measured": costs.measured,
                 "node_us": np.round(costs.node_us, 3).tolist(),
                 "fused_with": costs.fused_with.tolist(),
-                "torn_us": np.round(costs.torn_us, 3).tolist(),
+                "torn_us": np.round(costs.fusion_penalty_us, 3).tolist(),
             }
             for name, costs in self.devices.items()
         }
         document: dict[str, Any] = {"version": FORMAT_VERSION, "graph": self.graph, "devices": entries}
-        if self.borders is not None:
-            arrays = {key: getattr(self.borders, key).tolist() for key in _BORDERS}
-            document["borders"] = {"names": list(self.borders.names), **arrays}
+        if self.boundaries is not None:
+            arrays = {key: getattr(self.boundaries, key).tolist() for key in _BOUNDARY_KEYS}
+            document["borders"] = {"names": list(self.boundaries.names), **arrays}
         write_json(path, document)
 
     @classmethod
@@ -222,7 +222,7 @@ class ModelCosts:
                     f"'{path}' has format {document['version']} of measured costs, expected {FORMAT_VERSION}"
                 )
             entries = {name: _device(entry) for name, entry in document["devices"].items()}
-            return cls(document["graph"], entries, _borders(document.get("borders")))
+            return cls(document["graph"], entries, _boundaries(document.get("borders")))
         except OSError as error:
             raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -231,25 +231,25 @@ class ModelCosts:
             ) from error
 
 
-_BORDERS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
+_BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
 
 
-def _borders(entry: Mapping[str, Any] | None) -> BorderCosts | None:
+def _boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     if entry is None:
         return None
     names = tuple(map(str, entry["names"]))
-    arrays = [np.array(entry[key], np.float64) for key in _BORDERS]
+    arrays = [np.array(entry[key], np.float64) for key in _BOUNDARY_KEYS]
     shapes = [(len(names),), (len(names), len(names)), (len(names), len(names))]
     if [array.shape for array in arrays] != shapes or not all((array >= 0).all() for array in arrays):
         raise ValueError("arrays that do not fit together")
-    return BorderCosts(names, *arrays)
+    return BoundaryCosts(names, *arrays)
 
 
 def _device(entry: Mapping[str, Any]) -> DeviceCosts:
-    us, torn = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
+    us, penalty = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
     fused = np.array(entry["fused_with"], np.int32)
-    sound = us.ndim == 1 and us.shape == torn.shape == fused.shape
-    sound = sound and bool(np.isfinite([us, torn]).all() and (us >= 0).all() and (torn >= 0).all())
+    sound = us.ndim == 1 and us.shape == penalty.shape == fused.shape
+    sound = sound and bool(np.isfinite([us, penalty]).all() and (us >= 0).all() and (penalty >= 0).all())
     if not sound or not ((fused >= -1) & (fused < len(us))).all():
         raise ValueError("arrays that do not fit together")
-    return DeviceCosts(dict(entry["identity"]), str(entry["measured"]), us, fused, torn)
+    return DeviceCosts(dict(entry["identity"]), str(entry["measured"]), us, fused, penalty)

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     import openvino as ov
 
 SECONDS = 60.0
-"""That measuring may take, about."""
+"""Time budget of a placing's calibration and measuring together."""
+
+CALIBRATING = 0.5
+"""Share of a budget that calibrating the model may use."""
 
 # Placements that are measured, the best by prediction.
 _MEASURED = 6

@@ -79,18 +79,18 @@ def price(
     names, graph = analysis.devices, analysis.graph
     transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
     node_us = cost_model.node_us(profile, graph, names)
-    fused_with, torn_us = cost_model.fusion_costs(profile, graph, names)
+    fused_with, penalty_us = cost_model.fusion_costs(profile, graph, names)
     submodel_us = profile.submodel_us(names)
     kept = cost_model.storage_ratios(profile, graph, names)
     measured_here = _measured(costs, graph, names, core)
-    borders = costs.borders_of(names) if costs and len(measured_here) == len(names) else None
-    if borders is not None:
-        submodel_us, transfer_us = borders.submodel_us, borders.transfer_us
-        transfer_us_per_byte = borders.transfer_us_per_byte
+    boundaries = costs.boundaries_of(names) if costs and len(measured_here) == len(names) else None
+    if boundaries is not None:
+        submodel_us, transfer_us = boundaries.submodel_us, boundaries.transfer_us
+        transfer_us_per_byte = boundaries.transfer_us_per_byte
     for name, measured in measured_here.items():
         column = names.index(name)
         node_us[:, column] = measured.node_us
-        fused_with[:, column], torn_us[:, column] = measured.fused_with, measured.torn_us
+        fused_with[:, column], penalty_us[:, column] = measured.fused_with, measured.fusion_penalty_us
     return PlacementProblem(
         graph=graph,
         devices=names,
@@ -104,7 +104,7 @@ def price(
         memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
         rule=repair.split_rule(ov.__version__),
         fused_with=fused_with,
-        fusion_penalty_us=torn_us,
+        fusion_penalty_us=penalty_us,
         storage_ratio=kept,
     )
 
@@ -119,15 +119,16 @@ def _measured(
     unmeasured = [name for name in devices if costs.device(name) is None]
     if found and unmeasured:
         warnings.warn(
-            f"operations are not measured on {', '.join(unmeasured)} (calibrated without it, or it runs none of the"
-            " model): the profile counts there",
+            f"operations are not measured on {', '.join(unmeasured)} (there was no time, it runs none of the"
+            " model, or the calibration was one without it): the profile counts there",
             stacklevel=4,
         )
     other = [name for name in devices if name not in found and name not in unmeasured]
     if other or not found:
         warnings.warn(
             f"the measured costs beside the model do not hold for {', '.join(other or devices)} (another model, device,"
-            " property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures them anew",
+            " number of cores, property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures"
+            " them anew",
             stacklevel=4,
         )
     return found

@@ -1,7 +1,8 @@
-"""Seconds by phase."""
+"""Seconds by phase, and budgets of seconds."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,3 +28,38 @@ class Clock:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
+
+
+class OutOfTime(Exception):
+    """A budget ended before there was a result."""
+
+
+class Deadline:
+    """The end of a budget of time."""
+
+    def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
+        """Begins now.
+
+        Args:
+            seconds: the budget; inf for none.
+            now: tells the time in seconds.
+        """
+        self.now = now
+        self._end = now() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, 0 at least; inf without a budget."""
+        return max(self._end - self.now(), 0.0)
+
+    def share(self, part: float) -> Deadline:
+        """A budget within this one, that begins now: so much of what is left, 0 to 1."""
+        return Deadline(self.left * part, self.now)
+
+    def told(self, text: str) -> str:
+        """The text of a progress report, with the seconds that are left."""
+        return text if math.isinf(self._end) else f"{text} ({self.left:.0f} s left)"
+
+
+UNLIMITED = Deadline()
+"""No budget."""

@@ -1,8 +1,8 @@
-"""What borders between submodels cost: calls, tensors, bytes, and layouts, on purpose-built models on real HETERO.
+"""What partition boundaries cost: calls, tensors, bytes, and layouts, on purpose-built models on real HETERO.
 
 A model is a chain of small operations with large tensors between them, and is cut at every large tensor, the devices
-taking turns. Run once with each of two devices first, less each device alone, its operations cancel, whatever they
-take: what is left is the price of the borders. Tensors on tokens are handed over as they are, tensors of images are
+alternating. Run once with each of two devices first, less each device alone, its operations cancel, whatever they
+take: what is left is the price of the boundaries. Tensors on tokens are handed over as they are, tensors of images are
 rewritten from the layout that convolutions work in.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# Channels of the small tensors, and large tensors of a chain: enough borders to be seen in its time.
-_NARROW, _BORDERS = 16, 8
+# Channels of the small tensors, and large tensors of a chain: enough boundaries to be seen in its time.
+_NARROW, _BOUNDARIES = 16, 8
 
 # [rows, columns] of large tensors on tokens, [channels, side] of large tensors of images.
 _TOKENS = ((16, 32), (128, 256), (128, 768), (256, 1536))
@@ -39,8 +39,8 @@ _ROUNDS = 9
 
 
 @dataclass(frozen=True, eq=False)
-class Borders:
-    """Prices of borders.
+class Boundaries:
+    """Costs of partition boundaries.
 
     Attributes:
         submodel_us: of a submodel on each device, µs, float64 [devices].
@@ -48,7 +48,7 @@ class Borders:
         us_per_byte: of a plain tensor from row to column, float64 [devices, devices].
         layout_us_per_byte: of rewriting a tensor between a device's own layout and the plain one, in either direction,
             0 where a device has none, float64 [devices].
-        error: median relative error of the measured borders.
+        error: median relative error of the measured boundaries.
     """
 
     submodel_us: Floats
@@ -58,8 +58,18 @@ class Borders:
     error: float
 
 
-def measure_borders(core: ov.Core, names: Sequence[str], advance: Callable[[str], None] = lambda _: None) -> Borders:
+def measure_boundaries(
+    core: ov.Core, names: Sequence[str], advance: Callable[[str], None] = lambda _: None
+) -> Boundaries:
     """Measures all pairs of devices.
+
+    Args:
+        core: has the devices.
+        names: of two or more devices.
+        advance: takes a line for people before each chain.
+
+    Returns:
+        The costs; of what several pairs tell the median.
 
     Raises:
         RuntimeError: a device, or HETERO, does not run a model.
@@ -77,7 +87,7 @@ def measure_borders(core: ov.Core, names: Sequence[str], advance: Callable[[str]
         for table, found in ((tensor_us, pair.tensor_us), (us_per_byte, pair.us_per_byte)):
             table[a, b], table[b, a] = found[0, 1], found[1, 0]
         errors.append(pair.error)
-    return Borders(
+    return Boundaries(
         np.array([statistics.median(values) for values in submodel]),
         tensor_us,
         us_per_byte,
@@ -98,14 +108,14 @@ class _Chain:
     image: bool
 
 
-def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]) -> Borders:
+def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]) -> Boundaries:
     rows, extra, weights = [], [], []
     # µs and bytes of conversions: [image, device].
     converted, handed = np.zeros((2, 2)), np.zeros((2, 2))
     chains = [_chain(size, image=False) for size in _TOKENS] + [_chain(size, image=True) for size in _IMAGES]
     chains.append(_fan(_TOKENS[0]))
     for number, chain in enumerate(chains):
-        advance(f"borders of {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
+        advance(f"boundaries between {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
         measured = _measure_chain(core, chain, names)
         rows.append(
             [
@@ -123,7 +133,7 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
     costs = fit_costs(table, us, np.array(weights))
     error = np.abs(table @ costs - us) / np.maximum(us, 1.0)
     submodels, tensors, plain, layout = costs  # of both devices together, and of both directions
-    return Borders(
+    return Boundaries(
         np.full(2, submodels / 2),
         np.array([[0.0, tensors / 2], [tensors / 2, 0.0]]),
         np.array([[0.0, plain / 2], [plain / 2, 0.0]]),
@@ -161,10 +171,10 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> _Mea
         alone = core.compile_model(chain.model, name, virtual.compile_properties(name))
         runs.append(Counters(alone, inputs))
     seconds = np.zeros((_ROUNDS, len(runs)))
-    for turn in seconds:
+    for one_round in seconds:
         for number, run in enumerate(runs):
             run.run()  # brings back into caches what the others displaced
-            turn[number] = run.run()
+            one_round[number] = run.run()
     extra = (seconds[:, 0] + seconds[:, 1] - seconds[:, 2] - seconds[:, 3]) * 1e6
     converted = np.zeros(2)
     for (split, first), run in zip(compiled, runs[:2], strict=True):
@@ -212,23 +222,23 @@ class _Builder:
     def model(self, node: Any, stage: int) -> ov.Model:
         import openvino as ov
 
-        return ov.Model([self.keep(self.op.result(node), stage)], [self.parameter], "ov_hsdag border")
+        return ov.Model([self.keep(self.op.result(node), stage)], [self.parameter], "ov_hsdag boundaries")
 
 
 def _chain(size: tuple[int, int], *, image: bool) -> _Chain:
     """Widen | narrow, widen | … | narrow."""
     builder = _Builder(size, image)
     node = builder.parameter
-    for stage in range(_BORDERS):
+    for stage in range(_BOUNDARIES):
         node = builder.narrow(builder.widen(node, stage), stage + 1)
-    model = builder.model(node, _BORDERS)
-    return _Chain(model, builder.stages, _BORDERS, builder.bytes, _BORDERS + 1, image)
+    model = builder.model(node, _BOUNDARIES)
+    return _Chain(model, builder.stages, _BOUNDARIES, builder.bytes, _BOUNDARIES + 1, image)
 
 
 def _fan(size: tuple[int, int]) -> _Chain:
     """Many tensors from one submodel to another: what a tensor costs, and a submodel does not."""
     builder = _Builder(size, image=False)
-    wide = [builder.widen(builder.parameter, 0) for _ in range(3 * _BORDERS)]
+    wide = [builder.widen(builder.parameter, 0) for _ in range(3 * _BOUNDARIES)]
     narrow = [builder.narrow(node, 1) for node in wide]
     joined = builder.keep(builder.op.concat(narrow, 2), 1)
     model = builder.model(joined, 1)

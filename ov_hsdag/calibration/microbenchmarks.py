@@ -1,4 +1,4 @@
-"""A built-in set of layers, to learn what a device takes for operations of each type.
+"""Microbenchmarks: a built-in set of layers, to learn what a device takes for operations of each type.
 
 All are in one model, side by side, with the sizes that real models have. What plugins would fuse, or compute in another
 precision at the end of a model, stands between small layers that keep it where it is in real models.
@@ -52,7 +52,7 @@ TOKENS = ((16, 128), (128, 256), (128, 768), (197, 1536))
 IMAGES = ((64, 7), (128, 14), (256, 28), (64, 56), (256, 56))
 
 
-def layer_model() -> ov.Model:
+def microbenchmark_model() -> ov.Model:
     """The model of all layers. Inputs are f32; weights are drawn from a seed."""
     builder = _Builder()
     for index, (channels, out, kernel, side, stride) in enumerate(CONVOLUTIONS):

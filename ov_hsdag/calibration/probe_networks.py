@@ -1,4 +1,4 @@
-"""Two small networks as real models are: residual blocks of convolutions, and layers of a transformer."""
+"""Two small probe networks, built as real models are: residual blocks of convolutions, and layers of a transformer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Builder:
     def model(self, node: Any, parameter: Any) -> ov.Model:
         import openvino as ov
 
-        return ov.Model([self.op.result(node)], [parameter], "ov_hsdag blocks")
+        return ov.Model([self.op.result(node)], [parameter], "ov_hsdag probe network")
 
     def _weights(self, shape: tuple[int, ...], inner: int) -> Any:
         values = self._random.standard_normal(shape, np.float32) / np.float32(np.sqrt(inner))

@@ -1,0 +1,299 @@
+"""Calibration of devices: a profile of each, measured with microbenchmarks, partition boundaries and probe networks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.calibration.boundaries import Boundaries, measure_boundaries
+from ov_hsdag.calibration.calibrate import (
+    latency_problem,
+    measure_scale_factors,
+    measured_fusions,
+    when_measured,
+)
+from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.fit import Figures, Samples, fit_figures
+from ov_hsdag.calibration.microbenchmarks import PREFIX, microbenchmark_model
+from ov_hsdag.calibration.node_times import node_times, shares
+from ov_hsdag.calibration.probe_networks import image_network, token_network
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.costs.profile import DeviceProfile, Profile
+from ov_hsdag.costs.roofline import Roofline
+from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.problem.analysis import prepare
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+Advance = Callable[[str], None]
+
+# The model of microbenchmarks is compiled so often, and each copy runs so often.
+_COPIES, _RUNS = 3, 6
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """How well a device's figures explain what was measured.
+
+    Attributes:
+        microbenchmarks: median relative error of their times.
+        boundaries: median relative error of the costs of partition boundaries.
+    """
+
+    microbenchmarks: float
+    boundaries: float
+
+
+def check_devices(core: ov.Core, names: Sequence[str]) -> None:
+    """Raises UserError where a device is not at hand."""
+    for name in discovery.absent(core, names):
+        there = ", ".join(core.available_devices) or "none"
+        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
+
+
+def calibrate_devices(
+    core: ov.Core, names: Sequence[str], advance: Advance = lambda _: None
+) -> tuple[dict[str, Any], dict[str, DeviceReport]]:
+    """Measures devices and fits their profiles.
+
+    Args:
+        core: has the devices.
+        names: two or more devices.
+        advance: takes a line for people at each step.
+
+    Returns:
+        (the profile as a JSON document, how well its figures explain what was measured).
+
+    Raises:
+        UserError: a device is not at hand, or of a kind that no profile describes.
+        RunError: a device does not run the built-in models.
+    """
+    check_devices(core, names)
+    known = builtin_profile(names, core)
+    try:
+        figures = _device_figures(core, names, known, advance)
+        boundaries = measure_boundaries(core, names, advance)
+        uncorrected = Profile.of(_document(core, known, names, figures, boundaries), "the calibration")
+        boundaries = _corrected(core, names, uncorrected, boundaries, advance)
+    except RuntimeError as error:
+        raise RunError(f"calibrating failed: {one_line(error)}") from error
+    reports = {name: DeviceReport(figures[name][0].error, boundaries.error) for name in names}
+    return _document(core, known, names, figures, boundaries), reports
+
+
+_DeviceFigures = dict[str, tuple[Figures, Sequence[str]]]
+
+
+def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, advance: Advance) -> _DeviceFigures:
+    """Figures of each device, and the operation types that they are of, fitted to the microbenchmarks."""
+    model = microbenchmark_model()
+    graph = ComputationGraph.from_model(model)
+    roofline = Roofline(graph)
+    found: _DeviceFigures = {}
+    for name in names:
+        device = known.device(name)
+        samples = _samples(core, name, model, graph, roofline, device, advance)
+        rates = [
+            device.peak_gflops[device.precision] * device.efficiency_of(kind, device.precision)
+            for kind in samples.kinds
+        ]
+        bands = [device.gbps_of(kind) for kind in samples.kinds]
+        found[name] = fit_figures(samples, np.array(rates), np.array(bands), device.launch_us), samples.kinds
+    return found
+
+
+def _corrected(
+    core: ov.Core, names: Sequence[str], profile: Profile, boundaries: Boundaries, advance: Advance
+) -> Boundaries:
+    """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
+    submodels, transfers, *_ = _probed(core, names, profile, boundaries, token_network(), advance)
+    boundaries = replace(
+        boundaries,
+        submodel_us=boundaries.submodel_us * submodels,
+        tensor_us=boundaries.tensor_us * transfers,
+        us_per_byte=boundaries.us_per_byte * transfers,
+    )
+    submodels, transfers, layouts, *_ = _probed(core, names, profile, boundaries, image_network(), advance)
+    return replace(
+        boundaries,
+        submodel_us=boundaries.submodel_us * np.sqrt(submodels),
+        layout_us_per_byte=boundaries.layout_us_per_byte * layouts * transfers**0.5,
+    )
+
+
+def _probed(
+    core: ov.Core, names: Sequence[str], profile: Profile, boundaries: Boundaries, network: ov.Model, advance: Advance
+) -> NDArray[np.float64]:
+    """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
+    prepared = prepare(network, names, core, profile)
+    graph = prepared.graph
+    roofline, inputs = Roofline(graph), random_inputs(network)
+    times = {
+        name: node_times(
+            network,
+            name,
+            core,
+            graph=graph,
+            weights=shares(graph, roofline, roofline.node_us(profile.device(name))),
+            inputs=inputs,
+            advance=advance,
+        )
+        for name in names
+    }
+    problem = latency_problem(prepared, profile, times, measured_fusions(graph, roofline, times, profile))
+    problem = replace(
+        problem,
+        submodel_us=boundaries.submodel_us,
+        transfer_us=boundaries.tensor_us,
+        transfer_us_per_byte=boundaries.us_per_byte,
+    )
+    factors = measure_scale_factors(network, problem, names, core, inputs, advance)
+    return np.ones(5) if factors is None else factors
+
+
+def _document(
+    core: ov.Core,
+    known: Profile,
+    names: Sequence[str],
+    figures: Mapping[str, tuple[Figures, Sequence[str]]],
+    boundaries: Boundaries,
+) -> dict[str, Any]:
+    """The profile as JSON; its schema is costs/profile.schema.json."""
+    how = when_measured()
+    return {
+        "version": 1,
+        "devices": {
+            name: _entry(core, known.device(name), *figures[name], boundaries, number, how)
+            for number, name in enumerate(names)
+        },
+        "links": [
+            {
+                "from": a,
+                "to": b,
+                "us": {"value": round(float(boundaries.tensor_us[i, j]), 3), "source": how + _CHAINS},
+                "gbps": {"value": _rate(boundaries.us_per_byte[i, j]), "source": how + _CHAINS},
+            }
+            for i, a in enumerate(names)
+            for j, b in enumerate(names)
+            if i != j
+        ],
+    }
+
+
+_CHAINS = "; least squares over chains of small operations that are cut at every large tensor, less each device alone"
+
+
+def _samples(
+    core: ov.Core,
+    name: str,
+    model: ov.Model,
+    graph: ComputationGraph,
+    roofline: Roofline,
+    device: DeviceProfile,
+    advance: Advance,
+) -> Samples:
+    inputs = random_inputs(model)
+    config = {**virtual.compile_properties(name), "PERF_COUNT": True}
+    times: dict[str, list[float]] = {}
+    executions: Executions | None = None
+    for copy in range(_COPIES):
+        advance(f"{name}: microbenchmarks, {copy + 1} of {_COPIES}")
+        compiled = core.compile_model(model, name, config)
+        counters = Counters(compiled, inputs)
+        for _ in range(_RUNS):
+            counters.run()
+        executions = Executions.of(compiled, graph, counters.us())
+        for item in executions.items:
+            times.setdefault(item.name, []).append(item.us)
+    assert executions is not None
+    moved = roofline.moved_bytes(device)
+    executed = shares(graph, roofline, np.ones(graph.nodes)) > 0
+    kinds: dict[str, int] = {}
+    us: list[float] = []
+    rows: list[tuple[int, int, float, float, bool]] = []
+    for item in executions.items:
+        nodes = [node for node in item.nodes if executed[node]]
+        if item.us <= 0 or not any(graph.names[node].startswith(PREFIX) for node in nodes):
+            continue
+        for node in nodes:
+            kind = kinds.setdefault(graph.types[node], len(kinds))
+            rows.append((len(us), kind, graph.flops[node], moved[node], not roofline.fused[node]))
+        us.append(statistics.median(times[item.name]))
+    sample, kind_of, flops, bytes_, launched = (np.array(column) for column in zip(*rows, strict=True))
+    return Samples(np.array(us), sample, kind_of, flops, bytes_, launched, tuple(kinds))
+
+
+def _entry(
+    core: ov.Core,
+    known: DeviceProfile,
+    figures: Figures,
+    kinds: Sequence[str],
+    boundaries: Boundaries,
+    number: int,
+    how: str,
+) -> dict[str, Any]:
+    precision = known.precision
+    layers = how + "; fitted to a built-in set of layers"
+    # A share of the peak cannot be more than 1: where a datasheet promises less than was measured, the peak gives way.
+    peak = max(known.peak_gflops[precision], float(figures.rate_gflops.max()))
+    efficiency = dict(known.efficiency)
+    efficiency.update(
+        {f"{kind}@{precision}": _round(rate / peak) for kind, rate in zip(kinds, figures.rate_gflops, strict=True)}
+    )
+    bands = dict(zip(kinds, figures.gbps, strict=True))
+    usual = float(np.median([bands[kind] for kind in kinds if kind in _STREAMING] or [known.memory_gbps]))
+    elementwise = float(
+        np.median([rate for kind, rate in zip(kinds, figures.rate_gflops, strict=True) if kind in _STREAMING])
+    )
+    efficiency[f"default@{precision}"] = _round(min(elementwise / peak, 1.0))
+    layout = float(boundaries.layout_us_per_byte[number])
+    entry: dict[str, Any] = {
+        "kind": known.kind,
+        "description": f"{known.name}: {discovery.full_name(core, known.name)}, measured",
+        "precision": precision,
+        "peak_gflops": {
+            "value": {**known.peak_gflops, precision: _round(peak)},
+            "source": known.sources.get("peak_gflops", "the built-in profile"),
+        },
+        "efficiency": {"value": efficiency, "source": layers},
+        "memory_gbps": {"value": known.memory_gbps, "source": known.sources.get("memory_gbps", "the built-in profile")},
+        "gbps": {
+            "value": {"default": _round(usual), **{kind: _round(rate) for kind, rate in bands.items()}},
+            "source": layers,
+        },
+        "memory_bytes": {
+            "value": known.memory_bytes,
+            "source": known.sources.get("memory_bytes", "the built-in profile"),
+        },
+        "launch_us": {"value": _round(figures.launch_us), "source": layers},
+        "submodel_us": {"value": _round(float(boundaries.submodel_us[number])), "source": how + _CHAINS},
+        "link_us": {"value": known.link_us, "source": known.sources.get("link_us", "the built-in profile")},
+        "link_gbps": {"value": known.link_gbps, "source": known.sources.get("link_gbps", "the built-in profile")},
+    }
+    if layout > 0:
+        entry["layout_gbps"] = {"value": _rate(layout), "source": how + _CHAINS}
+    if known.unsupported:
+        entry["unsupported"] = list(known.unsupported)
+    return entry
+
+
+# Types whose figures stand for types that were not measured: they read, compute a little and write.
+_STREAMING = frozenset({"Add", "Multiply", "Relu", "Concat", "Transpose", "Softmax", "MVN", "ReduceMean"})
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _rate(us_per_byte: float) -> float:
+    """10^9 bytes a second; what could not be told from nothing is very fast."""
+    return _round(1e-3 / max(us_per_byte, 1e-9))

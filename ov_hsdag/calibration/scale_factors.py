@@ -1,0 +1,223 @@
+"""Scale factors on what the simulator charges for partition boundaries, from a few placements on real HETERO.
+
+What one device alone shows (operations) and what purpose-built chains show (one boundary at a time) leaves out how
+boundaries add up in real models: skip connections that are rewritten, caches that each device finds cold, threads that
+are woken. A few random placements of a model tell how much that is, as factors on the simulator's own terms.
+
+Operations of a device that does not run the whole model are a term of their own: what its counters leave out (what a
+launch costs) is part of the latency of a device that runs the model alone, and not of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ov_hsdag.calibration.single_request import SingleRequest
+from ov_hsdag.costs.fusions import layout_ends
+from ov_hsdag.devices import virtual
+from ov_hsdag.model.placement import remove_affinities, set_affinities
+from ov_hsdag.problem.problem import topological_groups
+from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.problem.problem import PlacementProblem
+
+Floats = NDArray[np.float64]
+
+# Standard deviations of logarithms: of measuring, and of the factors on submodels, transfers, layouts, fusions and
+# operations that were not measured alone.
+_NOISE = 0.05
+_SPREAD = np.array([1.5, 0.7, 0.7, 0.7, 0.7])
+
+# What is measured: contiguous partitions of so many parts, and uniform random assignments. What placers choose is like
+# the former; the latter, which break all fusions, say how boundaries add up.
+_CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
+
+_ROUNDS = 5
+
+
+def terms(
+    problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]], alone: Sequence[str] | None = None
+) -> Floats:
+    """The simulator's latency in parts, µs, float64 [placements, 6].
+
+    Operations, submodels, transfers, layouts, fusions, and operations of devices that are not among `alone`, those
+    that run the whole model (None: all do).
+    """
+    known = np.array([alone is None or name in alone for name in problem.devices])
+    nodes = np.arange(problem.graph.nodes)
+    ends = layout_ends(problem.graph)
+    rows = []
+    for placement in placements:
+        device = placement[problem.groups]
+        split = problem.split(placement)
+        penalty = problem.node_fusion_penalty_us(placement, split["submodel"])
+        work, calls = problem.node_us[nodes, device], problem.submodel_us[split["submodel_device"]].sum()
+        rest = float(problem.evaluate(placement).latency_us[0]) - work.sum() - calls - penalty.sum()
+        own, helped = work[known[device]].sum(), work[~known[device]].sum()
+        rows.append([own, calls, max(rest, 0.0), penalty[ends].sum(), penalty[~ends].sum(), helped])
+    return np.array(rows)
+
+
+def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
+    """The factors on all terms but the first that explain measured latencies best.
+
+    Logarithms of factors have normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was.
+
+    Args:
+        parts: from `terms`, [placements, 6].
+        us: measured latency, µs, float64 [placements].
+
+    Returns:
+        Factors on submodels, transfers, layouts, fusions and operations that were not measured alone, float64 [5].
+    """
+    measured = np.log(us)
+
+    def residuals(scaled: Floats) -> Floats:
+        predicted = parts[:, 0] + parts[:, 1:] @ np.exp(scaled * _SPREAD)
+        return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
+
+    found = least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
+    return np.asarray(np.exp(found.x * _SPREAD), np.float64)
+
+
+def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
+    """Placements to measure, uint8 [groups] each: contiguous partitions and uniform random assignments.
+
+    All are feasible, and none is a single device.
+    """
+    random = np.random.default_rng(seed)
+    order = topological_groups(problem)
+    everyone = np.arange(problem.group_count)
+    drawn: list[NDArray[np.uint8]] = []
+    for number, count in enumerate(_CONTIGUOUS):
+        cuts = np.sort(random.choice(everyone[1:], min(count, problem.group_count) - 1, replace=False))
+        wanted = np.empty(problem.group_count, np.int64)
+        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
+        drawn.append(problem.repair(problem.where_supported(wanted)))
+    drawn.extend(problem.random(random, _RANDOM))
+    return [
+        placement
+        for placement in drawn
+        if placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0
+    ]
+
+
+def all_supported_on(problem: PlacementProblem, device: int) -> NDArray[np.uint8]:
+    """The placement that gives a device all that it supports and the rest to the first that does, uint8 [groups]."""
+    return problem.repair(problem.where_supported(problem.single(device)))
+
+
+def measure_latencies(
+    model: ov.Model,
+    problem: PlacementProblem,
+    alone: Sequence[str],
+    core: ov.Core,
+    inputs: Sequence[NDArray[Any]],
+    placements: Sequence[NDArray[np.uint8]],
+    advance: Callable[[str], None] = lambda _: None,
+    deadline: Deadline = UNLIMITED,
+) -> Floats:
+    """Latency of placements, measured interleaved with devices alone, whose times are the problem's.
+
+    The time of the devices alone is what `problem` says: a machine that is slower now than when they were measured is
+    no matter.
+
+    Args:
+        model: normalised, without affinities; not changed.
+        problem: of the model.
+        alone: devices that run the whole model.
+        core: has the devices.
+        inputs: of the model.
+        placements: uint8 [groups] each.
+        advance: takes a line for people before each placement.
+        deadline: fewer rounds are run, and fewer placements measured, than would not end before it.
+
+    Returns:
+        Latency of the first placements, as many as there was time for, µs, float64 [<= placements].
+
+    Raises:
+        RuntimeError: a device, or HETERO, does not run the model.
+    """
+    hetero = f"HETERO:{','.join(problem.devices)}"
+    model = model.clone()
+    found: list[float] = []
+    try:
+        yardsticks = [_Yardstick(core, model, name, inputs, deadline) for name in alone]
+        singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
+        unit = float(problem.evaluate(singles).latency_us.sum())
+        compiling = max(one.compiling for one in yardsticks)
+        # A placement takes as long as the slowest device, about.
+        one_round = sum(one.typical for one in yardsticks) + max(one.typical for one in yardsticks)
+        for number, placement in enumerate(placements):
+            plan = _plan(deadline.left, len(placements) - number, compiling, one_round)
+            if plan is None:
+                break
+            advance(deadline.told(f"{hetero}: {number + 1} of {len(placements)}"))
+            set_affinities(model, problem.affinity(placement))
+            placed = _Yardstick(core, model, hetero, inputs, deadline)
+            remove_affinities(model)
+            compiling = max(compiling, placed.compiling)
+            rounds, refill = plan
+            rivals = (placed, *yardsticks)
+            seconds = np.array([[one.run(refill=refill) for one in rivals] for _ in range(rounds)])
+            # What else runs on the machine only ever adds.
+            seconds = np.quantile(seconds, 0.25, axis=0)
+            found.append(seconds[0] / seconds[1:].sum() * unit)
+    except OutOfTime:  # the machine has become slower
+        pass
+    return np.array(found)
+
+
+def _plan(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
+    """How a placement is measured within its share of the time: (rounds, whether caches are refilled before each run).
+
+    One placement more tells more than rounds more of the same. Returns None where not even one round has time.
+
+    Args:
+        left: seconds that are left.
+        placements: that share them.
+        compiling: seconds of a compilation.
+        one_round: seconds of an inference of each.
+    """
+    share = left / placements - compiling
+    # Each run has one before it; before the first round there are two of the placement.
+    if share >= (2 * _ROUNDS + 2) * one_round:
+        return _ROUNDS, True
+    if left < compiling + 2 * one_round:
+        return None
+    return int(np.clip(share / one_round - 1, 1, _ROUNDS)), False
+
+
+class _Yardstick:
+    """A compiled model whose inferences are timed.
+
+    Attributes:
+        compiling: seconds that compiling took.
+        typical: seconds of an inference.
+    """
+
+    def __init__(
+        self, core: ov.Core, model: ov.Model, device: str, inputs: Sequence[NDArray[Any]], deadline: Deadline
+    ) -> None:
+        """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
+        self._deadline = deadline
+        begin = deadline.now()
+        compiled = core.compile_model(model, device, virtual.compile_properties(device))
+        self.compiling = deadline.now() - begin
+        self._request = SingleRequest(compiled, inputs)
+        first = self.run(refill=False)
+        self.typical = min(first, self.run(refill=False)) if deadline.left > 4 * first else first
+
+    def run(self, *, refill: bool) -> float:
+        """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
+        if refill:
+            self._request.run(self._deadline.left)
+        return self._request.run(self._deadline.left)
