@@ -212,7 +212,7 @@ def main() -> int:
                     "devices": os.environ[virtual.VIRTUAL_DEVICES_VARIABLE],
                     "openvino": ov.__version__,
                     "cpu": discovery.full_name(core, "CPU"),
-                    "cores": os.cpu_count(),
+                    "cores": usable_cores(),
                     "seed": options.seed,
                 }
                 write_json(options.output, document)

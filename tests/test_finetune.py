@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,17 @@ from ov_hsdag.measuring.evaluator import Judge, Measurement, Measurer
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import finetune as tuning
 from ov_hsdag.training.config import HSDAGConfig, Widths
-from ov_hsdag.training.correction import Corrector, Terms
-from ov_hsdag.training.finetune import Budget, Settings, Simulated, finetune, run
+from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
+from ov_hsdag.training.finetune.state import (
+    fingerprint_of,
+    first_fingerprint_of,
+    load_checkpoint,
+    save_checkpoint,
+)
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
@@ -99,7 +105,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OV_HSDAG_DISABLE": "1", "PYTHONPATH": os.pathsep.join([PROJECT, *sys.path])}
 
 
-# --- correction ---
+# --- posterior ---
+
+
+def before_measuring(corrector: Corrector) -> Fit:
+    return corrector.fit(corrector.terms(np.zeros((0, corrector.problem.group_count), np.uint8)), np.zeros(0))
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
@@ -107,12 +117,12 @@ def test_without_measurements_the_simulator_is_believed(objective: str) -> None:
     problem = problem_of(1, objective)
     corrector = Corrector(problem, problem.single(0))
     placements = problem.random(np.random.default_rng(0), 8)
-    predicted = corrector.log_ratio(corrector.prior().mean, corrector.terms(placements))
+    predicted = corrector.log_ratio(before_measuring(corrector).mean, corrector.terms(placements))
     simulated = np.log(problem.scores(problem.single(0))[0] / problem.scores(placements))
     # For throughput devices that are nearly as busy as the busiest one are felt: by at most this.
     tolerance = 1e-9 if objective == "latency" else math.log(2) / 16 + 1e-9
     assert np.abs(predicted - simulated).max() <= tolerance
-    same_costs = corrector.apply(corrector.prior().mean)
+    same_costs = corrector.apply(before_measuring(corrector).mean)
     np.testing.assert_array_equal(same_costs.node_us, problem.node_us)
     np.testing.assert_array_equal(same_costs.scores(placements), problem.scores(placements))
 
@@ -130,7 +140,7 @@ def test_measurements_correct_the_simulator(objective: str) -> None:
 
     fit = corrector.fit(corrector.terms(measured), np.exp(true_ratios(measured)))
     terms = corrector.terms(unseen)
-    before = corrector.log_ratio(corrector.prior().mean, terms) - true_ratios(unseen)
+    before = corrector.log_ratio(before_measuring(corrector).mean, terms) - true_ratios(unseen)
     after = corrector.log_ratio(fit.mean, terms) - true_ratios(unseen)
     assert np.abs(after).mean() < 0.4 * np.abs(before).mean()
     described = corrector.describe(fit.mean)["devices"]
@@ -138,7 +148,7 @@ def test_measurements_correct_the_simulator(objective: str) -> None:
 
     # Draws are as good where much was measured, and spread where nothing was.
     drawn = np.stack([corrector.log_ratio(fit.draw(generator), terms) for _ in range(20)])
-    blind = np.stack([corrector.log_ratio(corrector.prior().draw(generator), terms) for _ in range(20)])
+    blind = np.stack([corrector.log_ratio(before_measuring(corrector).draw(generator), terms) for _ in range(20)])
     assert drawn.std(axis=0).mean() < 0.4 * blind.std(axis=0).mean()
 
 
@@ -151,7 +161,7 @@ def test_noisy_measurements_count_less() -> None:
     terms = corrector.terms(placement)
     sure = corrector.log_ratio(corrector.fit(terms, ratio).mean, terms)
     unsure = corrector.log_ratio(corrector.fit(terms, ratio, 0.25).mean, terms)
-    prior = corrector.log_ratio(corrector.prior().mean, terms)
+    prior = corrector.log_ratio(before_measuring(corrector).mean, terms)
     assert abs(sure - np.log(ratio)) < 0.05 < abs(unsure - np.log(ratio)) < abs(prior - np.log(ratio))
 
 
@@ -224,7 +234,7 @@ def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
     for _ in range(30):
         last = tuning.learn(state, task, TINY, fit)
     assert last["losses/imitation"] < 0.7 * first["losses/imitation"]
-    target = tuning.imitated(state, task, TINY)
+    target = tuning.imitation_target(state, task, TINY)
     assert target.sum() == pytest.approx(1, abs=1e-5)
     own = np.zeros_like(target)
     np.add.at(own, (task.x.coarse, best.placement), task.weight)
@@ -238,7 +248,7 @@ def test_mirror_images_are_not_averaged() -> None:
     half = (np.arange(problem.group_count) < problem.group_count // 2).astype(np.uint8)
     for placement, ratio in ((half, 1.8), (1 - half, 1.79)):
         state.entries.append(tuning.Entry(placement, Measurement(ratio), "policy", 1.0))
-    target = tuning.imitated(state, task, TINY)
+    target = tuning.imitation_target(state, task, TINY)
     shares = target / target.sum(axis=1, keepdims=True)
     coarse = np.zeros_like(target)
     np.add.at(coarse, (task.x.coarse, half), task.weight)
@@ -406,6 +416,63 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", problem, judge_of, None)
 
 
+ARRAYS = [item.name for item in fields(PlacementProblem) if "NDArray" in str(item.type)]
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_run_is_not_continued_with_other_costs(tmp_path: Path, name: str) -> None:
+    problem = problem_of(13)
+    fused_with, penalty = random_fusions(problem.graph, 2, 4)
+    problem = replace(problem, fused_with=fused_with, fusion_penalty_us=penalty)
+    problem = replace(problem, storage_ratio=np.ones(2))
+    before = getattr(problem, name)
+    other = replace(problem, **{name: ~before if before.dtype == bool else before + before.dtype.type(1)})
+    path = tmp_path / CHECKPOINT
+    state = tuning.new_state(network_for(problem), TINY)
+    state.entries.append(tuning.Entry(problem.single(0), Measurement(1.0), "single", None))
+    save_checkpoint(path, state, TINY, {}, fingerprint_of(problem))
+    assert len(load_checkpoint(path, problem, TINY).entries) == 1
+    with pytest.raises(UserError, match="another model, device list or profile"):
+        load_checkpoint(path, other, TINY)
+
+
+def test_older_checkpoints_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(13)
+    with monkeypatch.context() as older:
+        older.setattr("ov_hsdag.training.finetune.loop.fingerprint_of", first_fingerprint_of)
+        start(tmp_path / "run", problem, Budget(measurements=2))
+    outcome = run(tmp_path / "run", problem, partial(simulated, problem), None, Budget(measurements=3))
+    assert outcome.record["measurements"] == 3
+    with pytest.raises(UserError, match="another model, device list or profile"):
+        run(tmp_path / "run", replace(problem, submodel_us=problem.submodel_us + 1), partial(simulated, problem), None)
+
+
+@pytest.mark.parametrize(
+    ("budget", "why"),
+    [
+        (Budget(measurements=2), "2 of 2 measurements were made before; a budget counts all parts"),
+        (Budget(seconds=1e-3), r"\d+ of 0.001 s were spent before; a budget counts all parts"),
+    ],
+)
+def test_a_resumed_run_that_measures_nothing_says_why(tmp_path: Path, budget: Budget, why: str) -> None:
+    problem = problem_of(13)
+    start(tmp_path / "run", problem, Budget(measurements=2))
+    with pytest.warns(UserWarning, match=f"no placement was measured: {why}"):
+        run(tmp_path / "run", problem, partial(simulated, problem), None, budget)
+
+
+def test_the_record_counts_as_the_budget_does(tmp_path: Path) -> None:
+    record = start(tmp_path / "run", problem_of(5), Budget(measurements=4)).record
+    numbers = [entry["number"] for entry in record["entries"] if entry["source"] not in ("single", "hetero")]
+    assert numbers == [1, 2, 3, 4]
+    chosen = [entry for entry in record["entries"] if entry["chosen"]]
+    assert record["chosen"] == "hsdag" and len(chosen) == 1
+    number = chosen[0]["number"]
+    assert record["best"]["measurement"] == number
+    assert record["best"]["ratio"] == record["final"][str(number)]["ratio"]
+    assert chosen[0]["measurement"]["ratio"] == record["best"]["ratios"][0]
+
+
 def test_a_simulation_needs_memory_for_a_reference() -> None:
     problem = replace(problem_of(15), memory_bytes=np.array([1, 1], np.int64))
     with pytest.raises(RunError, match="memory"):
@@ -427,7 +494,7 @@ def test_what_is_no_duration(text: str) -> None:
 
 
 def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "Measurer", partial(Measurer, rounds=2, seconds=0.1))
+    monkeypatch.setattr("ov_hsdag.training.finetune.model.Measurer", partial(Measurer, rounds=2, seconds=0.1))
     told: list[tuple[int, float]] = []
 
     def report(number: int, share: float, entry: tuning.Entry, best: float) -> None:
@@ -466,7 +533,7 @@ def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pyte
     actual = compiled(data)[0]
     assert np.abs(actual - expected).max() <= 1e-3 * np.abs(expected).max()
     # The tuned policy is one that placing takes.
-    problem = tuning.build_problem(ZOO["squeezenet"].build(), device_set.DeviceSet.parse(PAIR), objective="throughput")
+    problem = build_problem(ZOO["squeezenet"].build(), device_set.DeviceSet.parse(PAIR), objective="throughput")
     assert np.isfinite(problem.scores(HSDAGPlacer(tmp_path / "policy").place(problem))[0])
 
 
@@ -495,7 +562,13 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     more = command(*options, "--resume", "--measurements", 3)
     assert more.returncode == 0, more.stderr
     assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
-    assert f"{output / 'model.xml'}: {PAIR} (throughput)" in more.stdout
+    headline, *table = more.stdout.splitlines()
+    assert headline.startswith(f"{output / 'model.xml'}: {PAIR} (throughput): ")
+    (marked,) = [line.split() for line in table if line.strip().startswith("*") and "chosen" not in line]
+    written = json.loads((output / "record.json").read_text())
+    assert marked[1] == str(written["best"]["measurement"] or "-")
+    assert marked[3] == f"{written['best']['ratio']:.3f}x" and f" {marked[3]} " in headline
+    assert max(map(len, table)) <= 80
 
     refused = command(*options, "--resume", "--seed", 1)
     assert refused.returncode == 2

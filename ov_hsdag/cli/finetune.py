@@ -15,8 +15,11 @@ from ov_hsdag.cli import console
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.progress import Progress
 
+    from ov_hsdag.model.placement import Placement
     from ov_hsdag.training.finetune import Budget, Entry, Report
 
 Folder = Annotated[
@@ -138,8 +141,8 @@ def finetune(
                 compress_to_fp16=compressed,
                 report=_reporter(bar),
             )
-        text = f"{output / 'model.xml'}: {placement.summary()} ({record['measurements']} measurements)"
-        show({**record, "placement": placement.affinity}, text, _table(record))
+        headline = _headline(output / "model.xml", record, placement)
+        show({**record, "placement": placement.affinity}, headline, _table(record))
 
 
 def duration(text: str) -> float:
@@ -164,13 +167,13 @@ def _budget(
 
 
 def _reporter(bar: Progress) -> Report:
-    """Moves the bar; where there is none, a line for each measurement."""
+    """Returns what moves the bar or, where the bar is disabled, prints a line for each measurement."""
     task = bar.add_task("measuring", total=1.0)
 
     def report(number: int, done: float, entry: Entry, best: float) -> None:
         measured = entry.measurement
-        told = f"failed: {measured.error}" if measured.failed else f"{measured.ratio:.3f}x"
-        text = f"{number}: {told}, best {best:.3f}x the best single device"
+        result = f"failed: {measured.error}" if measured.failed else _times(measured.ratio)
+        text = f"{number}: {result}, best {_times(best)} the best single device"
         bar.update(task, completed=done, description=text)
         if bar.disable:
             console.message(f"measurement {text}")
@@ -178,23 +181,46 @@ def _reporter(bar: Progress) -> Report:
     return report
 
 
-def _table(record: dict[str, Any]) -> Table:
-    """The best measured placements, best first."""
-    table = Table(box=None)
-    for column in ("measurement", "from", "times the reference", "again", "predicted", "submodels"):
+def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> str:
+    """What was chosen, in one line, with the figure of the marked row of the table."""
+    best = record["best"]
+    chosen = record["chosen"]
+    if best["measurement"] is not None:
+        chosen += f" (measurement {best['measurement']})"
+    count = best["submodels"]
+    how = "simulated" if record["about"]["simulated"] else "measured"
+    return (
+        f"{path}: {placement.hetero} ({placement.objective}): {chosen}, {count} submodel{'' if count == 1 else 's'},"
+        f" {how} {_times(best['ratio'])} {record['reference']} ({record['measurements']} measurements)"
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3f}x"
+
+
+def _table(record: Mapping[str, Any]) -> Table:
+    """The best measured placements, best first; the chosen one is marked, and always there.
+
+    A placement that was measured again counts by both of its measurements together.
+    """
+    rows = []
+    for entry in record["entries"]:
+        again = record["best"] if entry["chosen"] else record["final"].get(str(entry["number"]))
+        rows.append((entry, (again or entry["measurement"])["ratio"]))
+    rows.sort(key=lambda row: -row[1])
+    shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0]["chosen"]]
+    table = Table(box=None, caption="* chosen; first: by its first measurement alone", caption_justify="left")
+    for column in ("", "measurement", "from", f"x {record['reference']}", "first", "predicted", "submodels"):
         table.add_column(column, justify="left" if column == "from" else "right")
-    numbers = iter(range(1, len(record["entries"]) + 1))
-    named = [
-        ("-" if entry["predicted"] is None else str(next(numbers)), record["final"].get(str(place)), entry)
-        for place, entry in enumerate(record["entries"])
-    ]
-    for number, again, entry in sorted(named, key=lambda item: -item[2]["measurement"]["ratio"])[:_SHOWN]:
+    for entry, ratio in shown:
         table.add_row(
-            number,
+            "*" if entry["chosen"] else "",
+            "-" if entry["number"] is None else str(entry["number"]),
             entry["source"],
-            f"{entry['measurement']['ratio']:.3f}",
-            f"{again['ratio']:.3f}" if again else "-",
-            "-" if entry["predicted"] is None else f"{entry['predicted']:.3f}",
+            _times(ratio),
+            _times(entry["measurement"]["ratio"]),
+            "-" if entry["predicted"] is None else _times(entry["predicted"]),
             str(entry["measurement"]["submodels"] or "-"),
         )
     return table

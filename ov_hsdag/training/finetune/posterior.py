@@ -1,9 +1,11 @@
-"""What measured placements say about the simulator's costs: factors on them, by regularised least squares.
+"""What measurements say about the simulator's costs: a posterior of scale factors, by regularised least squares.
 
-A placement's measured ratio to the reference is predicted from the simulator's own terms, each with a factor: times of
-operations (by device, by kind of operation on each device, and by part of the model: what is wrong there moves the
-balance between two equal devices), transfers, submodels, and what running several devices at once costs all of them.
-Logarithms of factors have normal priors around 0, so a few measurements correct what they speak of and leave the rest.
+A placement's measured ratio to the reference is predicted from the simulator's own terms, each multiplied by a scale
+factor: times of operations (by device, by kind of operation on each device, and by part of the model, as errors there
+move the balance between two equal devices), transfers, submodels, and the slowdown of all devices when several run at
+once. The logarithms of the factors have normal priors around 0: a few measurements correct the factors that they depend
+on and leave the others as they are. The posterior is approximated by a normal distribution around its mode (Laplace's
+approximation); draws from it make the proposals a Thompson sampling (Russo et al. 2018, section 5.2, arXiv:1707.02038).
 """
 
 from __future__ import annotations
@@ -31,19 +33,19 @@ _DEVICE, _PART, _KIND, _TRANSFER, _SUBMODEL, _TOGETHER = 0.5, 0.25, 0.25, 1.0, 1
 # Relative errors of a prediction: of measuring, and of the model for each submodel beyond one per device.
 _NOISE, _NOISE_PER_SUBMODEL, _MOST_NOISE = 0.03, 0.01, 0.3
 
-# The busiest device decides; when others are nearly as busy, they are felt: a norm instead of the maximum.
+# The busiest device decides the period; others that are nearly as busy add to it: a p-norm instead of the maximum.
 _NORM = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The simulator's terms of some placements, µs.
+    """The simulator's terms of some placements.
 
     Attributes:
-        work: of operations, float64 [placements, devices, kinds, parts].
-        transfer: float64 [placements, devices].
-        submodel: float64 [placements, devices].
-        submodels: int32 [placements].
+        work: time of operations, broken fusions included, µs, float64 [placements, devices, kinds, parts].
+        transfer: time of transfers, µs, float64 [placements, devices]; both ends of a transfer have it.
+        submodel: time of submodels, µs, float64 [placements, devices].
+        submodels: number of submodels, int32 [placements].
     """
 
     work: Floats
@@ -53,7 +55,7 @@ class Terms:
 
     @classmethod
     def join(cls, terms: Sequence[Terms]) -> Terms:
-        """All of them, in order."""
+        """Returns the terms of all placements, in order."""
         return cls(
             np.concatenate([item.work for item in terms]),
             np.concatenate([item.transfer for item in terms]),
@@ -64,12 +66,13 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Factors after measuring.
+    """The posterior of the scale factors.
 
     Attributes:
-        mean: logarithms of factors, float64 [factors].
-        root: a matrix whose product with normal noise, added to `mean`, draws plausible factors.
-        error: standard deviation of measured against predicted log ratios.
+        mean: logarithms of the most likely factors, float64 [factors].
+        root: a square root of the posterior's covariance: `mean + root @ noise` is a draw for standard normal `noise`,
+            float64 [factors, factors].
+        error: standard deviation of the difference between measured and predicted log ratios.
     """
 
     mean: Floats
@@ -77,25 +80,25 @@ class Fit:
     error: float
 
     def draw(self, generator: np.random.Generator) -> Floats:
-        """Logarithms of factors that the measurements allow, float64 [factors]."""
+        """Returns logarithms of factors drawn from the posterior, float64 [factors]."""
         return self.mean + self.root @ generator.standard_normal(len(self.mean))
 
 
 class Corrector:
-    """Fits factors of one problem's costs."""
+    """Fits scale factors of one problem's costs to measured placements."""
 
     def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
         """
         Args:
             problem: with the costs to correct.
-            reference: the placement that others are measured against, uint8 [groups].
+            reference: placement that others are measured against, uint8 [groups].
         """
         self.problem = problem
         self._reference = self.terms(reference)
 
     @cached_property
     def _kind(self) -> NDArray[np.int64]:
-        """Kind of each node [nodes]."""
+        """Kind of each node's operation, int64 [nodes]."""
         types, index = np.unique(np.asarray(self.problem.graph.types), return_inverse=True)
         most = np.argsort(-np.bincount(index, self._mean_us), kind="stable")[: _KINDS - 1]
         number = np.full(len(types), _KINDS - 1, np.int64)
@@ -104,7 +107,7 @@ class Corrector:
 
     @cached_property
     def _part(self) -> NDArray[np.int64]:
-        """Part of each node [nodes]."""
+        """Part of the model that each node is in, int64 [nodes]."""
         done = self._mean_us.cumsum() - self._mean_us / 2
         return np.minimum(done / max(done[-1], 1e-30) * _PARTS, _PARTS - 1).astype(np.int64)
 
@@ -113,7 +116,7 @@ class Corrector:
         return np.where(np.isfinite(self.problem.node_us), self.problem.node_us, 0.0).mean(axis=1)
 
     def _kind_names(self) -> dict[str, int]:
-        """Number of each kind that there is, by the type of its operations."""
+        """Index of each kind, by the type of its operations."""
         types = np.asarray(self.problem.graph.types)
         names = {str(types[self._kind == kind][0]): kind for kind in np.unique(self._kind) if kind < _KINDS - 1}
         return {**names, "others": _KINDS - 1}
@@ -124,14 +127,14 @@ class Corrector:
 
     @cached_property
     def _spread(self) -> Floats:
-        """Prior standard deviation of each factor."""
+        """Prior standard deviation of each factor's logarithm, float64 [factors]."""
         devices = self._devices
         sizes = ((_DEVICE, devices), (_KIND, devices * _KINDS), (_PART, _PARTS))
         blocks = [np.full(count, value) for value, count in sizes]
         return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
 
     def terms(self, placements: NDArray[np.uint8]) -> Terms:
-        """The terms of placements, uint8 [placements, groups] or [groups]."""
+        """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
         problem, devices = self.problem, self._devices
         batch = np.atleast_2d(placements)
         result = problem.evaluate(batch)
@@ -152,16 +155,28 @@ class Corrector:
         return Terms(work, transfer, submodel, result.submodels)
 
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted log(reference / placement), float64 [placements]."""
+        """Returns predicted log(reference time / placement time).
+
+        Args:
+            factors: logarithms of the scale factors, float64 [factors].
+            terms: of the placements.
+
+        Returns:
+            float64 [placements].
+        """
         return self._log_us(factors, self._reference) - self._log_us(factors, terms)
 
     def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
-        """The factors that explain measured ratios best, and what else they allow.
+        """Fits the factors to measured ratios; without measurements, returns the prior.
 
         Args:
-            terms: of the placements.
-            ratios: how many times better than the reference each is, float64 [placements].
-            uncertain: standard deviation of each measurement's logarithm, beyond what every one has, [placements].
+            terms: of the measured placements.
+            ratios: how many times better than the reference each placement is, float64 [placements].
+            uncertain: standard error of the logarithm of each ratio, besides the noise that all measurements have,
+                [placements] or a scalar.
+
+        Returns:
+            The posterior.
         """
         own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
         noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
@@ -171,19 +186,15 @@ class Corrector:
         def residuals(scaled: Floats) -> Floats:
             return np.concatenate([(self.log_ratio(scaled * spread, terms) - measured) / noise, scaled])
 
-        # What the simulator leaves out makes some measurements outliers: they must not bend everything.
+        # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
         found = least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
         values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
         root = spread[:, None] * vectors / np.sqrt(np.maximum(values, 1e-9))
         error = float((self.log_ratio(found.x * spread, terms) - measured).std()) if len(ratios) else 0.0
         return Fit(found.x * spread, root, error)
 
-    def prior(self) -> Fit:
-        """The factors before anything is measured."""
-        return Fit(np.zeros(len(self._spread)), np.diag(self._spread), 0.0)
-
     def apply(self, factors: Floats) -> PlacementProblem:
-        """The problem with corrected costs."""
+        """Returns the problem with its costs multiplied by the factors (given as logarithms, float64 [factors])."""
         problem = self.problem
         device, kind, part, (transfer, submodel, _) = self._unpack(factors)
         scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
@@ -197,7 +208,7 @@ class Corrector:
         )
 
     def describe(self, factors: Floats) -> dict[str, Any]:
-        """The factors for a record: JSON-able, factors themselves rather than their logarithms."""
+        """Returns the factors (given as logarithms) for a record: JSON-able, not as logarithms."""
         device, kind, part, (transfer, submodel, together) = self._unpack(factors)
 
         def rounded(values: Floats) -> list[float]:

@@ -1,0 +1,60 @@
+"""Fine-tuning of the policy on one model and one machine, with measured placements.
+
+A measurement takes seconds, so much is made of each one: a placement is measured once; the measurements correct the
+simulator's costs, and refinement and REINFORCE work on the corrected costs; the policy imitates the best measured
+placements. The corrections are drawn from their posterior (Thompson sampling: Thompson 1933, Biometrika 25; Russo et
+al. 2018, "A Tutorial on Thompson Sampling", arXiv:1707.02038), so that uncertain regions are explored.
+
+In the order of a run:
+
+    settings    what decides a run, and when it stops
+    judges      `Simulated`, the stand-in for measuring
+    state       what a run carries from measurement to measurement, and its checkpoint
+    posterior   measurements → corrections of the simulator's costs
+    task        the problem as a run sees it: features, corrections, distances between placements
+    proposals   the next placement to measure
+    learning    updates of the policy
+    choice      the finalists, and the placement that is chosen
+    record      record.json
+    loop        `run`: the loop over all of these
+    model       `finetune`: the whole road, from a model to its placed IR
+
+A run is a function of its settings and its measurements: everything random follows from the seed and the number of
+measurements. So a simulated run that was killed and resumed ends as one that was not. A checkpoint follows each
+measurement.
+
+The output folder holds checkpoint.safetensors, TensorBoard files and, in the end, record.json, the policy folder
+policy/, the placed model model.xml and model.bin, and its placement placement.json.
+"""
+
+from ov_hsdag.training.finetune.choice import pooled
+from ov_hsdag.training.finetune.judges import Simulated
+from ov_hsdag.training.finetune.learning import imitation_target, learn
+from ov_hsdag.training.finetune.loop import Outcome, Report, run
+from ov_hsdag.training.finetune.model import finetune
+from ov_hsdag.training.finetune.posterior import Corrector, Fit, Terms
+from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
+from ov_hsdag.training.finetune.state import Entry, State, new_state, refuse_existing
+from ov_hsdag.training.finetune.task import Task
+
+__all__ = [
+    "SCRATCH",
+    "Budget",
+    "Corrector",
+    "Entry",
+    "Fit",
+    "Outcome",
+    "Report",
+    "Settings",
+    "Simulated",
+    "State",
+    "Task",
+    "Terms",
+    "finetune",
+    "imitation_target",
+    "learn",
+    "new_state",
+    "pooled",
+    "refuse_existing",
+    "run",
+]

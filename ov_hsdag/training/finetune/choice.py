@@ -1,0 +1,85 @@
+"""The end of a run: finalists are measured again, and the best one is chosen where it beats the simple placements."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.finetune.judges import simple_placement
+from ov_hsdag.training.finetune.settings import Settings
+from ov_hsdag.training.finetune.state import State
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The placement that a run chose.
+
+    Attributes:
+        name: "hsdag", a device, or `HETERO_DEFAULT`.
+        placement: uint8 [groups].
+        measurement: of the placement; for "hsdag" both of its measurements together.
+        entry: index of its entry.
+    """
+
+    name: str
+    placement: NDArray[np.uint8]
+    measurement: Measurement
+    entry: int
+
+
+def closing_seconds(state: State, settings: Settings) -> float:
+    """Returns about how many seconds measuring the finalists again will take."""
+    known = [entry.measurement.seconds for entry in state.measured]
+    return 2 * settings.finalists * statistics.median(known) if known else 0.0
+
+
+def finalists(state: State, settings: Settings) -> list[int]:
+    """Returns the indices of the entries to measure again: the best of many noisy measurements is partly luck.
+
+    They are the best ones that beat the reference, without those that were measured again before.
+    """
+    ranking = sorted(state.proposed, key=lambda index: -state.entries[index].measurement.ratio)
+    best = [index for index in ranking[: settings.finalists] if state.entries[index].measurement.ratio > 1]
+    return [index for index in best if index not in state.final]
+
+
+def pooled(first: Measurement, second: Measurement, objective: str) -> Measurement:
+    """Returns both measurements of a placement as one.
+
+    Args:
+        first: the earlier one.
+        second: the later one; its reference and its failure count.
+        objective: "latency" or "throughput".
+    """
+    if second.failed:
+        return second
+    ratio = statistics.median((*first.ratios, *second.ratios))
+    value = second.reference * ratio if objective == "throughput" else second.reference / ratio
+    return replace(second, ratio=ratio, value=value, ratios=(*first.ratios, *second.ratios))
+
+
+def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choice:
+    """Returns the best finalist, where it beats the simple placements by the margin; else the best of these.
+
+    Simple placements are the best single device and, where it was measured, HETERO's own choice.
+    """
+    known = [entry.measurement.reference for entry in state.good if math.isfinite(entry.measurement.reference)]
+    value = statistics.median(known) if known else math.nan
+    reference = simple_placement(problem, state.reference)
+    simple: list[tuple[str, Measurement, int]] = []
+    for index, entry in enumerate(state.entries):
+        if entry.source == "single" and np.array_equal(entry.placement, reference):
+            simple.insert(0, (state.reference, Measurement(1.0, value, value, submodels=1), index))
+        elif entry.source == HETERO_DEFAULT:
+            simple.append((HETERO_DEFAULT, entry.measurement, index))
+    name, bar, index = max(simple, key=lambda item: item[1].ratio)
+    best = state.best_finalist()
+    if best is not None and state.final[best].ratio > bar.ratio * (1 + settings.margin):
+        return Choice("hsdag", state.entries[best].placement, state.final[best], best)
+    return Choice(name, simple_placement(problem, name), bar, index)

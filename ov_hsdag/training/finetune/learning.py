@@ -1,0 +1,77 @@
+"""Updates of the policy from measured placements: imitation of the best, REINFORCE on the corrected simulator."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ov_hsdag.training.finetune.posterior import Fit
+from ov_hsdag.training.finetune.settings import Settings
+from ov_hsdag.training.finetune.state import State
+from ov_hsdag.training.finetune.task import Task
+from ov_hsdag.training.rollout import Batch, edge_loss, imitation_loss, reinforce_loss, run_policy, sample
+from ov_hsdag.training.run import descend
+
+# Placements with a smaller weight are not imitated.
+_NEGLIGIBLE = 1e-6
+
+
+def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, float]:
+    """Updates the policy from everything measured so far.
+
+    The loss of an update is that of imitation, of edge scores, of entropy and of REINFORCE (Williams 1992, Machine
+    Learning 8). Measured placements are imitated, weighted by their rewards; REINFORCE's samples are judged by the
+    simulator with corrected costs, as measuring them would take days.
+
+    Args:
+        state: of the run; its network and optimizer are changed.
+        task: of the run.
+        settings: of the run.
+        fit: posterior of the corrections.
+
+    Returns:
+        The last update's scalars, by their names in TensorBoard.
+    """
+    step = len(state.measured)
+    believed = task.corrector.apply(fit.mean)
+    reference = float(believed.scores(task.reference)[0])
+    batch = Batch.of([task.example(believed, imitation_target(state, task, settings), reference)])
+    generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 2, step]).integers(2**62)))
+    scalars: dict[str, float] = {}
+    for update in range(settings.updates):
+        # As placing does: clusters as parsed, and every coarse group for itself.
+        policy = run_policy(state.network, batch, levels=None if update % 2 == 0 else 0)
+        imitation, edges = imitation_loss(policy, batch), edge_loss(policy, batch)
+        loss = imitation + settings.edges * edges - settings.entropy * policy.entropy
+        if settings.reinforce and math.isfinite(reference):
+            rollouts = sample(policy, batch, settings.samples, generator)
+            loss = loss + settings.reinforce * reinforce_loss(policy, batch, rollouts)
+            scalars["charts/simulated_reward"] = float(rollouts.rewards.mean())
+        scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
+        scalars["losses/imitation"] = float(imitation.detach())
+        scalars["losses/edges"] = float(edges.detach())
+        scalars["losses/entropy"] = float(policy.entropy.detach())
+    return scalars
+
+
+def imitation_target(state: State, task: Task, settings: Settings) -> NDArray[np.float32]:
+    """Returns what the policy imitates: the mean of the good measured placements, weighted by their rewards.
+
+    Weights are a softmax of log ratios; placements that disagree with the best one have none.
+
+    Returns:
+        Weight of each device in each coarse group, sum 1, float32 [coarse, devices].
+    """
+    good, best = state.good, state.best()
+    rewards = np.log([entry.measurement.ratio for entry in good])
+    weights = np.exp((rewards - rewards.max()) / settings.temperature)
+    agreement = 1 - task.distance(best.placement, np.stack([entry.placement for entry in good]))
+    weights *= agreement >= settings.agreement
+    target = np.zeros((len(task.x.node_x), len(task.problem.devices)))
+    for entry, weight in zip(good, weights / weights.sum(), strict=True):
+        if weight > _NEGLIGIBLE:
+            np.add.at(target, (task.x.coarse, entry.placement), weight * task.weight)
+    return target.astype(np.float32)

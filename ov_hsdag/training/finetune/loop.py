@@ -1,0 +1,278 @@
+"""The fine-tuning loop, from top to bottom: fit the corrections, learn, propose, measure; in the end, choose."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.tensorboard import SummaryWriter
+
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled
+from ov_hsdag.training.finetune.judges import simple_placement
+from ov_hsdag.training.finetune.learning import learn
+from ov_hsdag.training.finetune.proposals import Proposal, propose
+from ov_hsdag.training.finetune.record import make_record
+from ov_hsdag.training.finetune.settings import Budget, Settings
+from ov_hsdag.training.finetune.state import (
+    FORMAT,
+    Entry,
+    State,
+    fingerprint_of,
+    load_checkpoint,
+    new_state,
+    refuse_existing,
+    save_checkpoint,
+)
+from ov_hsdag.training.finetune.task import Task
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.run import CHECKPOINT, read_metadata
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import write_json
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run chose.
+
+    Attributes:
+        record: of the run, JSON-able, see `make_record`.
+        choice: the placement.
+        state: where the run stands.
+    """
+
+    record: dict[str, Any]
+    choice: Choice
+    state: State
+
+    @property
+    def name(self) -> str:
+        """See `Choice`."""
+        return self.choice.name
+
+    @property
+    def placement(self) -> NDArray[np.uint8]:
+        """See `Choice`."""
+        return self.choice.placement
+
+    @property
+    def measurement(self) -> Measurement:
+        """See `Choice`."""
+        return self.choice.measurement
+
+
+Report = Callable[[int, float, Entry, float], None]
+"""Called after each measurement with the number of measurements, the share of the budget that is spent, the latest
+entry, and the best ratio so far."""
+
+
+def run(
+    output: Path,
+    problem: PlacementProblem,
+    judge_of: Callable[[str | None], Judge],
+    network: HSDAGNetwork | None,
+    budget: Budget | None = None,
+    settings: Settings | None = None,
+    about: Mapping[str, Any] | None = None,
+    report: Report | None = None,
+) -> Outcome:
+    """Runs or continues a fine-tuning; writes everything but the placed model.
+
+    Args:
+        output: folder of the run.
+        problem: the model on the devices, with the profile's costs.
+        judge_of: makes the judge. Its argument is the reference that the run has measured against so far; None: the
+            judge finds it.
+        network: the policy to begin with; None: the run in `output` is continued.
+        budget: of all parts of the run together; None: the continued run's own.
+        settings: of a new run.
+        about: goes into checkpoint and record; of a new run.
+        report: see `Report`.
+
+    Returns:
+        The chosen placement and the record.
+
+    Raises:
+        UserError: there is no run to continue, one of another problem, or one already where a new one was asked for.
+        RunError: neither a device alone nor HETERO runs the model.
+    """
+    if network is None:
+        ongoing = _Run.resumed(output, problem, judge_of, budget)
+    else:
+        ongoing = _Run.new(output, problem, judge_of, network, budget or Budget(), settings or Settings(), about or {})
+    state, settings = ongoing.state, ongoing.settings
+    ongoing.measure_singles()
+    task = Task.of(problem, state.network.config, state.reference)
+    with SummaryWriter(str(output), purge_step=len(state.measured)) as writer:
+        while ongoing.spent() < 1:
+            fit = task.fit(state)
+            scalars = learn(state, task, settings, fit)
+            proposal = propose(state, task, settings, fit)
+            if proposal is None:
+                break
+            entry = ongoing.measure(proposal)
+            best = state.best().measurement.ratio
+            scalars |= {"charts/ratio": entry.measurement.ratio, "charts/best_ratio": best}
+            scalars |= {"correction/predicted_ratio": proposal.predicted, "correction/error": fit.error}
+            for name, value in scalars.items():
+                writer.add_scalar(name, value, len(state.measured))
+            if report:
+                report(len(state.measured), ongoing.spent(closing=False), entry, best)
+        ongoing.measure_finalists()
+        ongoing.measure_hetero_default()
+    if ongoing.idle:
+        warnings.warn(f"no placement was measured: {ongoing.why_idle()}", stacklevel=2)
+    fit = task.fit(state)
+    learn(state, task, settings, fit)
+    choice = choose(state, problem, settings)
+    record = make_record(state, task, settings, ongoing.about, fit, choice)
+    write_json(output / "record.json", record)
+    from ov_hsdag.training.export import export
+
+    export(state.network, output / "policy", {key: record[key] for key in ("about", "settings", "best", "seconds")})
+    return Outcome(record, choice, state)
+
+
+@dataclass
+class _Run:
+    """A run that is going on: its state, its judge (made when it is first needed), its clock and its checkpoint."""
+
+    output: Path
+    problem: PlacementProblem
+    judge_of: Callable[[str | None], Judge]
+    state: State
+    settings: Settings
+    budget: Budget
+    about: Mapping[str, Any]
+    fingerprint: str
+    before: float
+    begin: float
+    _judge: Judge | None = field(default=None)
+
+    @classmethod
+    def new(
+        cls,
+        output: Path,
+        problem: PlacementProblem,
+        judge_of: Callable[[str | None], Judge],
+        network: HSDAGNetwork,
+        budget: Budget,
+        settings: Settings,
+        about: Mapping[str, Any],
+    ) -> _Run:
+        begin = time.monotonic()
+        refuse_existing(output)
+        _check_devices(network.config, problem)
+        output.mkdir(parents=True, exist_ok=True)
+        about = {**about, "budget": budget.to_dict()}
+        state, fingerprint = new_state(network, settings), fingerprint_of(problem)
+        return cls(output, problem, judge_of, state, settings, budget, about, fingerprint, 0.0, begin)
+
+    @classmethod
+    def resumed(
+        cls,
+        output: Path,
+        problem: PlacementProblem,
+        judge_of: Callable[[str | None], Judge],
+        budget: Budget | None,
+    ) -> _Run:
+        begin = time.monotonic()
+        path = output / CHECKPOINT
+        metadata = read_metadata(path, FORMAT)
+        settings, about = Settings.from_dict(metadata["settings"]), metadata["about"]
+        budget = budget or Budget.from_dict(about["budget"])
+        state = load_checkpoint(path, problem, settings)
+        _check_devices(state.network.config, problem)
+        about, fingerprint = {**about, "budget": budget.to_dict()}, fingerprint_of(problem)
+        return cls(output, problem, judge_of, state, settings, budget, about, fingerprint, state.seconds, begin)
+
+    @property
+    def judge(self) -> Judge:
+        """Made here, as measuring the reference takes a while that a run with nothing left to measure can spare."""
+        if self._judge is None:
+            self._judge = self.judge_of(self.state.reference or None)
+        return self._judge
+
+    def seconds(self) -> float:
+        """Wall time of all parts of the run."""
+        return self.before + time.monotonic() - self.begin
+
+    def spent(self, closing: bool = True) -> float:
+        """The share of the budget that is spent, by default with the time that measuring the finalists will take."""
+        more = closing_seconds(self.state, self.settings) if closing else 0.0
+        return self.budget.share(len(self.state.measured), self.seconds() + more)
+
+    @property
+    def idle(self) -> bool:
+        """Whether this part of the run has measured nothing."""
+        return self._judge is None
+
+    def why_idle(self) -> str:
+        """Says why, in one line."""
+        made, before, budget = len(self.state.measured), self.before, self.budget
+        if made >= budget.measurements:
+            why = f"{made} of {budget.measurements:g} measurements were made before"
+        elif (closing := closing_seconds(self.state, self.settings)) + before >= budget.seconds:
+            why = f"{before:.0f} of {budget.seconds:g} s were spent before"
+            if before < budget.seconds:
+                why += f", and measuring the best ones again takes about {closing:.0f} s"
+        else:
+            return "none is left that is new"
+        return f"{why}; a budget counts all parts of a run, so give a larger one"
+
+    def measure_singles(self) -> None:
+        """Begins a new run with the single devices, the best of which is the reference."""
+        if self.state.entries:
+            return
+        self.state.reference = self.judge.reference
+        for name, measurement in self.judge.singles.items():
+            placement = simple_placement(self.problem, name)
+            self.state.entries.append(Entry(placement, measurement, "single", None))
+
+    def measure(self, proposal: Proposal) -> Entry:
+        """Measures a proposal; returns its entry."""
+        # A lucky best must not cut short all that follow.
+        worth = max(entry.measurement.sure for entry in self.state.good)
+        measurement = self.judge.measure(self.problem.affinity(proposal.placement), worth=worth)
+        entry = Entry(proposal.placement, measurement, proposal.source, proposal.predicted)
+        self.state.entries.append(entry)
+        self.state.recalled += proposal.recalled
+        self.save()
+        return entry
+
+    def measure_finalists(self) -> None:
+        """Measures the finalists again."""
+        for index in finalists(self.state, self.settings):
+            entry = self.state.entries[index]
+            again = self.judge.measure(self.problem.affinity(entry.placement), rounds=self.settings.final_rounds)
+            self.state.final[index] = pooled(entry.measurement, again, self.problem.objective)
+            self.save()
+
+    def measure_hetero_default(self) -> None:
+        """Measures HETERO's own choice, unless it has been measured."""
+        own = simple_placement(self.problem, HETERO_DEFAULT)
+        if any(np.array_equal(own, entry.placement) for entry in self.state.entries):
+            return
+        measurement = self.judge.measure(self.problem.affinity(own), rounds=self.settings.final_rounds)
+        self.state.entries.append(Entry(own, measurement, HETERO_DEFAULT, None))
+        self.save()
+
+    def save(self) -> None:
+        """Writes the checkpoint."""
+        self.state.seconds = self.seconds()
+        save_checkpoint(self.output / CHECKPOINT, self.state, self.settings, self.about, self.fingerprint)
+
+
+def _check_devices(config: HSDAGConfig, problem: PlacementProblem) -> None:
+    if config.devices not in (None, len(problem.devices)):
+        raise UserError(
+            f"the policy places on {config.devices} devices, not on {len(problem.devices)}; choose another policy"
+        )

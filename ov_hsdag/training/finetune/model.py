@@ -1,0 +1,157 @@
+"""Fine-tuning from a model to its placed IR."""
+
+from __future__ import annotations
+
+import math
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.evaluator import Judge, Measurer
+from ov_hsdag.model.placement import Placement, set_affinities
+from ov_hsdag.policy import bundle
+from ov_hsdag.policy.features import policy_input
+from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.export import load
+from ov_hsdag.training.finetune.judges import Simulated, simple_placement
+from ov_hsdag.training.finetune.loop import Outcome, Report, run
+from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
+from ov_hsdag.training.finetune.state import FORMAT, refuse_existing
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.run import CHECKPOINT, read_metadata
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import save_model_atomically
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def finetune(
+    model: ov.Model,
+    device: str,
+    output: Path,
+    *,
+    objective: str = "latency",
+    budget: Budget | None = None,
+    profile: Profile | str | PathLike[str] | None = None,
+    policy: str | PathLike[str] | None = None,
+    simulated: bool = False,
+    resume: bool = False,
+    settings: Settings | None = None,
+    core: ov.Core | None = None,
+    compress_to_fp16: bool = False,
+    report: Report | None = None,
+) -> tuple[dict[str, Any], Placement]:
+    """Fine-tunes the policy on a model and writes the model with the best measured placement.
+
+    Args:
+        model: any model; normalized and annotated in place.
+        device: "HETERO:GPU,CPU".
+        output: folder of the run.
+        objective: "latency" or "throughput"; of a new run.
+        budget: of all parts of the run together; None: the continued run's own. Without any it ends when nothing is
+            left to measure.
+        profile: speeds of the devices; built-in profiles by default.
+        policy: to begin with, of a new run; see `initial_network`.
+        simulated: judge placements by the profile instead of measuring; of a new run.
+        resume: continue the run in `output`, with its own objective, policy, settings and judge.
+        settings: of a new run.
+        core: has the devices; a new one by default.
+        compress_to_fp16: how the placed model's weights are saved.
+        report: see `Report`.
+
+    Returns:
+        The record of the run, and the placement that the model now carries.
+
+    Raises:
+        UserError: bad input, or a device that this machine lacks where it is to be measured.
+        RunError: neither a device alone nor HETERO runs the model.
+    """
+    import openvino as ov
+
+    devices = DeviceSet.parse(device)
+    if resume:
+        about = read_metadata(output / CHECKPOINT, FORMAT)["about"]
+        objective, simulated = about["objective"], about["simulated"]
+    else:
+        refuse_existing(output)
+    if core is None:
+        core = ov.Core()
+        virtual.register(core)
+    for name in () if simulated else discovery.absent(core, devices):
+        raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
+    Placement.strip(model)
+    problem = build_problem(model, devices, objective=objective, profile=profile, core=core)
+    network = None
+    if not resume:
+        settings = settings or Settings()
+        network = initial_network(policy, problem, settings.seed)
+        about = {
+            "device": devices.hetero,
+            "objective": objective,
+            "policy": str(policy or bundle.DEFAULT),
+            "simulated": simulated,
+            "openvino": ov.__version__,
+        }
+
+    def judge_of(reference: str | None) -> Judge:
+        if simulated:
+            return Simulated(problem, reference)
+        return Measurer(model, devices, objective, core, reference=reference)
+
+    outcome = run(output, problem, judge_of, network, budget, settings, about, report)
+    placement = _placement(outcome, problem)
+    set_affinities(model, placement.affinity)
+    placement.embed(model)
+    save_model_atomically(model, output / "model.xml", compress_to_fp16=compress_to_fp16)
+    placement.save(output / "placement.json")
+    return outcome.record, placement
+
+
+def initial_network(policy: str | PathLike[str] | None, problem: PlacementProblem, seed: int) -> HSDAGNetwork:
+    """Returns the network that a run begins with.
+
+    Args:
+        policy: name or folder of a policy, the shipped one by default; `SCRATCH` for an untrained network.
+        problem: decides the widths of an untrained network's inputs.
+        seed: of an untrained network's weights.
+
+    Raises:
+        UserError: there is no such policy.
+    """
+    if policy != SCRATCH:
+        return load(bundle.find(policy))
+    torch.manual_seed(seed)
+    return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
+
+
+def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
+    """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted."""
+    key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
+    chosen = outcome.measurement
+    measured: dict[str, Any] | None = None
+    singles = outcome.record["singles"]
+    if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
+        measured = {
+            name: {key: chosen.reference * ratio**sign, "ratio": ratio, "ci": None, "submodels": 1, "failed": None}
+            for name, ratio in singles.items()
+        }
+        figures = {key: chosen.value, "ratio": chosen.ratio, "ci": list(chosen.interval) if chosen.ratios else None}
+        measured[outcome.name] = {**figures, "submodels": chosen.submodels, "failed": None}
+    return Placement(
+        devices=problem.devices,
+        affinity=problem.affinity(outcome.placement),
+        objective=problem.objective,
+        predicted=problem.summary(outcome.placement),
+        measured=measured,
+        baselines={name: problem.summary(simple_placement(problem, name)) for name in singles},
+        policy=Path(outcome.record["about"]["policy"]).name,
+        chosen=outcome.name,
+    )

@@ -1,0 +1,162 @@
+"""The next placement to measure: Thompson sampling over what the policy proposes and what refinement makes of it.
+
+The costs are corrected by factors drawn from the posterior (every other time by the most likely ones), candidates are
+refined and ranked on the corrected simulator, and the best one that was not measured yet is proposed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.policy import placer
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.finetune.posterior import Fit
+from ov_hsdag.training.finetune.settings import Settings
+from ov_hsdag.training.finetune.state import State
+from ov_hsdag.training.finetune.task import Task
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.rollout import Batch, parse
+
+Placements = NDArray[np.uint8]
+
+# Coarse groups. Placements of larger graphs take long to judge: fewer are proposed.
+_LARGE = 4000
+
+# Best measured placements that refinement starts from.
+_LEADERS = 3
+
+# Smallest distance (`Task.distance`) from all measured placements at which a new one is worth a measurement, as long as
+# there are others.
+_DIFFERENT = 0.003
+
+# Random placements that are tried where nothing else is new.
+_RANDOM = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A placement to measure.
+
+    Attributes:
+        placement: uint8 [groups].
+        source: see `Entry.source`.
+        predicted: the ratio to the reference that the most likely correction predicts.
+        recalled: number of better candidates that had been measured before.
+    """
+
+    placement: Placements
+    source: str
+    predicted: float
+    recalled: int
+
+
+def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal | None:
+    """Returns the most promising placement that was not measured yet; None where nothing new is found.
+
+    Args:
+        state: of the run; its policy proposes.
+        task: of the run.
+        settings: of the run.
+        fit: posterior of the corrections.
+    """
+    step = len(state.measured)
+    generator = np.random.default_rng([settings.seed, 1, step])
+    factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)
+    believed = task.corrector.apply(factors)
+
+    fresh, scores = _policy_candidates(believed, state.network, task, settings, generator)
+    candidates, sources, scores = _refined(believed, fresh, scores, state, settings, generator)
+    known = np.stack([entry.placement for entry in state.entries])
+    index, recalled = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
+    if index is None:
+        candidates, sources = task.problem.random(generator, _RANDOM), ["policy"] * _RANDOM
+        index, _ = _first_new(task, candidates, np.arange(_RANDOM), known)
+        if index is None:
+            return None
+    placement = candidates[index]
+    predicted = task.corrector.log_ratio(fit.mean, task.corrector.terms(placement))
+    return Proposal(placement, sources[index], float(np.exp(predicted[0])), recalled)
+
+
+def policy_placements(
+    network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
+) -> Placements:
+    """Returns single devices, then what the policy proposes, as the placer `hsdag` does; uint8 [proposals, groups]."""
+    problem, x = task.problem, task.x
+    batch = Batch.of([task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)])
+    large = len(x.node_x) > _LARGE
+    found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
+    with torch.no_grad():
+        h, edge_score = network.encode(batch.graphs)
+        for levels in {network.config.levels: None} if large else {network.config.levels: None, 0: None}:
+            cluster, count = parse(network, batch, edge_score, levels)
+            logits = network.logits(h, edge_score, batch.graphs, cluster, count).numpy()
+            draws = placer.sample(logits, 1 if large else settings.draws, generator)
+            choices = np.concatenate([placer.lean(logits), draws])
+            found.append(placer.expand(choices, logits, cluster.numpy()[x.coarse], problem.group_supported))
+    return np.concatenate(found)
+
+
+def _policy_candidates(
+    believed: PlacementProblem, network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
+) -> tuple[Placements, NDArray[np.float64]]:
+    """What the policy proposes, each once, with its scores; where none is feasible, repaired and random placements."""
+    threads = usable_cores()
+    fresh = _distinct(policy_placements(network, task, settings, generator))
+    scores = believed.scores(fresh, threads)
+    if not np.isfinite(scores).any():
+        repaired = [believed.repair(placement) for placement in fresh[: settings.refined]]
+        fresh = np.concatenate([np.stack(repaired), believed.random(generator, settings.refined)])
+        scores = believed.scores(fresh, threads)
+    return fresh, scores
+
+
+def _refined(
+    believed: PlacementProblem,
+    fresh: Placements,
+    scores: NDArray[np.float64],
+    state: State,
+    settings: Settings,
+    generator: np.random.Generator,
+) -> tuple[Placements, list[str], NDArray[np.float64]]:
+    """Refined placements, then `fresh`: uint8 [candidates, groups], the source of each, and their scores in µs."""
+    leaders = sorted(state.good, key=lambda entry: -entry.measurement.ratio)[:_LEADERS]
+    order = np.argsort(scores, kind="stable")
+    # Most starts are the best by the simulator; some are any, as it may be wrong.
+    chosen = order[: max(settings.refined - 2, 1)]
+    others = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
+    starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
+    sources = ["policy"] * (len(chosen) + len(others)) + ["measured"] * len(leaders) + ["policy"] * len(fresh)
+    seed = int(generator.integers(2**31))
+    refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=seed)
+    return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
+
+
+def _first_new(
+    task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements
+) -> tuple[int | None, int]:
+    """The first candidate of the ranking that is worth a measurement, and how many known ones are ranked above it.
+
+    That is one at a distance from all known placements; where there is none, one that is not known.
+    """
+    second: int | None = None
+    recalled = 0
+    for index in ranking.tolist():
+        if (known == candidates[index]).all(axis=1).any():
+            recalled += second is None
+            continue
+        if task.distance(candidates[index], known).min() >= _DIFFERENT:
+            return index, recalled
+        second = index if second is None else second
+    return second, recalled
+
+
+def _distinct(placements: Placements) -> Placements:
+    """Each placement once, in the order of first occurrence."""
+    return placements[np.sort(np.unique(placements, axis=0, return_index=True)[1])]

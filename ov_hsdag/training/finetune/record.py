@@ -1,0 +1,64 @@
+"""record.json: what a run began with, everything that it measured, and what it chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from ov_hsdag.training.finetune.choice import Choice
+from ov_hsdag.training.finetune.posterior import Fit
+from ov_hsdag.training.finetune.settings import Settings
+from ov_hsdag.training.finetune.state import State
+from ov_hsdag.training.finetune.task import Task
+
+
+def make_record(
+    state: State, task: Task, settings: Settings, about: Mapping[str, Any], fit: Fit, choice: Choice
+) -> dict[str, Any]:
+    """Returns the record of a run, JSON-able.
+
+    Measurements are counted from 1, without the simple placements, as the budget, the progress and the table of
+    `ov-hsdag finetune` count them: `number` of an entry, the keys of `final`, `measurement` of `best`. Ratios are to
+    `reference`.
+
+    Args:
+        state: of the run.
+        task: of the run.
+        settings: of the run.
+        about: what the run began with.
+        fit: posterior of the corrections.
+        choice: the placement that was chosen.
+    """
+    numbers = {index: number for number, index in enumerate(state.proposed, start=1)}
+    best, curve = 1.0, []
+    for entry in state.measured:
+        best = max(best, entry.measurement.ratio)
+        curve.append(round(best, 4))
+    return {
+        "about": dict(about),
+        "settings": asdict(settings),
+        "reference": state.reference,
+        "singles": {
+            task.problem.devices[int(entry.placement[0])]: entry.measurement.ratio
+            for entry in state.entries
+            if entry.source == "single" and (entry.placement == entry.placement[0]).all()
+        },
+        "measurements": len(state.proposed),
+        "failed": sum(entry.measurement.failed for entry in state.measured),
+        "recalled": state.recalled,
+        "chosen": choice.name,
+        "best": {**choice.measurement.to_dict(), "measurement": numbers.get(choice.entry)},
+        "best_so_far": curve,
+        "entries": [
+            {"number": numbers.get(index), **entry.to_dict(), "chosen": index == choice.entry}
+            for index, entry in enumerate(state.entries)
+        ],
+        "final": {str(numbers[index]): measurement.to_dict() for index, measurement in state.final.items()},
+        "correction": {"error": round(fit.error, 4), **task.corrector.describe(fit.mean)},
+        "seconds": round(state.seconds, 1),
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+    }

@@ -1,0 +1,94 @@
+"""What decides a fine-tuning run, and when it stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ov_hsdag.training.run import check_settings
+
+SCRATCH = "none"
+"""Name of the policy that is no policy: an untrained network."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a run, besides the model, the devices, the initial policy and the measurements.
+
+    Attributes:
+        seed: of everything random.
+        updates: of the policy before each measurement.
+        learning_rate: of Adam.
+        samples: placements per update that the corrected simulator judges, for REINFORCE.
+        reinforce: weight of REINFORCE relative to imitation of measured placements (1). REINFORCE sums over all
+            clusters and imitation averages: with a larger weight, the few samples of one problem drown what was
+            measured.
+        entropy: weight of the entropy bonus.
+        edges: weight of imitation by edge scores.
+        gradient: largest norm of the gradient.
+        temperature: of log ratios: a measured placement whose log ratio is lower than the best by this much is imitated
+            e times less.
+        agreement: smallest share of agreement with the best placement that a placement needs to be imitated. The mean
+            of two mirror images is no placement.
+        draws: sampled placements for each clustering and temperature, see `ov_hsdag.policy.placer.sample`.
+        refined: candidates that are refined before a measurement.
+        certain: every `certain`-th measurement uses the most likely correction instead of one drawn from the posterior.
+        finalists: number of the best measured placements that are measured again in the end.
+        final_rounds: rounds of those measurements.
+        margin: relative margin by which the best finalist has to beat the best single device and HETERO's own choice.
+    """
+
+    seed: int = 0
+    updates: int = 8
+    learning_rate: float = 5e-4
+    samples: int = 16
+    reinforce: float = 0.03
+    entropy: float = 0.003
+    edges: float = 0.2
+    gradient: float = 1.0
+    temperature: float = 0.03
+    agreement: float = 0.5
+    draws: int = 8
+    refined: int = 6
+    certain: int = 2
+    finalists: int = 3
+    final_rounds: int = 6
+    margin: float = 0.02
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from a checkpoint's JSON.
+
+        Raises:
+            UserError: there are settings that this version does not know.
+        """
+        check_settings(values, {item.name for item in fields(cls)})
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a run stops. It counts all parts of a run together, those before `--resume` included.
+
+    Attributes:
+        measurements: placements to measure.
+        seconds: wall time. Whichever is reached first ends the run.
+    """
+
+    measurements: float = math.inf
+    seconds: float = math.inf
+
+    def share(self, measurements: int, seconds: float) -> float:
+        """Returns the share of the budget that is spent: 1 and more means all of it."""
+        return max(measurements / self.measurements, seconds / self.seconds)
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Returns the limits as JSON-able values, None where there is no limit."""
+        return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, limits: Mapping[str, float | None]) -> Budget:
+        """Inverse of `to_dict`."""
+        return cls(**{name: math.inf if value is None else value for name, value in limits.items()})

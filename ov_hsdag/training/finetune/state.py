@@ -1,0 +1,198 @@
+"""What a fine-tuning run carries from measurement to measurement, and its checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.training.finetune.settings import Settings
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.run import CHECKPOINT, read_metadata, restore, write_checkpoint
+from ov_hsdag.utils.errors import UserError
+
+FORMAT = "finetune-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A measured placement.
+
+    Attributes:
+        placement: uint8 [groups].
+        measurement: its measurement.
+        source: "single", "hetero" (HETERO's own choice), "policy" (proposed by the policy, refined) or "measured"
+            (refined from a measured placement).
+        predicted: the ratio that the corrected simulator predicted; None for simple placements.
+    """
+
+    placement: NDArray[np.uint8]
+    measurement: Measurement
+    source: str
+    predicted: float | None
+
+    @property
+    def simple(self) -> bool:
+        """Whether it needed no search: such entries do not count against the budget."""
+        return self.source in ("single", HETERO_DEFAULT)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the entry without its placement, JSON-able."""
+        return {"measurement": self.measurement.to_dict(), "source": self.source, "predicted": self.predicted}
+
+
+@dataclass
+class State:
+    """Everything that a run carries from measurement to measurement.
+
+    Attributes:
+        network: the policy.
+        optimizer: its optimizer.
+        reference: what ratios are relative to: a device, or `HETERO_DEFAULT`.
+        entries: all measured placements, in order.
+        final: second measurements of the finalists, pooled with the first, by the index of their entry.
+        recalled: number of proposals that had been measured before.
+        seconds: wall time of all parts of the run so far.
+    """
+
+    network: HSDAGNetwork
+    optimizer: torch.optim.Adam
+    reference: str = ""
+    entries: list[Entry] = field(default_factory=list)
+    final: dict[int, Measurement] = field(default_factory=dict)
+    recalled: int = 0
+    seconds: float = 0.0
+
+    @property
+    def proposed(self) -> list[int]:
+        """Indices of the entries that count against the budget: all but the simple placements."""
+        return [index for index, entry in enumerate(self.entries) if not entry.simple]
+
+    @property
+    def measured(self) -> list[Entry]:
+        """The entries that count against the budget."""
+        return [self.entries[index] for index in self.proposed]
+
+    @property
+    def good(self) -> list[Entry]:
+        """The entries that did not fail."""
+        return [entry for entry in self.entries if not entry.measurement.failed]
+
+    def best(self) -> Entry:
+        """Returns the entry with the highest ratio."""
+        return max(self.good, key=lambda entry: entry.measurement.ratio)
+
+    def best_finalist(self) -> int | None:
+        """Returns the index of the finalist with the highest pooled ratio; None where there is no finalist."""
+        return max(self.final, key=lambda index: self.final[index].ratio, default=None)
+
+
+def new_state(network: HSDAGNetwork, settings: Settings) -> State:
+    """Returns the state of a run that has measured nothing."""
+    return State(network, torch.optim.Adam(network.parameters(), settings.learning_rate, eps=1e-7))
+
+
+def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping[str, Any], fingerprint: str) -> None:
+    """Writes the state as one file, whole or not at all.
+
+    Args:
+        path: of the file.
+        state: to save; it has at least one entry.
+        settings: of the run.
+        about: what the run began with, JSON-able.
+        fingerprint: of the problem, see `fingerprint_of`.
+    """
+    metadata = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "about": dict(about),
+        "settings": asdict(settings),
+        "network": state.network.config.to_dict(),
+        "reference": state.reference,
+        "entries": [entry.to_dict() for entry in state.entries],
+        "final": {str(index): measurement.to_dict() for index, measurement in state.final.items()},
+        "recalled": state.recalled,
+        "seconds": state.seconds,
+    }
+    tensors = {"placements": torch.from_numpy(np.stack([entry.placement for entry in state.entries]))}
+    write_checkpoint(path, state.network, state.optimizer, tensors, metadata)
+
+
+def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -> State:
+    """Returns the state that a checkpoint holds.
+
+    Args:
+        path: of the file.
+        problem: that the run is to be continued on.
+        settings: of the run.
+
+    Raises:
+        UserError: the file is no checkpoint, or one of another problem.
+    """
+    metadata = read_metadata(path, FORMAT)
+    if metadata["fingerprint"] not in (fingerprint_of(problem), first_fingerprint_of(problem)):
+        raise UserError(
+            f"'{path}' belongs to another model, device list or profile: resume with what the run began with"
+        )
+    state = new_state(HSDAGNetwork(HSDAGConfig.from_dict(metadata["network"])), settings)
+    placements = restore(path, state.network, state.optimizer)["placements"].numpy()
+    state.entries = [
+        Entry(placement.copy(), Measurement.from_dict(entry["measurement"]), entry["source"], entry["predicted"])
+        for placement, entry in zip(placements, metadata["entries"], strict=True)
+    ]
+    state.final = {int(index): Measurement.from_dict(values) for index, values in metadata["final"].items()}
+    state.reference, state.recalled, state.seconds = metadata["reference"], metadata["recalled"], metadata["seconds"]
+    return state
+
+
+def refuse_existing(output: Path) -> None:
+    """Raises UserError where there is a run in the folder."""
+    if (output / CHECKPOINT).exists():
+        raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
+
+
+def fingerprint_of(problem: PlacementProblem) -> str:
+    """Returns a digest of what a checkpoint belongs to.
+
+    That is the graph (its structure, operations and bytes), the devices, the objective, and every array of the problem:
+    support, groups, limits and all uncorrected costs.
+    """
+    graph = problem.graph
+    texts = (*problem.devices, problem.objective, str(problem.rule), *graph.types)
+    return _digest(texts, [*_arrays(graph), *_arrays(problem)])
+
+
+def first_fingerprint_of(problem: PlacementProblem) -> str:
+    """The fingerprint of older checkpoints: without transfers, submodels, fusions and the sizes of tensors."""
+    graph = problem.graph
+    digest = hashlib.sha256()
+    for text in (*graph.names, *problem.devices, problem.objective, str(problem.rule)):
+        digest.update(text.encode() + b"\0")
+    for array in (problem.groups, graph.input_output, problem.supported, problem.memory_bytes, problem.node_us):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _arrays(owner: Any) -> list[NDArray[Any] | None]:
+    """The arrays among a dataclass's fields, in their order; None for those that are left out."""
+    values = [getattr(owner, item.name) for item in fields(owner)]
+    return [value for value in values if value is None or isinstance(value, np.ndarray)]
+
+
+def _digest(texts: Iterable[str], arrays: Iterable[NDArray[Any] | None]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    for array in arrays:
+        digest.update(b"\0" if array is None else f"{array.dtype.str}{array.shape}".encode())
+        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

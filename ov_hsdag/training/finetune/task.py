@@ -1,0 +1,84 @@
+"""The problem of a fine-tuning run: what stays the same from measurement to measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.training.finetune.judges import simple_placement
+from ov_hsdag.training.finetune.posterior import Corrector, Fit, Terms
+from ov_hsdag.training.finetune.state import State
+from ov_hsdag.training.rollout import Example, impact
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What stays the same in a run.
+
+    Attributes:
+        problem: with the profile's costs.
+        x: its features, the same that the policy sees when the model is placed later.
+        weight: how much the device of each group matters, sum 1, float64 [groups].
+        corrector: of the costs.
+        reference: the reference's placement, uint8 [groups].
+        terms: cache of the simulator's terms of measured placements, by the placements' bytes.
+    """
+
+    problem: PlacementProblem
+    x: PolicyInput
+    weight: NDArray[np.float64]
+    corrector: Corrector
+    reference: NDArray[np.uint8]
+    terms: dict[bytes, Terms] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, config: HSDAGConfig, reference: str) -> Task:
+        """Makes the task of a problem.
+
+        Args:
+            problem: with the profile's costs.
+            config: of the network, which decides the features.
+            reference: what ratios are relative to: a device, or `HETERO_DEFAULT`.
+        """
+        placement = simple_placement(problem, reference)
+        x = policy_input(problem, config.features)
+        return cls(problem, x, impact(problem), Corrector(problem, placement), placement)
+
+    def fit(self, state: State) -> Fit:
+        """Returns the posterior of the corrections given everything measured so far."""
+        measured = [entry.measurement for entry in state.good]
+        for entry in state.good:
+            if (key := entry.placement.tobytes()) not in self.terms:
+                self.terms[key] = self.corrector.terms(entry.placement)
+        terms = Terms.join([self.terms[entry.placement.tobytes()] for entry in state.good])
+        uncertain = np.array([measurement.uncertain for measurement in measured])
+        return self.corrector.fit(terms, np.array([measurement.ratio for measurement in measured]), uncertain)
+
+    def distance(self, placement: NDArray[np.uint8], others: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Returns how much of a placement, by `weight`, is on another device in each of the others.
+
+        Args:
+            placement: uint8 [groups].
+            others: uint8 [others, groups].
+
+        Returns:
+            Shares from 0 to 1, float64 [others].
+        """
+        return np.asarray((others != placement) @ self.weight)
+
+    def example(self, problem: PlacementProblem, target: NDArray[np.float32], reference: float) -> Example:
+        """Returns the problem as an example for the network.
+
+        Args:
+            problem: the task's, with corrected costs.
+            target: what imitation learns, float32 [coarse, devices].
+            reference: what rewards are relative to, µs.
+        """
+        allowed = np.zeros(target.shape, bool)
+        np.logical_or.at(allowed, self.x.coarse, problem.group_supported)
+        return Example(problem, self.x, reference, reference, target, allowed)
