@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import Measurement, Measurer
 from ov_hsdag.problem.pricing import build_problem
