@@ -71,10 +71,9 @@ def reference_structure(nodes: int, edge_index: NDArray[np.int64]) -> dict[str, 
 
 def reference_parse(
     nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+) -> NDArray[np.int32]:
     """What `_native.parse` computes, on quotient graphs that are really built."""
     cluster = np.arange(nodes)
-    dominant = np.zeros(len(scores), np.uint8)
     for _ in range(levels):
         count = len(np.unique(cluster))
         # The quotient graph: between two clusters the best edge, the first of equally good ones.
@@ -96,11 +95,10 @@ def reference_parse(
             a, b = cluster[edge_index[:, edge]].tolist()
             if not nx.has_path(joined, a, b):
                 joined.add_edge(a, b)
-                dominant[edge] = 1
                 count -= 1
         for members in nx.connected_components(joined):
             cluster[np.isin(cluster, list(members))] = min(members)
-    return np.unique(cluster, return_inverse=True)[1].astype(np.int32), dominant
+    return np.unique(cluster, return_inverse=True)[1].astype(np.int32)
 
 
 def generated_problem(nodes: int, seed: int = 0) -> PlacementProblem:
@@ -194,15 +192,14 @@ def main() -> int:
         x = policy_input(problem)
         nodes, edges = len(x.node_x), x.edge_index
         scores = np.random.default_rng(arguments.seed).random(edges.shape[1], np.float32)
-        cluster, dominant = _native.parse(nodes, edges, scores, LEVELS, CLUSTERS)
+        cluster = _native.parse(nodes, edges, scores, LEVELS, CLUSTERS)
         comparison = f"{'':12} {'':10} {'':8}"
         if name != "generated":
             expected = reference_structure(nodes, edges)
             found = _native.structure_features(nodes, edges)
             assert all(np.allclose(found[key], expected[key], atol=1e-9) for key in expected)
             parsed = reference_parse(nodes, edges, scores, LEVELS, CLUSTERS)
-            assert np.array_equal(cluster, parsed[0])
-            assert np.array_equal(dominant, parsed[1])
+            assert np.array_equal(cluster, parsed)
 
             def slow(nodes: int = nodes, edges: Any = edges, scores: Any = scores) -> None:
                 reference_structure(nodes, edges)

@@ -14,11 +14,12 @@ std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& owner, std::i
 }
 
 // What a device pays, [outputs, devices], where it receives a tensor whose producer it fuses with: of several tensors
-// between the two the one that nobody else reads, which crosses exactly where the fusion is torn.
-std::vector<double> torn_by_port(const Graph& graph, const Costs& costs) {
-    const auto width = static_cast<std::size_t>(costs.devices);
+// between the two the one that nobody else reads, which crosses exactly where the fusion is broken.
+std::vector<double> fusion_penalty_by_port(const Problem& problem) {
+    const Graph& graph = *problem.graph;
+    const auto width = static_cast<std::size_t>(problem.devices);
     std::vector<double> result(static_cast<std::size_t>(graph.outputs()) * width, 0.0);
-    if (costs.fused_with.empty()) return result;
+    if (problem.fused_with.empty()) return result;
     const auto alone = [&](std::int32_t port, std::int32_t node) {
         return std::all_of(graph.consumer_node.begin() + graph.consumer_ptr[port],
                            graph.consumer_node.begin() + graph.consumer_ptr[static_cast<std::size_t>(port) + 1],
@@ -28,9 +29,9 @@ std::vector<double> torn_by_port(const Graph& graph, const Costs& costs) {
         for (std::size_t d = 0; d < width; ++d) {
             const std::size_t at = static_cast<std::size_t>(node) * width + d;
             for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
-                if (costs.fused_with[at] < 0 || graph.source[e] != costs.fused_with[at]) continue;
+                if (problem.fused_with[at] < 0 || graph.source[e] != problem.fused_with[at]) continue;
                 if (!alone(graph.input_output[e], node)) continue;
-                result[static_cast<std::size_t>(graph.input_output[e]) * width + d] += costs.torn_us[at];
+                result[static_cast<std::size_t>(graph.input_output[e]) * width + d] += problem.fusion_penalty_us[at];
                 break;  // once, though the tensor is read twice
             }
         }
@@ -40,11 +41,12 @@ std::vector<double> torn_by_port(const Graph& graph, const Costs& costs) {
 
 }  // namespace
 
-AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<const std::int32_t> item)
-    : devices(costs.devices),
-      transfer_us(costs.transfer_us),
-      transfer_us_per_byte(costs.transfer_us_per_byte),
-      memory_limit(costs.memory_limit) {
+AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_t> item)
+    : devices(problem.devices),
+      transfer_us(problem.transfer_us),
+      transfer_us_per_byte(problem.transfer_us_per_byte),
+      memory_limit(problem.memory_limit) {
+    const Graph& graph = *problem.graph;
     for (const std::int32_t i : item) items = std::max(items, i + 1);
     const auto count = static_cast<std::size_t>(items);
     const auto width = static_cast<std::size_t>(devices);
@@ -56,8 +58,8 @@ AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<c
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
         const auto i = static_cast<std::size_t>(item[node]);
         for (std::size_t d = 0; d < width; ++d) {
-            item_us[i * width + d] += costs.node_us[static_cast<std::size_t>(node) * width + d];
-            supported[i * width + d] &= costs.supported[static_cast<std::size_t>(node) * width + d] != 0 ? 1 : 0;
+            item_us[i * width + d] += problem.node_us[static_cast<std::size_t>(node) * width + d];
+            supported[i * width + d] &= problem.supported[static_cast<std::size_t>(node) * width + d] != 0 ? 1 : 0;
         }
         weight[i] += graph.weight_bytes[node];
         fallback[i] = std::min(fallback[i], node);
@@ -74,12 +76,10 @@ AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<c
 
     // A submodel begins where a tensor is received, and where the model begins.
     for (std::size_t d = 0; count > 0 && d < width; ++d) {
-        item_us[static_cast<std::size_t>(order[0]) * width + d] += costs.submodel_us[d];
+        item_us[static_cast<std::size_t>(order[0]) * width + d] += problem.submodel_us[d];
     }
 
-    // What a device pays where it receives the port's tensor, which it would fuse with. Fused tensors have one
-    // consumer.
-    const std::vector<double> port_torn = torn_by_port(graph, costs);
+    const std::vector<double> port_penalty_us = fusion_penalty_by_port(problem);
 
     // Consumers by output port.
     std::vector<std::int32_t> ports;
@@ -110,8 +110,8 @@ AdditiveModel::AdditiveModel(const Graph& graph, const Costs& costs, std::span<c
         consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
         source.push_back(item[graph.output_node[port]]);
         bytes.push_back(static_cast<double>(graph.output_bytes[port]));
-        const auto torn = port_torn.begin() + static_cast<std::ptrdiff_t>(port) * devices;
-        torn_us.insert(torn_us.end(), torn, torn + devices);
+        const auto penalty = port_penalty_us.begin() + static_cast<std::ptrdiff_t>(port) * devices;
+        fusion_penalty_us.insert(fusion_penalty_us.end(), penalty, penalty + devices);
     }
     produced_ptr = offsets(source, items);
     produced.resize(source.size());
@@ -211,7 +211,7 @@ void AdditiveState::add_transfer(std::int32_t tensor, std::uint8_t from, std::ui
     if (from == to) return;
     const std::size_t link = from * devices_ + to;
     const double us = model_.transfer_us[link] + model_.transfer_us_per_byte[link] * model_.bytes[tensor];
-    const double received = surcharge_[to] + model_.torn_us[static_cast<std::size_t>(tensor) * devices_ + to];
+    const double received = surcharge_[to] + model_.fusion_penalty_us[static_cast<std::size_t>(tensor) * devices_ + to];
     if (throughput_) {
         // Both ends are busy with a transfer.
         busy[from] += sign * us;

@@ -6,12 +6,11 @@
 #include <span>
 #include <vector>
 
-#include "graph.hpp"
-#include "simulate.hpp"
+#include "problem.hpp"
 
 namespace ov_hsdag {
 
-// Items are what moves: legality groups, or coarse groups of them.
+// Items are what moves: colocation groups, or coarse groups of them.
 struct AdditiveModel {
     std::int32_t items = 0;
     std::int32_t devices = 0;
@@ -23,7 +22,7 @@ struct AdditiveModel {
     // Tensors with consumers in other items than their producer's.
     std::vector<std::int32_t> source;          // [tensors]
     std::vector<double> bytes;                 // [tensors]
-    std::vector<double> torn_us;               // [tensors, devices] what a device pays more for a fusion that is torn
+    std::vector<double> fusion_penalty_us;     // [tensors, devices] of the fusion that a device breaks by receiving it
     std::vector<std::int32_t> consumer_ptr;    // [tensors + 1]
     std::vector<std::int32_t> consumer;        // each item once
     std::vector<std::int32_t> produced_ptr;    // [items + 1]
@@ -35,9 +34,12 @@ struct AdditiveModel {
     std::vector<std::int64_t> memory_limit;    // [devices] negative: none
 
     // item: [nodes] dense numbers.
-    AdditiveModel(const Graph& graph, const Costs& costs, std::span<const std::int32_t> item);
+    AdditiveModel(const Problem& problem, std::span<const std::int32_t> item);
 
     [[nodiscard]] std::int32_t tensors() const { return static_cast<std::int32_t>(source.size()); }
+    [[nodiscard]] bool supports(std::int32_t item, std::size_t device) const {
+        return supported[static_cast<std::size_t>(item) * static_cast<std::size_t>(devices) + device] != 0;
+    }
 };
 
 // One placement of a model's items, and what a move would change.

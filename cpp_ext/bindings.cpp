@@ -4,11 +4,10 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
@@ -16,6 +15,8 @@
 #include "graph.hpp"
 #include "groups.hpp"
 #include "hetero.hpp"
+#include "parallel.hpp"
+#include "problem.hpp"
 #include "simulate.hpp"
 
 namespace py = pybind11;
@@ -50,82 +51,89 @@ py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, 
     return result;
 }
 
-// Graph, costs and rule together: evaluates batches of placements on threads.
-class BatchSimulator {
-public:
-    BatchSimulator(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
-                   const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
-                   const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                   const Array<std::int32_t>& group, const Array<std::int32_t>& bonds,
-                   const Array<std::int32_t>& fused_with, const Array<double>& torn_us, int rule)
-        : graph_(std::move(graph)), rule_(split_rule(rule)) {
-        costs_ = costs_of(*graph_, node_us, supported, transfer_us, transfer_us_per_byte, submodel_us, memory_limit,
-                          group, bonds, fused_with, torn_us);
-        for (const std::int32_t g : costs_.group) groups_ = std::max(groups_, g + 1);
-    }
+std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<double>& node_us,
+                                      const Array<std::uint8_t>& supported, const Array<std::int32_t>& groups,
+                                      const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
+                                      const Array<double>& submodel_us, const Array<std::int64_t>& memory_bytes,
+                                      const Array<std::int32_t>& same_submodel, const Array<std::int32_t>& fused_with,
+                                      const Array<double>& fusion_penalty_us, int rule) {
+    const py::ssize_t nodes = graph->nodes();
+    const py::ssize_t devices = submodel_us.size();
+    expect_shape(node_us, {nodes, devices}, "node_us");
+    expect_shape(supported, {nodes, devices}, "supported");
+    expect_shape(groups, {nodes}, "groups");
+    expect_shape(transfer_us, {devices, devices}, "transfer_us");
+    expect_shape(transfer_us_per_byte, {devices, devices}, "transfer_us_per_byte");
+    expect_shape(submodel_us, {devices}, "submodel_us");
+    expect_shape(memory_bytes, {devices}, "memory_bytes");
+    expect_shape(same_submodel, {same_submodel.size() / 2, 2}, "same_submodel");
+    expect_shape(fused_with, {nodes, devices}, "fused_with");
+    expect_shape(fusion_penalty_us, {nodes, devices}, "fusion_penalty_us");
+    auto problem = std::make_shared<Problem>();
+    problem->graph = std::move(graph);
+    problem->rule = split_rule(rule);
+    problem->devices = static_cast<std::int32_t>(devices);
+    problem->node_us = to_vector(node_us);
+    problem->supported = to_vector(supported);
+    problem->group = to_vector(groups);
+    problem->transfer_us = to_vector(transfer_us);
+    problem->transfer_us_per_byte = to_vector(transfer_us_per_byte);
+    problem->submodel_us = to_vector(submodel_us);
+    problem->memory_limit = to_vector(memory_bytes);
+    problem->same_submodel = to_vector(same_submodel);
+    problem->fused_with = to_vector(fused_with);
+    problem->fusion_penalty_us = to_vector(fusion_penalty_us);
+    problem->check();
+    return problem;
+}
 
-    [[nodiscard]] py::dict evaluate(const Array<std::uint8_t>& placements, int threads) const {
-        if (placements.ndim() != 2) throw std::invalid_argument("expected 'placements' of shape [batch, groups]");
-        const py::ssize_t batch = placements.shape(0);
-        expect_shape(placements, {batch, groups_}, "placements");
-        const std::uint8_t* data = placements.data();
-        if (std::any_of(data, data + placements.size(), [&](std::uint8_t d) { return d >= costs_.devices; })) {
-            throw std::invalid_argument("expected device numbers below " + std::to_string(costs_.devices));
-        }
-        const auto devices = static_cast<py::ssize_t>(costs_.devices);
-        py::array_t<double> latency(batch), period(batch), busy({batch, devices});
-        py::array_t<std::int64_t> memory({batch, devices}), bytes(batch);
-        py::array_t<std::int32_t> submodels(batch), cuts(batch);
-        py::array_t<std::uint8_t> infeasible(batch);
-        {
-            auto* latency_out = latency.mutable_data();
-            auto* period_out = period.mutable_data();
-            auto* busy_out = busy.mutable_data();
-            auto* memory_out = memory.mutable_data();
-            auto* bytes_out = bytes.mutable_data();
-            auto* submodels_out = submodels.mutable_data();
-            auto* cuts_out = cuts.mutable_data();
-            auto* infeasible_out = infeasible.mutable_data();
-            const py::gil_scoped_release release;
-            std::atomic<py::ssize_t> next{0};
-            const auto work = [&] {
-                Simulator simulator(*graph_, costs_, rule_);
-                for (py::ssize_t i = next++; i < batch; i = next++) {
-                    const Evaluation& e = simulator.evaluate(data + i * groups_);
-                    latency_out[i] = e.latency_us;
-                    period_out[i] = e.period_us;
-                    std::copy(e.busy_us.begin(), e.busy_us.end(), busy_out + i * devices);
-                    std::copy(e.memory_bytes.begin(), e.memory_bytes.end(), memory_out + i * devices);
-                    bytes_out[i] = e.transfer_bytes;
-                    submodels_out[i] = e.submodels;
-                    cuts_out[i] = e.cut_tensors;
-                    infeasible_out[i] = e.infeasible;
-                }
+py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements, int threads) {
+    const std::int32_t groups = problem.groups();
+    expect_placements(placements, groups, problem.devices);
+    const py::ssize_t batch = placements.shape(0);
+    const auto devices = static_cast<py::ssize_t>(problem.devices);
+    py::array_t<double> latency(batch), period(batch), busy({batch, devices});
+    py::array_t<std::int64_t> memory({batch, devices}), bytes(batch);
+    py::array_t<std::int32_t> submodels(batch), cuts(batch);
+    py::array_t<std::uint8_t> infeasible(batch);
+    {
+        const auto* data = placements.data();
+        auto* latency_out = latency.mutable_data();
+        auto* period_out = period.mutable_data();
+        auto* busy_out = busy.mutable_data();
+        auto* memory_out = memory.mutable_data();
+        auto* bytes_out = bytes.mutable_data();
+        auto* submodels_out = submodels.mutable_data();
+        auto* cuts_out = cuts.mutable_data();
+        auto* infeasible_out = infeasible.mutable_data();
+        const py::gil_scoped_release release;
+        const auto workers = static_cast<std::size_t>(std::max(threads, 1));
+        parallel_for(static_cast<std::size_t>(batch), workers, [&](std::size_t) {
+            return [&, simulator = Simulator(problem)](std::size_t item) mutable {
+                const auto i = static_cast<py::ssize_t>(item);
+                const Evaluation& e = simulator.evaluate(data + i * groups);
+                latency_out[i] = e.latency_us;
+                period_out[i] = e.period_us;
+                std::copy(e.busy_us.begin(), e.busy_us.end(), busy_out + i * devices);
+                std::copy(e.memory_bytes.begin(), e.memory_bytes.end(), memory_out + i * devices);
+                bytes_out[i] = e.transfer_bytes;
+                submodels_out[i] = e.submodels;
+                cuts_out[i] = e.cut_tensors;
+                infeasible_out[i] = e.infeasible;
             };
-            const auto workers =
-                static_cast<std::size_t>(std::clamp<py::ssize_t>(threads, 1, std::max<py::ssize_t>(batch, 1)));
-            std::vector<std::jthread> pool;
-            for (std::size_t i = 1; i < workers; ++i) pool.emplace_back(work);
-            work();
-        }
-        py::dict result;
-        result["latency_us"] = latency;
-        result["period_us"] = period;
-        result["busy_us"] = busy;
-        result["memory_bytes"] = memory;
-        result["transfer_bytes"] = bytes;
-        result["submodels"] = submodels;
-        result["cut_tensors"] = cuts;
-        result["infeasible"] = infeasible;
-        return result;
+        });
     }
-
-private:
-    std::shared_ptr<Graph> graph_;
-    SplitRule rule_;
-    Costs costs_;
-    std::int32_t groups_ = 0;
-};
+    py::dict result;
+    result["latency_us"] = latency;
+    result["period_us"] = period;
+    result["busy_us"] = busy;
+    result["memory_bytes"] = memory;
+    result["transfer_bytes"] = bytes;
+    result["submodels"] = submodels;
+    result["cut_tensors"] = cuts;
+    result["infeasible"] = infeasible;
+    return result;
+}
 
 }  // namespace
 
@@ -170,15 +178,13 @@ PYBIND11_MODULE(_native, module) {
         "Chains of groups merged by HSDAG's co-location rule, while they weigh at most `most`; dense group numbers "
         "[nodes].");
 
-    py::class_<BatchSimulator>(module, "Simulator", "Evaluates batches of placements of one graph under given costs.")
-        .def(
-            py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
-                     const Array<double>&, const Array<double>&, const Array<std::int64_t>&, const Array<std::int32_t>&,
-                     const Array<std::int32_t>&, const Array<std::int32_t>&, const Array<double>&, int>(),
-            py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
-            py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
-            py::arg("bonds"), py::arg("fused_with"), py::arg("torn_us"), py::arg("rule"))
-        .def("evaluate", &BatchSimulator::evaluate, py::arg("placements"), py::arg("threads") = 1,
+    py::class_<Problem, std::shared_ptr<Problem>>(module, "Problem",
+                                                  "A placement problem; the arrays of ov_hsdag's PlacementProblem.")
+        .def(py::init(&make_problem), py::arg("graph").none(false), py::kw_only(), py::arg("node_us"),
+             py::arg("supported"), py::arg("groups"), py::arg("transfer_us"), py::arg("transfer_us_per_byte"),
+             py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
+             py::arg("fusion_penalty_us"), py::arg("rule"))
+        .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1,
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 
     bind_policy(module);

@@ -1,17 +1,17 @@
-// What the parts of the Python module share: arrays in and out, and the checks of a problem's arrays.
+// What the parts of the Python module share: arrays in and out, and their checks.
 #pragma once
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "graph.hpp"
 #include "hetero.hpp"
-#include "simulate.hpp"
 
 namespace ov_hsdag {
 
@@ -38,7 +38,10 @@ inline void expect_shape(const py::array& array, std::initializer_list<py::ssize
         same = same && array.shape(axis++) == size;
         expected += (expected.empty() ? "[" : ", ") + std::to_string(size);
     }
-    if (!same) throw std::invalid_argument(std::string("expected '") + name + "' of shape " + expected + "]");
+    if (same) return;
+    std::string got;
+    for (axis = 0; axis < array.ndim(); ++axis) got += (axis == 0 ? "" : ", ") + std::to_string(array.shape(axis));
+    throw std::invalid_argument(std::string("expected '") + name + "' of shape " + expected + "], got [" + got + "]");
 }
 
 inline SplitRule split_rule(int rule) {
@@ -46,45 +49,15 @@ inline SplitRule split_rule(int rule) {
     return static_cast<SplitRule>(rule);
 }
 
-// Throws std::invalid_argument where an array does not fit the graph or the number of devices.
-inline Costs costs_of(const Graph& graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
-                      const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
-                      const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                      const Array<std::int32_t>& group, const Array<std::int32_t>& bonds,
-                      const Array<std::int32_t>& fused_with, const Array<double>& torn_us) {
-    const py::ssize_t devices = submodel_us.size();
-    if (devices < 1 || devices > 64) throw std::invalid_argument("expected 1 to 64 devices");
-    expect_shape(node_us, {graph.nodes(), devices}, "node_us");
-    expect_shape(supported, {graph.nodes(), devices}, "supported");
-    expect_shape(transfer_us, {devices, devices}, "transfer_us");
-    expect_shape(transfer_us_per_byte, {devices, devices}, "transfer_us_per_byte");
-    expect_shape(memory_limit, {devices}, "memory_limit");
-    expect_shape(group, {graph.nodes()}, "group");
-    expect_shape(fused_with, {graph.nodes(), devices}, "fused_with");
-    expect_shape(torn_us, {graph.nodes(), devices}, "torn_us");
-    Costs costs;
-    costs.devices = static_cast<std::int32_t>(devices);
-    costs.node_us = to_vector(node_us);
-    costs.supported = to_vector(supported);
-    costs.transfer_us = to_vector(transfer_us);
-    costs.transfer_us_per_byte = to_vector(transfer_us_per_byte);
-    costs.submodel_us = to_vector(submodel_us);
-    costs.memory_limit = to_vector(memory_limit);
-    costs.group = to_vector(group);
-    if (bonds.ndim() != 2 || bonds.shape(1) != 2) throw std::invalid_argument("expected 'bonds' of shape [pairs, 2]");
-    costs.bonds = to_vector(bonds);
-    for (const std::int32_t node : costs.bonds) {
-        if (node < 0 || node >= graph.nodes()) throw std::invalid_argument("expected bonds between nodes");
+// Throws std::invalid_argument where placements are no device numbers below `devices` of shape [batch, groups].
+inline void expect_placements(const Array<std::uint8_t>& placements, std::int32_t groups, std::int32_t devices) {
+    if (placements.ndim() != 2 || placements.shape(1) != groups) {
+        throw std::invalid_argument("expected 'placements' of shape [batch, " + std::to_string(groups) + "]");
     }
-    costs.fused_with = to_vector(fused_with);
-    costs.torn_us = to_vector(torn_us);
-    for (const std::int32_t node : costs.fused_with) {
-        if (node < -1 || node >= graph.nodes()) throw std::invalid_argument("expected fusions with nodes, or -1");
+    const std::uint8_t* data = placements.data();
+    if (std::any_of(data, data + placements.size(), [&](std::uint8_t device) { return device >= devices; })) {
+        throw std::invalid_argument("expected device numbers below " + std::to_string(devices));
     }
-    for (const std::int32_t g : costs.group) {
-        if (g < 0) throw std::invalid_argument("expected group numbers from 0");
-    }
-    return costs;
 }
 
 }  // namespace ov_hsdag

@@ -3,17 +3,18 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
 #include "features.hpp"
 #include "graph.hpp"
 #include "parse.hpp"
+#include "problem.hpp"
 #include "refine.hpp"
 
 namespace py = pybind11;
@@ -67,69 +68,46 @@ py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_inde
     return result;
 }
 
-py::tuple parse_graph(std::int32_t nodes, const Array<std::int64_t>& edge_index, const Array<float>& scores,
-                      std::int32_t levels, std::int32_t min_clusters) {
+py::array_t<std::int32_t> parse_graph(std::int32_t nodes, const Array<std::int64_t>& edge_index,
+                                      const Array<float>& scores, std::int32_t levels, std::int32_t min_clusters) {
     const Edges edges = edges_of(edge_index, nodes);
     if (scores.ndim() != 1) throw std::invalid_argument("expected 'scores' of shape [edges]");
     const std::span<const float> values(scores.data(), static_cast<std::size_t>(scores.size()));
-    Parse found;
+    std::vector<std::int32_t> cluster;
     {
         const py::gil_scoped_release release;
-        found = parse(nodes, edges.source, edges.target, values, levels, min_clusters);
+        cluster = parse(nodes, edges.source, edges.target, values, levels, min_clusters);
     }
-    return py::make_tuple(to_array(found.cluster), to_array(found.dominant));
+    return to_array(cluster);
 }
 
-// Keeps the graph alive that its Refiner refers to.
-class GraphRefiner {
-public:
-    GraphRefiner(std::shared_ptr<Graph> graph, const Array<double>& node_us, const Array<std::uint8_t>& supported,
-                 const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
-                 const Array<double>& submodel_us, const Array<std::int64_t>& memory_limit,
-                 const Array<std::int32_t>& group, const Array<std::int32_t>& bonds,
-                 const Array<std::int32_t>& fused_with, const Array<double>& torn_us, int rule,
-                 const Array<std::int32_t>& coarse)
-        : graph_(std::move(graph)) {
-        Costs costs = costs_of(*graph_, node_us, supported, transfer_us, transfer_us_per_byte, submodel_us,
-                               memory_limit, group, bonds, fused_with, torn_us);
-        const std::vector<std::int32_t> coarse_of = to_vector(coarse);
-        if (std::any_of(coarse_of.begin(), coarse_of.end(), [](std::int32_t number) { return number < 0; })) {
-            throw std::invalid_argument("expected coarse group numbers from 0");
-        }
-        refiner_ = std::make_unique<Refiner>(*graph_, std::move(costs), split_rule(rule), coarse_of);
-    }
+std::unique_ptr<Refiner> make_refiner(std::shared_ptr<Problem> problem, const Array<std::int32_t>& coarse) {
+    expect_shape(coarse, {problem->groups()}, "coarse");
+    const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
+    const py::gil_scoped_release release;
+    return std::make_unique<Refiner>(std::move(problem), coarse_groups);
+}
 
-    [[nodiscard]] py::tuple refine(const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,
-                                   double budget_ms, std::int32_t threads, std::uint64_t seed) const {
-        if (placements.ndim() != 2 || placements.shape(1) != refiner_->groups()) {
-            throw std::invalid_argument("expected 'placements' of shape [batch, " + std::to_string(refiner_->groups()) +
-                                        "]");
-        }
-        const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
-        if (std::any_of(data.begin(), data.end(), [&](std::uint8_t d) { return d >= refiner_->devices(); })) {
-            throw std::invalid_argument("expected device numbers below " + std::to_string(refiner_->devices()));
-        }
-        if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
-        RefineOptions options;
-        options.throughput = throughput;
-        options.max_moves = max_moves;
-        options.budget_ms = budget_ms;
-        options.threads = threads;
-        options.seed = seed;
-        Refined refined;
-        {
-            const py::gil_scoped_release release;
-            refined = refiner_->refine(data, options);
-        }
-        py::array_t<std::uint8_t> result({placements.shape(0), placements.shape(1)});
-        std::copy(refined.placements.begin(), refined.placements.end(), result.mutable_data());
-        return py::make_tuple(result, to_array(refined.scores));
+py::tuple refine(const Refiner& refiner, const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,
+                 double budget_ms, std::int32_t threads, std::uint64_t seed) {
+    expect_placements(placements, refiner.groups(), refiner.devices());
+    if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
+    const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
+    RefineOptions options;
+    options.throughput = throughput;
+    options.max_moves = max_moves;
+    options.budget_ms = budget_ms;
+    options.threads = threads;
+    options.seed = seed;
+    Refined refined;
+    {
+        const py::gil_scoped_release release;
+        refined = refiner.refine(data, options);
     }
-
-private:
-    std::shared_ptr<Graph> graph_;
-    std::unique_ptr<Refiner> refiner_;
-};
+    py::array_t<std::uint8_t> result({placements.shape(0), placements.shape(1)});
+    std::copy(refined.placements.begin(), refined.placements.end(), result.mutable_data());
+    return py::make_tuple(result, to_array(refined.scores));
+}
 
 }  // namespace
 
@@ -139,17 +117,11 @@ void bind_policy(py::module_& module) {
                py::arg("seed") = StructureOptions{}.seed, py::arg("threads") = 1,
                "Degrees, topological position, depth, height, fractal dimension and closeness of each node.");
     module.def("parse", &parse_graph, py::arg("nodes"), py::arg("edge_index"), py::arg("scores"), py::arg("levels"),
-               py::arg("min_clusters"), "Clusters that dominant edges connect → (cluster [nodes], dominant [edges]).");
+               py::arg("min_clusters"), "Clusters of nodes that dominant edges connect, int32 [nodes].");
 
-    py::class_<GraphRefiner>(module, "Refiner", "Local refinement of placements of one graph under given costs.")
-        .def(py::init<std::shared_ptr<Graph>, const Array<double>&, const Array<std::uint8_t>&, const Array<double>&,
-                      const Array<double>&, const Array<double>&, const Array<std::int64_t>&,
-                      const Array<std::int32_t>&, const Array<std::int32_t>&, const Array<std::int32_t>&,
-                      const Array<double>&, int, const Array<std::int32_t>&>(),
-             py::arg("graph"), py::arg("node_us"), py::arg("supported"), py::arg("transfer_us"),
-             py::arg("transfer_us_per_byte"), py::arg("submodel_us"), py::arg("memory_limit"), py::arg("group"),
-             py::arg("bonds"), py::arg("fused_with"), py::arg("torn_us"), py::arg("rule"), py::arg("coarse"))
-        .def("refine", &GraphRefiner::refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
+    py::class_<Refiner>(module, "Refiner", "Local refinement of a problem's placements; coarse: int32 [groups].")
+        .def(py::init(&make_refiner), py::arg("problem").none(false), py::arg("coarse"))
+        .def("refine", &refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
              py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
              "placements: uint8 [batch, groups] → (placements, scores [batch] in µs).");
 }

@@ -1,7 +1,6 @@
 #include "features.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,7 +8,8 @@
 #include <queue>
 #include <random>
 #include <stdexcept>
-#include <thread>
+
+#include "parallel.hpp"
 
 namespace ov_hsdag {
 namespace {
@@ -79,18 +79,6 @@ private:
     std::uint32_t stamp_ = 0;
     bool complete_ = true;
 };
-
-// work(worker, item) for each item, on threads.
-void in_parallel(std::int32_t items, std::int32_t threads,
-                 const std::function<void(std::int32_t, std::int32_t)>& work) {
-    std::atomic<std::int32_t> next{0};
-    const auto loop = [&](std::int32_t worker) {
-        for (std::int32_t i = next++; i < items; i = next++) work(worker, i);
-    };
-    std::vector<std::jthread> pool;
-    for (std::int32_t worker = 1; worker < threads; ++worker) pool.emplace_back(loop, worker);
-    loop(0);
-}
 
 class Slope {
 public:
@@ -196,22 +184,24 @@ StructureFeatures structure_features(std::int32_t nodes, std::span<const std::in
     result.closeness.assign(count, 0.0);
     std::vector<double> log_of(count + 1, 0.0);
     for (std::size_t i = 1; i <= count; ++i) log_of[i] = std::log(static_cast<double>(i));
-    const std::int32_t threads = std::clamp(options.threads, 1, std::max(nodes, 1));
-    std::vector<Search> searches(static_cast<std::size_t>(threads), Search(nodes));
+    const auto threads = static_cast<std::size_t>(std::clamp(options.threads, 1, std::max(nodes, 1)));
 
     if (nodes <= std::max(options.exact_nodes, options.samples)) {
-        in_parallel(nodes, threads, [&](std::int32_t worker, std::int32_t node) {
-            Search& search = searches[worker];
-            search.run(both, node, count);
-            Slope slope;
-            for (std::size_t r = 1; r < search.levels().size(); ++r) slope.add(log_of[r], log_of[search.levels()[r]]);
-            result.fractal_dimension[node] = slope.value();
-            search.run(in, node, count);
-            double distance = 0;
-            for (std::size_t r = 1; r < search.levels().size(); ++r) {
-                distance += static_cast<double>(r) * (search.levels()[r] - search.levels()[r - 1]);
-            }
-            result.closeness[node] = closeness_of(search.levels().back() - 1, distance, nodes);
+        parallel_for(count, threads, [&](std::size_t) {
+            return [&, search = Search(nodes)](std::size_t item) mutable {
+                const auto node = static_cast<std::int32_t>(item);
+                search.run(both, node, count);
+                Slope slope;
+                for (std::size_t r = 1; r < search.levels().size(); ++r)
+                    slope.add(log_of[r], log_of[search.levels()[r]]);
+                result.fractal_dimension[node] = slope.value();
+                search.run(in, node, count);
+                double distance = 0;
+                for (std::size_t r = 1; r < search.levels().size(); ++r) {
+                    distance += static_cast<double>(r) * (search.levels()[r] - search.levels()[r - 1]);
+                }
+                result.closeness[node] = closeness_of(search.levels().back() - 1, distance, nodes);
+            };
         });
         return result;
     }
@@ -221,62 +211,63 @@ StructureFeatures structure_features(std::int32_t nodes, std::span<const std::in
     constexpr std::int32_t kFar = std::numeric_limits<std::int32_t>::max();
     // [nodes, samples] hops to each pivot in either direction, and along the edges from it.
     std::vector<std::int32_t> hops(count * samples, kFar);
-    std::vector<std::vector<std::int64_t>> reach(static_cast<std::size_t>(threads),
-                                                 std::vector<std::int64_t>(count, 0));
+    std::vector<std::vector<std::int64_t>> reach(threads, std::vector<std::int64_t>(count, 0));
     std::vector<std::vector<std::int64_t>> distance = reach;
-    in_parallel(options.samples, threads, [&](std::int32_t worker, std::int32_t sample) {
-        Search& search = searches[worker];
-        search.run(both, pivots[sample], count);
-        for (std::size_t r = 0, i = 0; r < search.levels().size(); ++r) {
-            for (; i < static_cast<std::size_t>(search.levels()[r]); ++i) {
-                hops[static_cast<std::size_t>(search.order()[i]) * samples + static_cast<std::size_t>(sample)] =
-                    static_cast<std::int32_t>(r);
+    parallel_for(samples, threads, [&](std::size_t thread) {
+        return [&, thread, search = Search(nodes)](std::size_t sample) mutable {
+            search.run(both, pivots[sample], count);
+            for (std::size_t r = 0, i = 0; r < search.levels().size(); ++r) {
+                for (; i < static_cast<std::size_t>(search.levels()[r]); ++i) {
+                    hops[static_cast<std::size_t>(search.order()[i]) * samples + sample] = static_cast<std::int32_t>(r);
+                }
             }
-        }
-        search.run(out, pivots[sample], count);
-        for (std::size_t r = 1, i = 1; r < search.levels().size(); ++r) {
-            for (; i < static_cast<std::size_t>(search.levels()[r]); ++i) {
-                ++reach[worker][search.order()[i]];
-                distance[worker][search.order()[i]] += static_cast<std::int64_t>(r);
+            search.run(out, pivots[sample], count);
+            for (std::size_t r = 1, i = 1; r < search.levels().size(); ++r) {
+                for (; i < static_cast<std::size_t>(search.levels()[r]); ++i) {
+                    ++reach[thread][search.order()[i]];
+                    distance[thread][search.order()[i]] += static_cast<std::int64_t>(r);
+                }
             }
-        }
+        };
     });
     const double scale = static_cast<double>(nodes) / options.samples;
-    in_parallel(nodes, threads, [&](std::int32_t worker, std::int32_t node) {
-        Search& search = searches[worker];
-        const auto ball = static_cast<std::size_t>(options.ball);
-        search.run(in, node, ball);
-        double reaching = 0, sum = 0;
-        if (search.complete()) {
-            reaching = search.levels().back() - 1;
-            for (std::size_t r = 1; r < search.levels().size(); ++r) {
-                sum += static_cast<double>(r) * (search.levels()[r] - search.levels()[r - 1]);
+    parallel_for(count, threads, [&](std::size_t) {
+        return [&, search = Search(nodes)](std::size_t item) mutable {
+            const auto node = static_cast<std::int32_t>(item);
+            const auto ball = static_cast<std::size_t>(options.ball);
+            search.run(in, node, ball);
+            double reaching = 0, sum = 0;
+            if (search.complete()) {
+                reaching = search.levels().back() - 1;
+                for (std::size_t r = 1; r < search.levels().size(); ++r) {
+                    sum += static_cast<double>(r) * (search.levels()[r] - search.levels()[r - 1]);
+                }
+            } else {
+                for (std::size_t thread = 0; thread < threads; ++thread) {
+                    reaching += static_cast<double>(reach[thread][node]) * scale;
+                    sum += static_cast<double>(distance[thread][node]) * scale;
+                }
             }
-        } else {
-            for (std::int32_t w = 0; w < threads; ++w) {
-                reaching += static_cast<double>(reach[w][node]) * scale;
-                sum += static_cast<double>(distance[w][node]) * scale;
-            }
-        }
-        result.closeness[node] = closeness_of(reaching, sum, nodes);
+            result.closeness[node] = closeness_of(reaching, sum, nodes);
 
-        search.run(both, node, ball);
-        Slope slope;
-        for (std::size_t r = 1; r < search.levels().size(); ++r) slope.add(log_of[r], log_of[search.levels()[r]]);
-        if (!search.complete()) {
-            const auto first = hops.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(node) * samples);
-            const auto last = first + static_cast<std::ptrdiff_t>(samples);
-            std::sort(first, last);
-            auto within = static_cast<double>(search.levels().back());
-            auto next = first;
-            for (auto r = static_cast<std::int32_t>(search.levels().size()); next != last; ++r) {
-                while (next != last && *next <= r) ++next;
-                within = std::max(within, static_cast<double>(next - first) * scale);
-                slope.add(log_of[r], std::log(within));
-                if (next != last && *next == kFar) break;
+            search.run(both, node, ball);
+            Slope slope;
+            for (std::size_t r = 1; r < search.levels().size(); ++r) slope.add(log_of[r], log_of[search.levels()[r]]);
+            if (!search.complete()) {
+                const auto first = hops.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(node) * samples);
+                const auto last = first + static_cast<std::ptrdiff_t>(samples);
+                std::sort(first, last);
+                auto within = static_cast<double>(search.levels().back());
+                auto next = first;
+                for (auto r = static_cast<std::int32_t>(search.levels().size()); next != last; ++r) {
+                    while (next != last && *next <= r) ++next;
+                    within = std::max(within, static_cast<double>(next - first) * scale);
+                    slope.add(log_of[r], std::log(within));
+                    if (next != last && *next == kFar) break;
+                }
             }
-        }
-        result.fractal_dimension[node] = slope.value();
+            result.fractal_dimension[node] = slope.value();
+        };
     });
     // Of n nodes and at most n distances each, and of both kinds of distances.
     const double events = 2.0 * 2.0 * static_cast<double>(nodes) * static_cast<double>(nodes);

@@ -1,4 +1,6 @@
-// Where a node stands in its graph: the structural features of the policy.
+// Where a node stands in its graph: the structural features of the policy. Degrees, topological position, fractal
+// dimension and closeness are those of Duan et al., "A Structure-Aware Framework for Learning Device Placements on
+// Computation Graphs", NeurIPS 2024 (arXiv:2405.14185); depth and height are ours.
 #pragma once
 
 #include <cstdint>

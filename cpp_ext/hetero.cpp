@@ -41,10 +41,10 @@ void set_bit(std::uint64_t* bits, std::int32_t bit) {
 Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(rule) {
     const auto nodes = static_cast<std::size_t>(graph.nodes());
     affinity_.resize(nodes);
-    border_.resize(static_cast<std::size_t>(graph.edges()));
+    boundary_.resize(static_cast<std::size_t>(graph.edges()));
     component_.resize(nodes);
     parent_.resize(nodes);
-    edge_bit_.resize(border_.size());
+    edge_bit_.resize(boundary_.size());
     node_bit_.resize(nodes);
     shared_bit_.resize(nodes);
     only_consumer_.assign(nodes, -1);
@@ -64,7 +64,7 @@ const Split& Splitter::split(const std::uint8_t* device) {
         const std::uint8_t from_affinity = affinity_[graph_.source[e]];
         // A Result goes where its producer is.
         if (graph_.kind[to] == NodeKind::kResult) affinity_[to] = from_affinity;
-        border_[e] = affinity_[to] != from_affinity;
+        boundary_[e] = affinity_[to] != from_affinity;
     }
 
     find_components();
@@ -100,7 +100,7 @@ const Split& Splitter::split(const std::uint8_t* device) {
 void Splitter::find_components() {
     std::iota(parent_.begin(), parent_.end(), 0);
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
-        if (border_[e] != 0) continue;
+        if (boundary_[e] != 0) continue;
         const std::int32_t a = find_root(parent_, graph_.source[e]);
         const std::int32_t b = find_root(parent_, graph_.target[e]);
         // Roots are the smallest node, so that one pass numbers the components.
@@ -123,7 +123,7 @@ void Splitter::collect_dependencies() {
         node_bit_[node] = -1;
         if (!graph_.is_graph_input(node)) continue;
         const std::int32_t consumer = only_consumer_[node];
-        // A constant whose own edge became a border is on its own and needs its own bit.
+        // A constant whose own edge became a boundary is on its own and needs its own bit.
         if (consumer >= 0 && component_[consumer] == component_[node]) {
             if (shared_bit_[consumer] < 0) {
                 shared_bit_[consumer] = bits++;
@@ -137,7 +137,7 @@ void Splitter::collect_dependencies() {
     }
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         edge_bit_[e] = -1;
-        if (border_[e] == 0) continue;
+        if (boundary_[e] == 0) continue;
         edge_bit_[e] = bits++;
         bit_edge_.push_back(e);
     }
@@ -171,7 +171,7 @@ bool Splitter::split_cycles_once() {
         return &matrix[static_cast<std::size_t>(index) * words];
     };
     bool added = false;
-    std::vector<std::int32_t> borders;
+    std::vector<std::int32_t> boundaries;
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
         const std::uint64_t* depends = row(depends_, node);
         const std::uint64_t* produced = row(produced_, component_[node]);
@@ -179,8 +179,8 @@ bool Splitter::split_cycles_once() {
         if (!intersects(depends, produced, words)) continue;
         bool wanted_ready = false;
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
-            if (border_[e] != 0) continue;
-            // The edge is no border, so both of its ends lie in this component.
+            if (boundary_[e] != 0) continue;
+            // The edge is no boundary, so both of its ends lie in this component.
             const std::int32_t from = graph_.source[e];
             const std::uint64_t* theirs = row(depends_, from);
             // Where the source already sees the tensors come back, the cycle closed further up.
@@ -216,18 +216,18 @@ bool Splitter::split_cycles_once() {
                 });
                 if (rests_on_graph_inputs) continue;
             }
-            borders.push_back(e);
+            boundaries.push_back(e);
             added = true;
         }
     }
-    for (const std::int32_t e : borders) border_[e] = 1;
+    for (const std::int32_t e : boundaries) boundary_[e] = 1;
     return added;
 }
 
 bool Splitter::find_cyclic_components(bool with_constants) {
     const auto components = static_cast<std::size_t>(components_);
     const auto connects = [&](std::int32_t e) {
-        return border_[e] != 0 && component_[graph_.source[e]] != component_[graph_.target[e]] &&
+        return boundary_[e] != 0 && component_[graph_.source[e]] != component_[graph_.target[e]] &&
                (with_constants || graph_.kind[graph_.source[e]] != NodeKind::kConstant);
     };
     quotient_ptr_.assign(components + 1, 0);
@@ -243,7 +243,8 @@ bool Splitter::find_cyclic_components(bool with_constants) {
         quotient_edge_[static_cast<std::size_t>(order_[component_[graph_.source[e]]]++)] = component_[graph_.target[e]];
     }
 
-    // Tarjan's strongly connected components, with explicit stacks: a partition can be thousands of components long.
+    // Strongly connected components after Tarjan (1972), with explicit stacks: a partition can be thousands of
+    // components long.
     bool cyclic = false;
     std::int32_t next = 0;
     members_.assign(components, 0);
@@ -291,7 +292,7 @@ bool Splitter::find_cyclic_components(bool with_constants) {
 }
 
 void Splitter::isolate_one_node() {
-    // The rule takes one node out of one cyclic component by making all of its inner inputs borders. It prefers, in
+    // The rule takes one node out of one cyclic component by making all of its inner inputs boundaries. It prefers, in
     // this order: nodes that a tensor of a cyclic component enters; whose inner inputs come from a node with several
     // users; without a private helper that rests on model inputs; not a link of a chain; few inner inputs; early nodes.
     const auto rests_on_inputs = [&](std::int32_t node) {
@@ -311,7 +312,7 @@ void Splitter::isolate_one_node() {
         bool helper = false;
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
-            if (border_[e] != 0) {
+            if (boundary_[e] != 0) {
                 entered = entered || (component_[from] != component_[node] && members_[component_[from]] != 0);
                 continue;
             }
@@ -328,7 +329,7 @@ void Splitter::isolate_one_node() {
             best_rank = rank;
         }
     }
-    for (std::int32_t e = graph_.input_ptr[best]; e < graph_.input_ptr[best + 1]; ++e) border_[e] = 1;
+    for (std::int32_t e = graph_.input_ptr[best]; e < graph_.input_ptr[best + 1]; ++e) boundary_[e] = 1;
 }
 
 void Splitter::number_submodels() {
@@ -348,8 +349,8 @@ void Splitter::number_submodels() {
         if (kind == NodeKind::kParameter || kind == NodeKind::kResult || kind == NodeKind::kSink) add(node);
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
-            // A constant across a border stays an inner node of its consumer's submodel: no tensor is handed over.
-            if (border_[e] == 0 || graph_.kind[from] == NodeKind::kConstant || component_[from] == component_[node])
+            // A constant across a boundary stays an inner node of its consumer's submodel: no tensor is handed over.
+            if (boundary_[e] == 0 || graph_.kind[from] == NodeKind::kConstant || component_[from] == component_[node])
                 continue;
             add(from);
             add(node);

@@ -1,8 +1,9 @@
 // How OpenVINO's HETERO plugin splits a model whose nodes carry affinities.
 //
-// Re-created from the behaviour of openvinotoolkit/openvino, src/plugins/hetero/src/subgraph_collector.cpp: nodes of
+// Re-created from the behaviour of openvinotoolkit/openvino, src/plugins/hetero/src/subgraph_collector.cpp
+// (SubgraphCollector; the later rule is of pull request 36126): nodes of
 // equal affinity that are connected form a submodel; where submodels would wait for each other in a cycle, further
-// inputs become borders until the cycle is gone.
+// inputs become boundaries until the cycle is gone.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace ov_hsdag {
 // The release that runs the model decides.
 enum class SplitRule : std::uint8_t {
     kClassic = 0,  // up to 2026.2
-    kScc = 1,      // from 2026.3: inputs where a cycle comes back count as its borders too, and what is still cyclic is
-                   // taken apart node by node
+    kScc = 1,  // from 2026.3: inputs where a cycle comes back count as its boundaries too, and what is still cyclic is
+               // taken apart node by node
 };
 
 struct Split {
@@ -38,7 +39,7 @@ public:
 
 private:
     void find_components();
-    // One round of the per-node rule; false when it added no border.
+    // One round of the per-node rule; false when it added no boundary.
     bool split_cycles_once();
     void collect_dependencies();
     // Fills members_ with the components on cycles of the quotient graph; false when there are none.
@@ -51,20 +52,20 @@ private:
     Split split_;
 
     std::vector<std::uint8_t> affinity_;   // [nodes]
-    std::vector<std::uint8_t> border_;     // [edges] 1: the input is the border of a submodel
+    std::vector<std::uint8_t> boundary_;   // [edges] 1: the input is the boundary of a submodel
     std::vector<std::int32_t> component_;  // [nodes] dense number
     std::vector<std::int32_t> parent_;     // [nodes] union-find
     std::int32_t components_ = 0;
 
-    // Bit sets over the borders of submodels: one bit per border input, one per Parameter, and one for all constants
-    // that only one node consumes (they reach the same nodes, so the rule cannot tell them apart).
+    // Bit sets over the boundaries of submodels: one bit per boundary input, one per Parameter, and one for all
+    // constants that only one node consumes (they reach the same nodes, so the rule cannot tell them apart).
     std::size_t words_ = 0;
-    std::vector<std::int32_t> edge_bit_;       // [edges] -1: no border
+    std::vector<std::int32_t> edge_bit_;       // [edges] -1: no boundary
     std::vector<std::int32_t> node_bit_;       // [nodes] -1: no graph input
     std::vector<std::int32_t> bit_edge_;       // [bits] -1: graph input
-    std::vector<std::uint64_t> depends_;       // [nodes, words] borders that a node depends on
-    std::vector<std::uint64_t> owned_;         // [components, words] borders of a component
-    std::vector<std::uint64_t> produced_;      // [components, words] borders that a component feeds
+    std::vector<std::uint64_t> depends_;       // [nodes, words] boundaries that a node depends on
+    std::vector<std::uint64_t> owned_;         // [components, words] boundaries of a component
+    std::vector<std::uint64_t> produced_;      // [components, words] boundaries that a component feeds
     std::vector<std::uint64_t> wanted_;        // [words]
     std::vector<std::int32_t> shared_bit_;     // [nodes] bit of the constants that only this node consumes
     std::vector<std::int32_t> only_consumer_;  // [nodes] the node that alone consumes a constant, by one input

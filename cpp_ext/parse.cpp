@@ -8,8 +8,9 @@
 
 namespace ov_hsdag {
 
-Parse parse(std::int32_t nodes, std::span<const std::int32_t> source, std::span<const std::int32_t> target,
-            std::span<const float> score, std::int32_t levels, std::int32_t min_clusters) {
+std::vector<std::int32_t> parse(std::int32_t nodes, std::span<const std::int32_t> source,
+                                std::span<const std::int32_t> target, std::span<const float> score, std::int32_t levels,
+                                std::int32_t min_clusters) {
     const auto edges = static_cast<std::int32_t>(score.size());
     if (nodes < 0 || levels < 0 || min_clusters < 1) {
         throw std::invalid_argument("expected no negative 'nodes' and 'levels', and 'min_clusters' of 1 or more");
@@ -24,15 +25,13 @@ Parse parse(std::int32_t nodes, std::span<const std::int32_t> source, std::span<
         if (!std::isfinite(score[e])) throw std::invalid_argument("expected finite edge scores");
     }
 
-    Parse result;
-    result.dominant.assign(static_cast<std::size_t>(edges), 0);
-    result.clusters = nodes;
+    std::int32_t clusters = nodes;
     Groups groups(nodes);
     std::vector<std::int32_t> best(static_cast<std::size_t>(nodes));
     std::vector<std::int32_t> chosen;
     // A cluster's best edge among the original edges that leave it is the best of its quotient edges: the quotient
     // graph need not be built.
-    for (std::int32_t level = 0; level < levels && result.clusters > min_clusters; ++level) {
+    for (std::int32_t level = 0; level < levels && clusters > min_clusters; ++level) {
         std::fill(best.begin(), best.end(), -1);
         for (std::int32_t e = 0; e < edges; ++e) {
             const std::int32_t a = groups.root(source[e]);
@@ -51,17 +50,15 @@ Parse parse(std::int32_t nodes, std::span<const std::int32_t> source, std::span<
                   [&](std::int32_t a, std::int32_t b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
         chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
         for (const std::int32_t e : chosen) {
-            if (result.clusters == min_clusters) break;
+            if (clusters == min_clusters) break;
             const std::int32_t a = groups.root(source[e]);
             const std::int32_t b = groups.root(target[e]);
             if (a == b) continue;  // a second edge between two quotient nodes, or the last of a ring
             groups.merge(a, b);
-            result.dominant[e] = 1;
-            --result.clusters;
+            --clusters;
         }
     }
-    result.cluster = groups.numbers();
-    return result;
+    return groups.numbers();
 }
 
 }  // namespace ov_hsdag

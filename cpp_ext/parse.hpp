@@ -1,4 +1,5 @@
-// Graph parsing: from edge scores to groups of nodes (graph parsing network, Song et al., ICLR 2024).
+// Graph parsing: from edge scores to clusters of nodes, as in Song et al., "Graph Parsing Networks", ICLR 2024
+// (arXiv:2402.14393).
 #pragma once
 
 #include <cstdint>
@@ -7,19 +8,14 @@
 
 namespace ov_hsdag {
 
-struct Parse {
-    std::vector<std::int32_t> cluster;   // [nodes] dense number, in the order of the clusters' first nodes
-    std::vector<std::uint8_t> dominant;  // [edges] 1 where a cluster was joined because of the edge
-    std::int32_t clusters = 0;
-};
-
 // Each node's dominant edge is its highest scored incident edge (the lower edge number where scores are equal); nodes
 // that dominant edges connect form a cluster. Repeated `levels` times on the quotient graph, whose edges have the
 // highest score of the edges they stand for. The last level merges along the highest scored dominant edges only, as
 // many as leave `min_clusters`. source, target: [edges] any pairs of nodes; direction, order and repetition make no
-// difference to what is connected. Throws std::invalid_argument for arrays that do not fit together and for scores that
-// are not finite.
-Parse parse(std::int32_t nodes, std::span<const std::int32_t> source, std::span<const std::int32_t> target,
-            std::span<const float> score, std::int32_t levels, std::int32_t min_clusters);
+// difference to what is connected. Returns [nodes] dense cluster numbers, in the order of the clusters' first nodes.
+// Throws std::invalid_argument for arrays that do not fit together and for scores that are not finite.
+std::vector<std::int32_t> parse(std::int32_t nodes, std::span<const std::int32_t> source,
+                                std::span<const std::int32_t> target, std::span<const float> score, std::int32_t levels,
+                                std::int32_t min_clusters);
 
 }  // namespace ov_hsdag

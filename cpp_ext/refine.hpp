@@ -1,22 +1,15 @@
-// Local refinement of placements.
-//
-// Moves are chosen by what adds up (additive.hpp) and accepted by the simulator:
-//   - passes after Fiduccia and Mattheyses (1982): the best move of any item that has not moved yet, uphill too, then
-//   back to
-//     the best state on the way;
-//   - runs: the consecutive items of a topological order that begin at a border between devices move together;
-//   - flips: a connected part on one device moves to another as a whole; two devices swap what they have;
-// first on coarse groups, then on legality groups, then from perturbed and recombined good placements.
+// Local refinement of a batch of placements: each on coarse groups, the promising ones on colocation groups, and then
+// from perturbed and recombined good placements (iterated local search on islands). placement_search.hpp is the search
+// from one placement.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "additive.hpp"
-#include "graph.hpp"
-#include "hetero.hpp"
-#include "simulate.hpp"
+#include "levels.hpp"
+#include "problem.hpp"
 
 namespace ov_hsdag {
 
@@ -35,25 +28,19 @@ struct Refined {
 
 class Refiner {
 public:
-    // coarse: [groups] dense numbers of coarse groups.
-    Refiner(const Graph& graph, Costs costs, SplitRule rule, std::span<const std::int32_t> coarse);
+    // coarse_groups: [groups] dense numbers. Throws std::invalid_argument where there is not one for each group.
+    Refiner(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups);
 
     // placements: [batch, groups]. No placement gets worse; one that is infeasible stays so where nothing feasible is
     // found.
     [[nodiscard]] Refined refine(std::span<const std::uint8_t> placements, const RefineOptions& options) const;
 
-    [[nodiscard]] std::int32_t groups() const { return fine_.items; }
-    [[nodiscard]] std::int32_t devices() const { return costs_.devices; }
+    [[nodiscard]] std::int32_t groups() const { return levels_.fine.items; }
+    [[nodiscard]] std::int32_t devices() const { return problem_->devices; }
 
 private:
-    friend class RefineWorker;
-
-    const Graph& graph_;
-    Costs costs_;
-    SplitRule rule_;
-    std::vector<std::int32_t> coarse_of_;  // [groups]
-    AdditiveModel fine_;
-    AdditiveModel coarse_;
+    std::shared_ptr<const Problem> problem_;
+    Levels levels_;
 };
 
 }  // namespace ov_hsdag

@@ -4,18 +4,18 @@
 
 namespace ov_hsdag {
 
-Simulator::Simulator(const Graph& graph, const Costs& costs, SplitRule rule)
-    : graph_(graph), costs_(costs), splitter_(graph, rule) {
-    device_.resize(static_cast<std::size_t>(graph.nodes()));
-    sent_.resize(static_cast<std::size_t>(graph.outputs()));
+Simulator::Simulator(const Problem& problem)
+    : problem_(problem), graph_(*problem.graph), splitter_(graph_, problem.rule) {
+    device_.resize(static_cast<std::size_t>(graph_.nodes()));
+    sent_.resize(static_cast<std::size_t>(graph_.outputs()));
     last_use_.resize(sent_.size());
-    result_.busy_us.resize(static_cast<std::size_t>(costs.devices));
-    result_.memory_bytes.resize(static_cast<std::size_t>(costs.devices));
+    result_.busy_us.resize(static_cast<std::size_t>(problem.devices));
+    result_.memory_bytes.resize(static_cast<std::size_t>(problem.devices));
 }
 
 const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
-    const auto devices = static_cast<std::size_t>(costs_.devices);
-    for (std::size_t node = 0; node < device_.size(); ++node) device_[node] = placement[costs_.group[node]];
+    const auto devices = static_cast<std::size_t>(problem_.devices);
+    for (std::size_t node = 0; node < device_.size(); ++node) device_[node] = placement[problem_.group[node]];
     const Split& split = splitter_.split(device_.data());
 
     result_.infeasible = split.sortable ? 0 : kUnsortable;
@@ -24,19 +24,20 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
     result_.latency_us = 0;
     for (std::size_t node = 0; node < device_.size(); ++node) {
         const std::size_t at = node * devices + device_[node];
-        if (costs_.supported[at] == 0) result_.infeasible |= kUnsupported;
-        result_.busy_us[device_[node]] += costs_.node_us[at];
+        if (problem_.supported[at] == 0) result_.infeasible |= kUnsupported;
+        result_.busy_us[device_[node]] += problem_.node_us[at];
     }
     for (std::int32_t submodel = 0; submodel < split.submodels(); ++submodel) {
         const std::uint8_t device = split.submodel_device[submodel];
-        result_.busy_us[device] += costs_.submodel_us[device];
+        result_.busy_us[device] += problem_.submodel_us[device];
         // One submodel is the whole model: then nothing better could be done, and every plugin takes it.
         if (split.trivial[submodel] != 0 && split.submodels() > 1) result_.infeasible |= kTrivial;
     }
-    for (std::size_t i = 0; i < costs_.bonds.size(); i += 2) {
-        if (split.submodel[costs_.bonds[i]] != split.submodel[costs_.bonds[i + 1]]) result_.infeasible |= kTorn;
+    for (std::size_t i = 0; i < problem_.same_submodel.size(); i += 2) {
+        if (split.submodel[problem_.same_submodel[i]] != split.submodel[problem_.same_submodel[i + 1]])
+            result_.infeasible |= kSeparated;
     }
-    charge_torn(split);
+    charge_broken_fusions(split);
     for (const double busy : result_.busy_us) result_.latency_us += busy;
     charge_transfers(split);
     result_.period_us = *std::max_element(result_.busy_us.begin(), result_.busy_us.end());
@@ -44,20 +45,20 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
     return result_;
 }
 
-void Simulator::charge_torn(const Split& split) {
-    if (costs_.fused_with.empty()) return;
-    const auto devices = static_cast<std::size_t>(costs_.devices);
+void Simulator::charge_broken_fusions(const Split& split) {
+    if (problem_.fused_with.empty()) return;
+    const auto devices = static_cast<std::size_t>(problem_.devices);
     for (std::size_t node = 0; node < device_.size(); ++node) {
         const std::size_t at = node * devices + device_[node];
-        const std::int32_t with = costs_.fused_with[at];
+        const std::int32_t with = problem_.fused_with[at];
         if (with >= 0 && split.submodel[with] != split.submodel[node]) {
-            result_.busy_us[device_[node]] += costs_.torn_us[at];
+            result_.busy_us[device_[node]] += problem_.fusion_penalty_us[at];
         }
     }
 }
 
 void Simulator::charge_transfers(const Split& split) {
-    const auto devices = static_cast<std::size_t>(costs_.devices);
+    const auto devices = static_cast<std::size_t>(problem_.devices);
     result_.transfer_bytes = 0;
     result_.cut_tensors = 0;
     std::fill(sent_.begin(), sent_.end(), 0);
@@ -76,7 +77,7 @@ void Simulator::charge_transfers(const Split& split) {
         sent_[output] |= bit;
         const std::size_t link = sender * devices + receiver;
         const auto bytes = graph_.output_bytes[output];
-        const double us = costs_.transfer_us[link] + costs_.transfer_us_per_byte[link] * static_cast<double>(bytes);
+        const double us = problem_.transfer_us[link] + problem_.transfer_us_per_byte[link] * static_cast<double>(bytes);
         result_.latency_us += us;
         // Both ends are busy with a transfer.
         result_.busy_us[sender] += us;
@@ -134,7 +135,7 @@ void Simulator::measure_memory(const Split& split) {
         result_.memory_bytes[split.submodel_device[submodel]] += peak_[submodel];
     }
     for (std::size_t device = 0; device < result_.memory_bytes.size(); ++device) {
-        const std::int64_t limit = costs_.memory_limit[device];
+        const std::int64_t limit = problem_.memory_limit[device];
         if (limit >= 0 && result_.memory_bytes[device] > limit) result_.infeasible |= kMemory;
     }
 }

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph.hpp"
 #include "hetero.hpp"
+#include "problem.hpp"
 
 namespace ov_hsdag {
 
@@ -15,23 +15,7 @@ enum Infeasible : std::uint8_t {
     kUnsupported = 2,  // a node is on a device that cannot run it
     kMemory = 4,       // a device's memory limit is exceeded
     kTrivial = 8,      // a submodel computes nothing, which some plugins refuse
-    kTorn = 16,        // nodes that only work in one submodel are in two
-};
-
-struct Costs {
-    std::int32_t devices = 0;
-    std::vector<double> node_us;               // [nodes, devices]
-    std::vector<std::uint8_t> supported;       // [nodes, devices]
-    std::vector<double> transfer_us;           // [devices, devices] fixed part, from row to column
-    std::vector<double> transfer_us_per_byte;  // [devices, devices]
-    std::vector<double> submodel_us;           // [devices]
-    std::vector<std::int64_t> memory_limit;    // [devices] bytes; a negative one means no limit
-    std::vector<std::int32_t> group;           // [nodes] the placements' column that decides for the node
-    std::vector<std::int32_t> bonds;           // [pairs, 2] nodes that must be in one submodel
-    // [nodes, devices], or empty: the node into whose execution the device fuses the node (-1: it runs by itself), and
-    // what the node costs more where that one is in another submodel.
-    std::vector<std::int32_t> fused_with;
-    std::vector<double> torn_us;
+    kSeparated = 16,   // a same-submodel constraint is violated
 };
 
 struct Evaluation {
@@ -45,20 +29,20 @@ struct Evaluation {
     std::vector<std::int64_t> memory_bytes;  // [devices] weights and, per submodel, the peak of live tensors
 };
 
-// One per thread.
+// Evaluates placements of a problem, to which it refers. One per thread.
 class Simulator {
 public:
-    Simulator(const Graph& graph, const Costs& costs, SplitRule rule);
-    // placement: [groups]
+    explicit Simulator(const Problem& problem);
+    // placement: [groups] device numbers. The result is valid until the next call.
     const Evaluation& evaluate(const std::uint8_t* placement);
 
 private:
-    void charge_torn(const Split& split);
+    void charge_broken_fusions(const Split& split);
     void charge_transfers(const Split& split);
     void measure_memory(const Split& split);
 
+    const Problem& problem_;
     const Graph& graph_;
-    const Costs& costs_;
     Splitter splitter_;
     Evaluation result_;
     std::vector<std::uint8_t> device_;    // [nodes]

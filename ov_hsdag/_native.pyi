@@ -16,41 +16,27 @@ class Graph:
         weight_bytes: NDArray[np.int64],
     ) -> None: ...
 
-class Simulator:
+class Problem:
     def __init__(
         self,
         graph: Graph,
+        *,
         node_us: NDArray[np.float64],
         supported: NDArray[np.bool_],
+        groups: NDArray[np.int32],
         transfer_us: NDArray[np.float64],
         transfer_us_per_byte: NDArray[np.float64],
         submodel_us: NDArray[np.float64],
-        memory_limit: NDArray[np.int64],
-        group: NDArray[np.int32],
-        bonds: NDArray[np.int32],
+        memory_bytes: NDArray[np.int64],
+        same_submodel: NDArray[np.int32],
         fused_with: NDArray[np.int32],
-        torn_us: NDArray[np.float64],
+        fusion_penalty_us: NDArray[np.float64],
         rule: int,
     ) -> None: ...
     def evaluate(self, placements: NDArray[np.uint8], threads: int = 1) -> dict[str, NDArray[Any]]: ...
 
 class Refiner:
-    def __init__(
-        self,
-        graph: Graph,
-        node_us: NDArray[np.float64],
-        supported: NDArray[np.bool_],
-        transfer_us: NDArray[np.float64],
-        transfer_us_per_byte: NDArray[np.float64],
-        submodel_us: NDArray[np.float64],
-        memory_limit: NDArray[np.int64],
-        group: NDArray[np.int32],
-        bonds: NDArray[np.int32],
-        fused_with: NDArray[np.int32],
-        torn_us: NDArray[np.float64],
-        rule: int,
-        coarse: NDArray[np.int32],
-    ) -> None: ...
+    def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...
     def refine(
         self,
         placements: NDArray[np.uint8],
@@ -76,4 +62,4 @@ def structure_features(
 ) -> dict[str, Any]: ...
 def parse(
     nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]: ...
+) -> NDArray[np.int32]: ...

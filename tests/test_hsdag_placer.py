@@ -118,7 +118,7 @@ def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Pat
     policy = PolicyFolder.load(untrained)
     x = policy_input(problem, policy.features)
     h, edge_score = policy.encode(x)
-    cluster, _ = _native.parse(len(x.node_x), x.edge_index, edge_score, 1, policy.min_clusters)
+    cluster = _native.parse(len(x.node_x), x.edge_index, edge_score, 1, policy.min_clusters)
     of_group = cluster[x.coarse]
     logits = np.where(problem.group_supported, policy.place(x, h, edge_score, cluster)[of_group], -np.inf)
     np.testing.assert_array_equal(placement, logits.argmax(1))

@@ -4,7 +4,8 @@
 
 int main() {
     test_core();
+    test_parallel();
     test_policy();
-    std::puts("2 passed, 0 failed");
+    std::puts("3 passed, 0 failed");
     return 0;
 }

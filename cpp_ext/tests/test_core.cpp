@@ -1,13 +1,17 @@
 #include <cstdint>
+#include <memory>
+#include <numeric>
 #include <random>
 #include <stdexcept>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "coarsen.hpp"
 #include "graph.hpp"
 #include "groups.hpp"
 #include "hetero.hpp"
+#include "parallel.hpp"
+#include "problem.hpp"
 #include "simulate.hpp"
 #include "tests.hpp"
 
@@ -104,34 +108,38 @@ void test_splits_of_random_graphs() {
     }
 }
 
+// One microsecond for each node on each of two devices.
+Problem even_problem(Graph graph) {
+    Problem problem;
+    const auto nodes = static_cast<std::size_t>(graph.nodes());
+    problem.graph = std::make_shared<Graph>(std::move(graph));
+    problem.devices = 2;
+    problem.node_us.assign(nodes * 2, 1.0);
+    problem.supported.assign(nodes * 2, 1);
+    problem.transfer_us = {0, 1, 1, 0};
+    problem.transfer_us_per_byte = {0, 0.5, 0.5, 0};
+    problem.submodel_us = {0, 0};
+    problem.memory_limit = {-1, -1};
+    problem.group.resize(nodes);
+    std::iota(problem.group.begin(), problem.group.end(), 0);
+    return problem;
+}
+
 void test_simulator_on_threads() {
     std::mt19937 random(11);
-    const Graph graph = random_graph(random, 80);
-    const auto nodes = static_cast<std::size_t>(graph.nodes());
-    Costs costs;
-    costs.devices = 2;
-    costs.node_us.assign(nodes * 2, 1.0);
-    costs.supported.assign(nodes * 2, 1);
-    costs.transfer_us = {0, 1, 1, 0};
-    costs.transfer_us_per_byte = {0, 0.5, 0.5, 0};
-    costs.submodel_us = {0, 0};
-    costs.memory_limit = {-1, -1};
-    for (std::int32_t node = 0; node < graph.nodes(); ++node) costs.group.push_back(node);
+    const Problem problem = even_problem(random_graph(random, 80));
+    const auto nodes = problem.group.size();
     const std::vector<std::uint8_t> one(nodes, 1);
     std::vector<double> latencies(4);
-    {
-        std::vector<std::jthread> pool;
-        for (std::size_t i = 0; i < latencies.size(); ++i) {
-            pool.emplace_back([&, i] {
-                Simulator simulator(graph, costs, SplitRule::kScc);
-                latencies[i] = simulator.evaluate(one.data()).latency_us;
-            });
-        }
-    }
+    parallel_for(latencies.size(), latencies.size(), [&](std::size_t) {
+        return [&, simulator = Simulator(problem)](std::size_t i) mutable {
+            latencies[i] = simulator.evaluate(one.data()).latency_us;
+        };
+    });
     for (const double latency : latencies) CHECK(latency == static_cast<double>(nodes));
     std::vector<std::uint8_t> mixed(one);
     mixed[5] = 0;
-    Simulator simulator(graph, costs, SplitRule::kScc);
+    Simulator simulator(problem);
     const Evaluation& cut = simulator.evaluate(mixed.data());
     CHECK(cut.cut_tensors > 0);
     CHECK(cut.latency_us == static_cast<double>(nodes) + 5.0 * cut.cut_tensors);
@@ -180,6 +188,30 @@ void test_bad_graphs_are_refused() {
     CHECK(refuses([&] { Graph(kinds, {0, 0, 1}, {0}, {0, 1, 2}, two, {1}); }));  // weights of one node
 }
 
+void test_bad_problems_are_refused() {
+    std::mt19937 random(13);
+    const Problem good = even_problem(random_graph(random, 20));
+    good.check();
+    const auto refused = [&](const auto& spoil) {
+        Problem problem = good;
+        spoil(problem);
+        return refuses([&] { problem.check(); });
+    };
+    CHECK(refused([](Problem& problem) { problem.graph = nullptr; }));
+    CHECK(refused([](Problem& problem) { problem.devices = 0; }));
+    CHECK(refused([](Problem& problem) { problem.devices = kMaxDevices + 1; }));
+    CHECK(refused([](Problem& problem) { problem.node_us.pop_back(); }));
+    CHECK(refused([](Problem& problem) { problem.memory_limit.push_back(-1); }));
+    CHECK(refused([](Problem& problem) { problem.group[3] = -1; }));
+    CHECK(refused([](Problem& problem) { problem.group[3] = problem.graph->nodes(); }));
+    CHECK(refused([](Problem& problem) { problem.same_submodel = {0, problem.graph->nodes()}; }));
+    CHECK(refused([](Problem& problem) { problem.fused_with.assign(problem.node_us.size(), -1); }));  // no penalties
+    CHECK(refused([](Problem& problem) {
+        problem.fusion_penalty_us = problem.node_us;
+        problem.fused_with.assign(problem.node_us.size(), -2);
+    }));
+}
+
 }  // namespace
 
 void test_core() {
@@ -188,4 +220,5 @@ void test_core() {
     test_simulator_on_threads();
     test_chains_become_groups();
     test_bad_graphs_are_refused();
+    test_bad_problems_are_refused();
 }

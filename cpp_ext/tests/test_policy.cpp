@@ -2,15 +2,18 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "additive.hpp"
 #include "features.hpp"
 #include "graph.hpp"
 #include "parse.hpp"
+#include "problem.hpp"
 #include "refine.hpp"
 #include "simulate.hpp"
 #include "tests.hpp"
@@ -40,29 +43,32 @@ Graph random_graph(std::mt19937& random, std::int32_t nodes) {
     return {kinds, input_ptr, inputs, output_ptr, bytes, weights};
 }
 
-Costs random_costs(std::mt19937& random, const Graph& graph, std::int32_t devices, double submodel_us) {
-    Costs costs;
-    costs.devices = devices;
+Problem random_problem(std::mt19937& random, Graph drawn, std::int32_t devices, double submodel_us) {
+    Problem problem;
+    problem.graph = std::make_shared<Graph>(std::move(drawn));
+    const Graph& graph = *problem.graph;
+    problem.devices = devices;
     const auto count = static_cast<std::size_t>(devices);
     const auto nodes = static_cast<std::size_t>(graph.nodes());
-    for (std::size_t i = 0; i < nodes * count; ++i) costs.node_us.push_back(static_cast<double>(random() % 30));
-    costs.supported.assign(nodes * count, 1);
+    for (std::size_t i = 0; i < nodes * count; ++i) problem.node_us.push_back(static_cast<double>(random() % 30));
+    problem.supported.assign(nodes * count, 1);
     for (std::size_t i = 0; i < count * count; ++i) {
-        costs.transfer_us.push_back(static_cast<double>(random() % 10));
-        costs.transfer_us_per_byte.push_back(static_cast<double>(random() % 3));
+        problem.transfer_us.push_back(static_cast<double>(random() % 10));
+        problem.transfer_us_per_byte.push_back(static_cast<double>(random() % 3));
     }
-    costs.submodel_us.assign(count, submodel_us);
-    costs.memory_limit.assign(count, -1);
-    costs.group.resize(nodes);
-    std::iota(costs.group.begin(), costs.group.end(), 0);
-    return costs;
+    problem.submodel_us.assign(count, submodel_us);
+    problem.memory_limit.assign(count, -1);
+    problem.group.resize(nodes);
+    std::iota(problem.group.begin(), problem.group.end(), 0);
+    return problem;
 }
 
 // Operations fuse with the one before whose only tensor nobody else reads.
-void add_fusions(std::mt19937& random, const Graph& graph, Costs& costs) {
-    const auto count = static_cast<std::size_t>(costs.devices);
-    costs.fused_with.assign(static_cast<std::size_t>(graph.nodes()) * count, -1);
-    costs.torn_us.assign(costs.fused_with.size(), 0.0);
+void add_fusions(std::mt19937& random, Problem& problem) {
+    const Graph& graph = *problem.graph;
+    const auto count = static_cast<std::size_t>(problem.devices);
+    problem.fused_with.assign(static_cast<std::size_t>(graph.nodes()) * count, -1);
+    problem.fusion_penalty_us.assign(problem.fused_with.size(), 0.0);
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
         const std::int32_t output = graph.input_output[e];
         const std::int32_t node = graph.target[e];
@@ -71,8 +77,8 @@ void add_fusions(std::mt19937& random, const Graph& graph, Costs& costs) {
         if (graph.kind[with] != NodeKind::kOp || graph.kind[node] != NodeKind::kOp) continue;
         for (std::size_t d = 0; d < count; ++d) {
             const std::size_t at = static_cast<std::size_t>(node) * count + d;
-            costs.fused_with[at] = with;
-            costs.torn_us[at] = static_cast<double>(random() % 12);
+            problem.fused_with[at] = with;
+            problem.fusion_penalty_us[at] = static_cast<double>(random() % 12);
         }
     }
 }
@@ -83,18 +89,27 @@ std::vector<std::uint8_t> random_placement(std::mt19937& random, std::int32_t it
     return placement;
 }
 
+void test_no_placements_are_refined_to_none() {
+    std::mt19937 random(17);
+    const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 12), 2, 1.0));
+    const Refiner refiner(problem, problem->group);
+    RefineOptions options;
+    options.max_moves = 1000;
+    CHECK(refiner.refine({}, options).scores.empty());
+}
+
 // Without submodel costs nothing is left out of the sum; and what is kept up to date equals what is counted anew.
 void test_additive_state() {
     std::mt19937 random(3);
     for (int round = 0; round < 60; ++round) {
-        const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 40));
+        Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 40));
         const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
-        Costs costs = random_costs(random, graph, devices, 0.0);
-        if (round % 3 == 0) costs.memory_limit[0] = 40;
+        Problem problem = random_problem(random, std::move(graph), devices, 0.0);
+        if (round % 3 == 0) problem.memory_limit[0] = 40;
         const bool fusing = round % 2 == 0;
-        if (fusing) add_fusions(random, graph, costs);
-        const AdditiveModel model(graph, costs, costs.group);
-        Simulator simulator(graph, costs, SplitRule::kScc);
+        if (fusing) add_fusions(random, problem);
+        const AdditiveModel model(problem, problem.group);
+        Simulator simulator(problem);
         const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
         const std::vector<double> surcharge(static_cast<std::size_t>(devices), 2.5);
         for (const bool throughput : {false, true}) {
@@ -103,9 +118,9 @@ void test_additive_state() {
             auto placement = random_placement(random, model.items, devices);
             state.reset(placement.data(), none, none);
             const Evaluation& evaluation = simulator.evaluate(placement.data());
-            if (costs.memory_limit[0] < 0) {
+            if (problem.memory_limit[0] < 0) {
                 const double simulated = throughput ? evaluation.period_us : evaluation.latency_us;
-                // The simulator also sees fusions that HETERO tears on one device.
+                // The simulator also sees fusions that HETERO breaks on one device.
                 CHECK(close(state.us(), simulated) || (fusing && state.us() < simulated));
             }
 
@@ -144,20 +159,21 @@ void test_additive_state() {
 void test_refinement_keeps_its_promises() {
     std::mt19937 random(5);
     for (int round = 0; round < 25; ++round) {
-        const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 50));
+        Graph drawn = random_graph(random, 4 + static_cast<std::int32_t>(random() % 50));
         const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
-        Costs costs = random_costs(random, graph, devices, 7.0);
-        if (round % 2 == 0) add_fusions(random, graph, costs);
-        for (auto& supported : costs.supported) supported = random() % 8 != 0 ? 1 : 0;
+        Problem problem = random_problem(random, std::move(drawn), devices, 7.0);
+        const Graph& graph = *problem.graph;
+        if (round % 2 == 0) add_fusions(random, problem);
+        for (auto& supported : problem.supported) supported = random() % 8 != 0 ? 1 : 0;
         for (std::size_t node = 0; node < static_cast<std::size_t>(graph.nodes()); ++node) {
-            costs.supported[node * static_cast<std::size_t>(devices)] = 1;
+            problem.supported[node * static_cast<std::size_t>(devices)] = 1;
         }
         std::vector<std::int32_t> coarse(static_cast<std::size_t>(graph.nodes()));
         for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 2);
-        const SplitRule rule = round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
-        const Refiner refiner(graph, costs, rule, coarse);
+        problem.rule = round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
+        const Refiner refiner(std::make_shared<Problem>(problem), coarse);
         const auto batch = random_placement(random, 3 * graph.nodes(), devices);
-        Simulator simulator(graph, costs, rule);
+        Simulator simulator(problem);
         RefineOptions options;
         options.throughput = round % 3 == 0;
         options.max_moves = round % 5 == 0 ? 0 : 3000;
@@ -224,12 +240,8 @@ void test_sampled_structure_of_small_balls_is_exact() {
 void test_parsing_of_a_ring() {
     const std::vector<std::int32_t> source{0, 1, 2, 3}, target{1, 2, 3, 0};
     const std::vector<float> score{1, 1, 1, 1};
-    const Parse all = parse(4, source, target, score, 3, 1);
-    CHECK(all.clusters == 1);
-    CHECK(std::count(all.dominant.begin(), all.dominant.end(), 1) == 3);
-    const Parse two = parse(4, source, target, score, 3, 2);
-    CHECK(two.clusters == 2);
-    CHECK((two.cluster == std::vector<std::int32_t>{0, 0, 0, 1}));
+    CHECK((parse(4, source, target, score, 3, 1) == std::vector<std::int32_t>{0, 0, 0, 0}));
+    CHECK((parse(4, source, target, score, 3, 2) == std::vector<std::int32_t>{0, 0, 0, 1}));
     bool refused = false;
     try {
         parse(4, source, target, std::vector<float>{1, 1, 1, std::nanf("")}, 1, 1);
@@ -244,6 +256,7 @@ void test_parsing_of_a_ring() {
 void test_policy() {
     test_additive_state();
     test_refinement_keeps_its_promises();
+    test_no_placements_are_refined_to_none();
     test_structure_of_a_path();
     test_sampled_structure_of_small_balls_is_exact();
     test_parsing_of_a_ring();

@@ -14,4 +14,5 @@
     } while (false)
 
 void test_core();
+void test_parallel();
 void test_policy();

@@ -120,11 +120,6 @@ def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArr
     return network.sink_side()
 
 
-def additive_latency(problem: PlacementProblem, placement: NDArray[np.uint8]) -> float:
-    """What the cut minimises: node times and transfers, µs."""
-    return _energy(problem, _transfers(problem, 0.0), placement)
-
-
 def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8]) -> float:
     tensors = problem.tensors
     nodes = problem.group_us[np.arange(problem.group_count), placement].sum()

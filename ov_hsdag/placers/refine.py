@@ -1,4 +1,8 @@
-"""Local refinement of placements by the native core (cpp_ext/refine.hpp)."""
+"""Local refinement of placements by the native core (cpp_ext/refine.hpp).
+
+Moves after Fiduccia and Mattheyses (DAC 1982) on coarse groups and on colocation groups, accepted by the simulator,
+then iterated local search from perturbed placements.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +32,28 @@ def refine(
     """Improves placements, each on its own and then the best of them together.
 
     Args:
-        problem: what is placed; its objective decides.
+        problem: what is placed; its objective is minimized.
         placements: device numbers, [batch, groups] or one placement [groups].
-        max_moves: moves tried for the whole batch. None: enough for a few good placements. 0: no limit; each placement
-            is improved until no step of the search improves it, and none is perturbed.
-        budget_ms: wall time, 0 for no limit. What is found with one depends on the machine.
+        max_moves: moves tried for the whole batch. None: `default_moves`. 0: no limit; each placement is improved until
+            no step of the search improves it, and none is perturbed.
+        budget_ms: limit of wall time, ms; 0 for none. With a limit, results depend on the machine.
         threads: threads for the batch; results do not depend on their number.
         seed: of the perturbations; equal arguments give equal results.
 
     Returns:
-        Placements, uint8 [batch, groups], and their scores as `PlacementProblem.scores` gives them. None is worse than
-        what it started from.
+        Placements, uint8 [batch, groups], and their scores as `PlacementProblem.scores` gives them, µs, float64
+        [batch]. None is worse than what it started from.
+
+    Raises:
+        ValueError: placements of another shape, device numbers that the problem lacks, or a negative budget.
     """
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:
         max_moves = default_moves(problem)
-    arguments = (*problem.native_arguments, problem.chains)
-    refiner = _native.Refiner(*arguments)
+    refiner = _native.Refiner(problem.native, problem.chains)
     return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed)
 
 
 def default_moves(problem: PlacementProblem) -> int:
-    """Moves for a few good placements of a problem."""
+    """Moves that suffice for a few good placements of a problem."""
     return max(_MOVES, _MOVES_PER_GROUP * problem.group_count)

@@ -146,7 +146,7 @@ class HSDAGPlacer:
         for levels in self.levels or ((policy.levels, 0) if nodes <= _LARGE else (policy.levels,)):
             cluster = np.arange(nodes, dtype=np.int32)
             if levels:
-                cluster, _ = _native.parse(nodes, x.edge_index, reading.edge_score, levels, policy.min_clusters)
+                cluster = _native.parse(nodes, x.edge_index, reading.edge_score, levels, policy.min_clusters)
             if not any(np.array_equal(cluster, other) for other in found):
                 found.append(cluster)
         return found

@@ -245,26 +245,24 @@ class PlacementProblem:
             np.add.at(by_output[:, device], output[edges], penalty_us[consumer[edges], device])
         return by_output[self.tensors.output]
 
-    @property
-    def native_arguments(self) -> tuple[Any, ...]:
-        """The problem as the native core's classes take it."""
-        return (
-            self.graph.native,
-            self.node_us,
-            self.supported,
-            self.transfer_us,
-            self.transfer_us_per_byte,
-            self.submodel_us,
-            self.memory_bytes,
-            self.groups,
-            self.same_submodel,
-            *self.fusions,
-            self.rule,
-        )
-
     @cached_property
-    def _simulator(self) -> _native.Simulator:
-        return _native.Simulator(*self.native_arguments)
+    def native(self) -> _native.Problem:
+        """The same problem for the native core, which copies the arrays once."""
+        fused_with, penalty_us = self.fusions
+        return _native.Problem(
+            self.graph.native,
+            node_us=self.node_us,
+            supported=self.supported,
+            groups=self.groups,
+            transfer_us=self.transfer_us,
+            transfer_us_per_byte=self.transfer_us_per_byte,
+            submodel_us=self.submodel_us,
+            memory_bytes=self.memory_bytes,
+            same_submodel=self.same_submodel,
+            fused_with=fused_with,
+            fusion_penalty_us=penalty_us,
+            rule=self.rule,
+        )
 
     def evaluate(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> Evaluation:
         """Simulates placements exactly as HETERO would split them.
@@ -274,7 +272,7 @@ class PlacementProblem:
             threads: threads for the batch.
         """
         batch = np.atleast_2d(np.asarray(placements, np.uint8))
-        return Evaluation(**self._simulator.evaluate(batch, threads))
+        return Evaluation(**self.native.evaluate(batch, threads))
 
     def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> NDArray[np.float64]:
         """The objective of each placement, lower is better, inf where infeasible, µs, float64 [batch]."""

@@ -120,7 +120,7 @@ def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Epis
     log_probabilities, placements = [], []
     for _ in range(config.steps):
         h, edge_score = network.encode(graphs, carried)
-        numbers, _ = _native.parse(
+        numbers = _native.parse(
             len(task.x.node_x), task.x.edge_index, edge_score.detach().numpy(), config.levels, config.min_clusters
         )
         clusters = int(numbers.max()) + 1

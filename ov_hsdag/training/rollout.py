@@ -195,7 +195,7 @@ def parse(network: HSDAGNetwork, batch: Batch, edge_score: Tensor, levels: int |
     clusters = []
     for number, example in enumerate(batch.examples):
         edges = slice(batch.first_edge[number], batch.first_edge[number + 1])
-        cluster, _ = _native.parse(
+        cluster = _native.parse(
             len(example.x.node_x),
             example.x.edge_index,
             np.ascontiguousarray(scores[edges]),

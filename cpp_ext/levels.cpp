@@ -1,0 +1,70 @@
+#include "levels.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+namespace ov_hsdag {
+namespace {
+
+// Coarse group of each node, [nodes].
+std::vector<std::int32_t> coarse_of_nodes(const Problem& problem, std::span<const std::int32_t> coarse_groups) {
+    if (static_cast<std::size_t>(problem.groups()) != coarse_groups.size()) {
+        throw std::invalid_argument("expected one coarse group per group");
+    }
+    if (std::any_of(coarse_groups.begin(), coarse_groups.end(), [](std::int32_t number) { return number < 0; })) {
+        throw std::invalid_argument("expected coarse group numbers from 0");
+    }
+    std::vector<std::int32_t> result(problem.group.size());
+    for (std::size_t node = 0; node < result.size(); ++node) {
+        result[node] = coarse_groups[static_cast<std::size_t>(problem.group[node])];
+    }
+    return result;
+}
+
+}  // namespace
+
+Levels::Levels(const Problem& problem, std::span<const std::int32_t> coarse_groups)
+    : coarse_of(coarse_groups.begin(), coarse_groups.end()),
+      fine(problem, problem.group),
+      coarse(problem, coarse_of_nodes(problem, coarse_groups)) {}
+
+Placement Levels::coarsened(const Placement& placement) const {
+    const auto devices = static_cast<std::size_t>(coarse.devices);
+    std::vector<double> votes(static_cast<std::size_t>(coarse.items) * devices, 0.0);
+    for (std::size_t g = 0; g < placement.size(); ++g) {
+        const double us = fine.item_us[g * devices + placement[g]];
+        votes[static_cast<std::size_t>(coarse_of[g]) * devices + placement[g]] += us + 1e-3;
+    }
+    Placement result(static_cast<std::size_t>(coarse.items), 0);
+    for (std::size_t c = 0; c < result.size(); ++c) {
+        double most = -1;
+        for (std::size_t d = 0; d < devices; ++d) {
+            if (coarse.supported[c * devices + d] == 0 || votes[c * devices + d] <= most) continue;
+            most = votes[c * devices + d];
+            result[c] = static_cast<std::uint8_t>(d);
+        }
+    }
+    return result;
+}
+
+Placement Levels::expanded(const Placement& placement) const {
+    Placement result(coarse_of.size());
+    for (std::size_t g = 0; g < result.size(); ++g) result[g] = placement[static_cast<std::size_t>(coarse_of[g])];
+    return result;
+}
+
+void Levels::make_supported(Placement& placement) const {
+    const auto devices = static_cast<std::size_t>(fine.devices);
+    for (std::size_t g = 0; g < placement.size(); ++g) {
+        if (fine.supported[g * devices + placement[g]] != 0) continue;
+        double least = std::numeric_limits<double>::infinity();
+        for (std::size_t d = 0; d < devices; ++d) {
+            if (fine.supported[g * devices + d] == 0 || fine.item_us[g * devices + d] >= least) continue;
+            least = fine.item_us[g * devices + d];
+            placement[g] = static_cast<std::uint8_t>(d);
+        }
+    }
+}
+
+}  // namespace ov_hsdag

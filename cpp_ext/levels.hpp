@@ -1,0 +1,32 @@
+// The two levels on which placements are refined, and the way between them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "additive.hpp"
+#include "problem.hpp"
+
+namespace ov_hsdag {
+
+using Placement = std::vector<std::uint8_t>;  // device numbers of a level's items
+
+// Colocation groups are the fine level, coarse groups of them the coarse one, as in multilevel partitioning.
+struct Levels {
+    std::vector<std::int32_t> coarse_of;  // [groups] dense number of the coarse group
+    AdditiveModel fine;
+    AdditiveModel coarse;
+
+    // coarse_groups: [groups]. Throws std::invalid_argument where there is not one for each group.
+    Levels(const Problem& problem, std::span<const std::int32_t> coarse_groups);
+
+    // Each coarse group where most of its time is spent, among the devices that support it. [groups] → [coarse groups]
+    [[nodiscard]] Placement coarsened(const Placement& placement) const;
+    // [coarse groups] → [groups]
+    [[nodiscard]] Placement expanded(const Placement& placement) const;
+    // Moves groups whose device does not support them to the fastest that does. placement: [groups]
+    void make_supported(Placement& placement) const;
+};
+
+}  // namespace ov_hsdag

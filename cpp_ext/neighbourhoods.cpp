@@ -1,0 +1,211 @@
+#include "neighbourhoods.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "groups.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// Rounds of passes, flips and runs in one descent.
+constexpr int kRounds = 12;
+// Doublings of the power that stands for the maximum, in the end.
+constexpr int kSharp = 5;
+// A pass ends after so many moves without a new best.
+constexpr std::size_t kPatience = 40;
+// Moves that one search for runs may try.
+constexpr std::int64_t kRunMoves = 20'000;
+
+}  // namespace
+
+Neighbourhoods::Neighbourhoods(const AdditiveModel& model, bool throughput, std::int32_t longest_run, int sharpness)
+    : model_(model),
+      throughput_(throughput),
+      longest_run_(longest_run),
+      sharpness_(sharpness),
+      state_(model, throughput) {}
+
+void Neighbourhoods::reset(const std::vector<std::uint8_t>& placement, const std::vector<double>& surcharge_us,
+                           const std::vector<double>& reserved) {
+    state_.reset(placement.data(), surcharge_us, reserved);
+}
+
+void Neighbourhoods::descend(Budget& budget) {
+    int sharpness = sharpness_;
+    for (int round = 0; round < kRounds && budget.left(); ++round) {
+        state_.sharpen(sharpness);
+        const double before = state_.score();
+        while (pass(budget)) {
+        }
+        flips(budget);
+        best_run(budget);
+        if (better(state_.score(), before)) continue;
+        if (!throughput_ || sharpness == kSharp) break;
+        ++sharpness;
+    }
+}
+
+bool Neighbourhoods::pass(Budget& budget) {
+    const double before = state_.score();
+    double best = before;
+    std::size_t kept = 0;
+    trail_.clear();
+    state_.begin_pass();
+    budget.spend(model_.items);
+    while (trail_.size() - kept <= kPatience && budget.left()) {
+        const AdditiveState::Move found = state_.best_move();
+        if (found.item < 0) break;
+        trail_.push_back({found.item, state_.device(found.item)});
+        budget.spend(2 + state_.move_in_pass(found.item, found.device) + model_.items / 32);
+        if (better(state_.score(), best)) {
+            best = state_.score();
+            kept = trail_.size();
+        }
+    }
+    undo(kept);
+    return better(best, before);
+}
+
+void Neighbourhoods::flips(Budget& budget) {
+    Groups parts(model_.items);
+    for (std::int32_t t = 0; t < model_.tensors(); ++t) {
+        for (std::int32_t c = model_.consumer_ptr[t]; c < model_.consumer_ptr[t + 1]; ++c) {
+            if (state_.device(model_.source[t]) == state_.device(model_.consumer[c])) {
+                parts.merge(model_.source[t], model_.consumer[c]);
+            }
+        }
+    }
+    const std::vector<std::int32_t> part = parts.numbers();
+    const std::int32_t count = model_.items == 0 ? 0 : *std::max_element(part.begin(), part.end()) + 1;
+    std::vector<std::vector<std::int32_t>> members(static_cast<std::size_t>(count));
+    for (std::int32_t item = 0; item < model_.items; ++item) members[part[item]].push_back(item);
+    budget.spend(model_.items);
+    for (const std::vector<std::int32_t>& items : members) {
+        for (std::uint8_t d = 0; d < model_.devices; ++d) {
+            try_flip(items, [d](std::uint8_t) { return d; }, budget);
+        }
+    }
+    std::vector<std::int32_t> all(static_cast<std::size_t>(model_.items));
+    std::iota(all.begin(), all.end(), 0);
+    for (std::uint8_t a = 0; a < model_.devices; ++a) {
+        try_flip(all, [a](std::uint8_t) { return a; }, budget);
+        for (std::uint8_t b = a + 1; b < model_.devices; ++b) {
+            try_flip(all, [a, b](std::uint8_t d) { return d == a ? b : d == b ? a : d; }, budget);
+        }
+    }
+}
+
+template <typename Target>
+void Neighbourhoods::try_flip(const std::vector<std::int32_t>& items, Target target, Budget& budget) {
+    if (!budget.left()) return;
+    const double before = state_.score();
+    trail_.clear();
+    for (const std::int32_t item : items) {
+        const std::uint8_t to = target(state_.device(item));
+        if (to != state_.device(item) && model_.supports(item, to)) move(item, to);
+    }
+    budget.spend(static_cast<std::int64_t>(2 * trail_.size()));
+    if (!trail_.empty() && !better(state_.score(), before)) undo(0);
+}
+
+void Neighbourhoods::best_run(Budget& budget) {
+    double best = state_.score();
+    Run chosen;
+    for_each_run(budget, [&](const Run& run) {
+        if (!better(state_.score(), best)) return;
+        best = state_.score();
+        chosen = run;
+    });
+    for (std::int32_t i = 0, k = chosen.first; i < chosen.count; ++i, k += chosen.step) {
+        if (model_.supports(model_.order[k], chosen.device)) state_.move(model_.order[k], chosen.device);
+    }
+}
+
+std::vector<Run> Neighbourhoods::promising_runs(double bound, std::size_t most, Budget& budget) {
+    std::vector<Run> found;
+    const auto note = [&](const Run& run) {
+        if (!better(state_.us(), bound)) return;
+        found.push_back(run);
+        found.back().us = state_.us();
+    };
+    for_each_run(budget, note);
+    for (std::int32_t k = 0; k < model_.items; ++k) {
+        const std::int32_t item = model_.order[k];
+        const std::uint8_t from = state_.device(item);
+        for (std::uint8_t d = 0; d < model_.devices; ++d) {
+            if (d == from || !model_.supports(item, d)) continue;
+            state_.move(item, d);
+            note({k, 1, 1, d, 0});
+            state_.move(item, from);
+        }
+    }
+    budget.spend(std::int64_t{2} * model_.items * (model_.devices - 1));
+    const std::size_t chosen = std::min(found.size(), most);
+    std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(chosen), found.end(),
+                      [](const Run& a, const Run& b) {
+                          return std::tie(a.us, a.first, a.count, a.step, a.device) <
+                                 std::tie(b.us, b.first, b.count, b.step, b.device);
+                      });
+    found.resize(chosen);
+    return found;
+}
+
+void Neighbourhoods::apply(const Run& run, std::vector<std::uint8_t>& placement) const {
+    for (std::int32_t i = 0, k = run.first; i < run.count; ++i, k += run.step) {
+        if (model_.supports(model_.order[k], run.device)) placement[model_.order[k]] = run.device;
+    }
+}
+
+// visit(run) with the state after each run that begins at a partition boundary or at an end of the order.
+template <typename Visit>
+void Neighbourhoods::for_each_run(Budget& budget, Visit visit) {
+    const std::int32_t n = model_.items;
+    std::vector<std::int32_t> boundaries;
+    for (std::int32_t k = 0; k <= n; ++k) {
+        if (k == 0 || k == n || state_.device(model_.order[k - 1]) != state_.device(model_.order[k])) {
+            boundaries.push_back(k);
+        }
+    }
+    const std::int64_t moves_each = 2 * std::int64_t{std::min(longest_run_, n)} * model_.devices;
+    const auto most =
+        static_cast<std::size_t>(std::max<std::int64_t>(kRunMoves / std::max<std::int64_t>(moves_each, 1), 4));
+    const std::size_t stride = (boundaries.size() + most - 1) / most;
+    for (std::size_t b = 0; b < boundaries.size() && budget.left(); b += stride) {
+        for (const std::int32_t step : {1, -1}) {
+            for (std::uint8_t d = 0; d < model_.devices; ++d) {
+                Run run{step > 0 ? boundaries[b] : boundaries[b] - 1, 0, step, d, 0};
+                trail_.clear();
+                for (std::int32_t k = run.first; k >= 0 && k < n && run.count < longest_run_; k += step) {
+                    const std::int32_t item = model_.order[k];
+                    ++run.count;
+                    if (state_.device(item) == d) {
+                        if (trail_.empty()) break;
+                        continue;
+                    }
+                    if (!model_.supports(item, d)) continue;
+                    move(item, d);
+                    visit(run);
+                }
+                budget.spend(static_cast<std::int64_t>(2 * trail_.size()));
+                undo(0);
+            }
+        }
+    }
+}
+
+void Neighbourhoods::move(std::int32_t item, std::uint8_t device) {
+    trail_.push_back({item, state_.device(item)});
+    state_.move(item, device);
+}
+
+// Takes back the moves of the trail beyond the first `kept`.
+void Neighbourhoods::undo(std::size_t kept) {
+    while (trail_.size() > kept) {
+        state_.move(trail_.back().item, trail_.back().from);
+        trail_.pop_back();
+    }
+}
+
+}  // namespace ov_hsdag

@@ -1,0 +1,66 @@
+// The search from one placement: moves are chosen by what adds up (neighbourhoods.hpp) and accepted by the simulator.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "budget.hpp"
+#include "levels.hpp"
+#include "neighbourhoods.hpp"
+#include "problem.hpp"
+#include "simulate.hpp"
+
+namespace ov_hsdag {
+
+// Scores from here on are of placements that exceed memory limits, the less the better.
+inline constexpr double kOverMemory = 1e15;
+
+// A placement that a search improves.
+struct Candidate {
+    Placement placement;  // [groups]
+    double score = std::numeric_limits<double>::infinity();
+    std::size_t origin = 0;  // number of the placement from which it comes
+};
+
+// Searches never make a candidate worse. Results do not depend on what the object searched before. It refers to the
+// problem and the levels. One per thread.
+class PlacementSearch {
+public:
+    PlacementSearch(const Problem& problem, const Levels& levels, bool throughput);
+
+    // From the candidate itself and from what the supported devices leave of it, on coarse groups. Sets the score.
+    void refine_coarse(Candidate& best, Budget& budget);
+    // The same on colocation groups; the candidate has a score.
+    void refine_fine(Candidate& best, Budget& budget);
+    // From a perturbation of the candidate, which may take a part from another good placement, on a random level.
+    void perturb_and_refine(Candidate& best, const Placement& other, std::mt19937_64& random, Budget& budget);
+
+private:
+    // The simulator's score (infinite where infeasible for other reasons than memory), after which submodels and live
+    // tensors are accounted for as they are in this placement.
+    double judge(const Placement& placement, Budget& budget);
+    void update_estimates(const Placement& placement, const Evaluation& evaluation);
+    [[nodiscard]] double excess_of_memory(const Evaluation& evaluation) const;
+    [[nodiscard]] std::vector<double> surcharge(double share) const;
+
+    // Replaces the candidate where the placement is better.
+    void offer(Candidate& best, const Placement& placement, Budget& budget);
+    Candidate descend_coarse(Candidate& best, const Placement& start, double share, Budget& budget);
+    void descend_fine(Candidate& best, const Placement& start, double share, Budget& budget);
+    void improve_fine(Candidate& best, const Placement& start, double share, Budget& budget);
+    void improve_runs(Candidate& best, bool coarse, Budget& budget);
+
+    const Problem& problem_;
+    const Levels& levels_;
+    bool throughput_;
+    Simulator simulator_;
+    Neighbourhoods fine_, coarse_;
+    // [devices] what stands for submodels and live tensors in what adds up: what a device pays more for each tensor
+    // that it receives, µs, and bytes of memory that weights cannot have.
+    std::vector<double> surcharge_, reserved_;
+};
+
+}  // namespace ov_hsdag

@@ -1,0 +1,53 @@
+#include "problem.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace ov_hsdag {
+namespace {
+
+void expect_size(std::size_t size, std::size_t expected, const char* name) {
+    if (size == expected) return;
+    throw std::invalid_argument("expected " + std::to_string(expected) + " values in '" + name + "', got " +
+                                std::to_string(size));
+}
+
+void expect_range(const std::vector<std::int32_t>& values, std::int32_t least, std::int32_t most, const char* name) {
+    const auto outside = [&](std::int32_t value) { return value < least || value > most; };
+    const auto found = std::find_if(values.begin(), values.end(), outside);
+    if (found == values.end()) return;
+    throw std::invalid_argument("expected numbers from " + std::to_string(least) + " to " + std::to_string(most) +
+                                " in '" + name + "', got " + std::to_string(*found));
+}
+
+}  // namespace
+
+std::int32_t Problem::groups() const { return group.empty() ? 0 : *std::max_element(group.begin(), group.end()) + 1; }
+
+void Problem::check() const {
+    if (!graph) throw std::invalid_argument("expected a graph");
+    if (devices < 1 || devices > kMaxDevices) {
+        throw std::invalid_argument("expected 1 to " + std::to_string(kMaxDevices) + " devices, got " +
+                                    std::to_string(devices));
+    }
+    const auto nodes = static_cast<std::size_t>(graph->nodes());
+    const auto width = static_cast<std::size_t>(devices);
+    expect_size(node_us.size(), nodes * width, "node_us");
+    expect_size(supported.size(), nodes * width, "supported");
+    expect_size(group.size(), nodes, "groups");
+    expect_size(transfer_us.size(), width * width, "transfer_us");
+    expect_size(transfer_us_per_byte.size(), width * width, "transfer_us_per_byte");
+    expect_size(submodel_us.size(), width, "submodel_us");
+    expect_size(memory_limit.size(), width, "memory_bytes");
+    if (!fused_with.empty() || !fusion_penalty_us.empty()) {
+        expect_size(fused_with.size(), nodes * width, "fused_with");
+        expect_size(fusion_penalty_us.size(), nodes * width, "fusion_penalty_us");
+    }
+    const std::int32_t last = graph->nodes() - 1;
+    expect_range(group, 0, last, "groups");
+    expect_range(same_submodel, 0, last, "same_submodel");
+    expect_range(fused_with, -1, last, "fused_with");
+}
+
+}  // namespace ov_hsdag

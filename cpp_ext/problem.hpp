@@ -1,0 +1,42 @@
+// The placement problem: a graph, devices, costs, limits and constraints. It is what ov_hsdag.problem.PlacementProblem
+// is in Python, bound once; simulator and refinement refer to it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "graph.hpp"
+#include "hetero.hpp"
+
+namespace ov_hsdag {
+
+// Placements and sets of devices are numbers and bits: no more devices than a word has bits.
+inline constexpr std::int32_t kMaxDevices = 64;
+
+struct Problem {
+    std::shared_ptr<const Graph> graph;
+    SplitRule rule = SplitRule::kScc;
+    std::int32_t devices = 0;
+    std::vector<double> node_us;          // [nodes, devices]
+    std::vector<std::uint8_t> supported;  // [nodes, devices]
+    std::vector<std::int32_t> group;      // [nodes] colocation group: the placements' column that decides for the node
+    std::vector<double> transfer_us;      // [devices, devices] fixed part, from row to column
+    std::vector<double> transfer_us_per_byte;  // [devices, devices]
+    std::vector<double> submodel_us;           // [devices] what each submodel on the device costs beyond its nodes
+    std::vector<std::int64_t> memory_limit;    // [devices] bytes; a negative one means no limit
+    std::vector<std::int32_t> same_submodel;   // [pairs, 2] nodes that must be in one submodel
+    // [nodes, devices], or empty: the node into whose execution the device fuses the node (-1: none), and what the node
+    // costs more where that one is in another submodel, which breaks the fusion.
+    std::vector<std::int32_t> fused_with;
+    std::vector<double> fusion_penalty_us;
+
+    // Number of colocation groups.
+    [[nodiscard]] std::int32_t groups() const;
+
+    // Throws std::invalid_argument where an array does not fit the graph or the number of devices, or names nodes or
+    // groups that are none.
+    void check() const;
+};
+
+}  // namespace ov_hsdag
