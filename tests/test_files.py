@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -326,20 +330,87 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     host = files._key(socket.gethostname())
     key, other_key = files._key(target.name), files._key(other.name)
 
-    def leftover(key: str, host: str, pid: int, suffix: str = "") -> str:
-        name = f"{files.PREFIX}{key}-{host}-{pid}-0.tmp{suffix}"
+    def leftover(key: str, host: str, process: str, suffix: str = "") -> str:
+        name = f"{files.PREFIX}{key}-{host}-{process}-0.tmp{suffix}"
         (tmp_path / name).write_text("left")
         return name
 
-    gone = [leftover(key, host, DEAD_PID, suffix) for suffix in ("", ".xml", ".bin")]
+    me = os.getpid()
+    started = files._started(me)
+    assert started and int(started) > 0
+    gone = [leftover(key, host, f"{DEAD_PID}-7", suffix) for suffix in ("", ".xml", ".bin")]
+    gone.append(leftover(key, host, f"{DEAD_PID}"))  # of an earlier version
+    gone.append(leftover(key, host, f"{me}-{int(started) - 1}"))  # a process that had our number before us
     kept = [
-        leftover(key, host, 1, ".xml"),  # runs
-        leftover(other_key, host, DEAD_PID, ".xml"),  # another target's
-        leftover(key, "00000000", DEAD_PID, ".xml"),  # another host's
+        leftover(key, host, f"{me}-{started}", ".xml"),  # runs
+        leftover(key, host, f"{me}", ".xml"),  # runs, of an earlier version
+        leftover(key, host, f"{me}-0", ".xml"),  # runs, on a system without /proc
+        leftover(other_key, host, f"{DEAD_PID}-7", ".xml"),  # another target's
+        leftover(key, "00000000", f"{DEAD_PID}-7", ".xml"),  # another host's
     ]
     files.save_model_atomically(affine(0), target)
     assert entries(tmp_path) == {"m.xml", "m.bin", *kept}
     assert not any((tmp_path / name).exists() for name in gone)
+
+
+def test_a_link_under_a_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory where anyone may create files, such as /tmp."""
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    temporary = files._temporary
+
+    def lies_in_wait(target: Path, suffix: str = "") -> Path:
+        path = temporary(target, suffix)
+        for name in (path, path.with_suffix(".bin")):
+            name.unlink(missing_ok=True)
+            name.symlink_to(precious)
+        return path
+
+    files.save_model_atomically(affine(1), shared / "m.xml", compress_to_fp16=False)
+    before = (shared / "m.xml").read_bytes(), (shared / "m.bin").read_bytes()
+    monkeypatch.setattr(files, "_temporary", lies_in_wait)
+    for write in (
+        lambda: files.write_text(shared / "a.txt", "text"),
+        lambda: files.save_model_atomically(affine(2), shared / "m.xml", compress_to_fp16=False),
+    ):
+        with pytest.raises(UserError, match=r"cannot write .*: File exists"):
+            write()
+    assert precious.read_text() == "precious"
+    assert ((shared / "m.xml").read_bytes(), (shared / "m.bin").read_bytes()) == before
+
+
+def test_every_temporary_file_is_created_exclusively_under_a_random_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert files._temporary(tmp_path / "m") != files._temporary(tmp_path / "m")
+    modes: dict[str, str] = {}
+
+    def noting(path: Any, mode: str = "r", **options: Any) -> Any:
+        modes.setdefault(Path(path).name, mode)
+        return open(path, mode, **options)
+
+    files.save_model_atomically(affine(1), tmp_path / "m.xml", compress_to_fp16=False)
+    monkeypatch.setattr(files, "open", noting, raising=False)
+    files.save_model_atomically(affine(2), tmp_path / "m.xml", compress_to_fp16=False)
+    files.write_text(tmp_path / "a.txt", "text")
+    created = {name: mode for name, mode in modes.items() if name.startswith(files.PREFIX)}
+    assert len(created) == 5  # the pair, its exchange, the text
+    assert set(created.values()) <= {"x", "xb"}
+    assert all(re.fullmatch(r".*-[0-9a-f]{16}\.tmp(\.xml|\.bin)?", name) for name in created)
+
+
+def test_write_protected_weights_are_not_replaced(tmp_path: Path, unprivileged: None) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # that the unprivileged user owns
+    try:
+        files.save_model_atomically(affine(1), folder / "m.xml", compress_to_fp16=False)
+        (folder / "m.bin").chmod(0o444)
+        with pytest.raises(UserError, match=r"cannot write .*m\.xml.*Permission denied"):
+            files.save_model_atomically(affine(2), folder / "m.xml", compress_to_fp16=False)
+        assert which(folder / "m.xml", affine(1), affine(2)) == 0
+    finally:
+        shutil.rmtree(folder)
 
 
 SUICIDE = """

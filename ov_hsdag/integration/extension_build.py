@@ -88,9 +88,10 @@ def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ())
         _run([*link, str(loader_object), "-ldl", "-o", str(folder / LOADER)])
         target.mkdir(parents=True, exist_ok=True)
         for made in (part, folder / LOADER):  # the loader last: where it is, all is
-            beside = target / f".{made.name}-{os.getpid()}"
-            shutil.copy(made, beside)
-            beside.replace(target / made.name)
+            descriptor, beside = tempfile.mkstemp(prefix=f".{made.name}-", dir=target)
+            os.close(descriptor)
+            shutil.copy(made, beside)  # with its mode
+            os.replace(beside, target / made.name)
     return target / LOADER
 
 

@@ -1,8 +1,9 @@
 """Write files so that they appear whole or not at all, the two files of an OpenVINO IR included.
 
-A file is written under a temporary name in the same directory, synced to the disk and renamed over its target. A
-process that is killed leaves at most its temporary files; their names carry the target, the host and the process, and
-the next write to the same target removes those whose process is gone.
+A file is written under a temporary name in the same directory, synced to the disk and renamed over its target.
+Temporary files are created exclusively (O_EXCL) and under names that nobody can predict, so that in a directory that
+others can write to no link lies in wait. A process that is killed leaves at most its temporary files; their names carry
+the target, the host and the process, and the next write to the same target removes those whose process is gone.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import filecmp
-import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 PREFIX = ".ov_hsdag-"
-"""Every temporary file's name: ``.ov_hsdag-<crc of target>-<crc of host>-<pid>-<number>.tmp[.xml|.bin]``."""
+"""Temporary names: ``.ov_hsdag-<crc of target>-<crc of host>-<pid>-<start of process>-<random>.tmp[.xml|.bin]``."""
 
 ALIGNMENT = 4096
 """Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
@@ -36,18 +37,30 @@ ALIGNMENT = 4096
 # A disk with less than that many bytes left when a model could not be saved is full.
 _FULL = 2**20
 
-_TEMPORARY = re.compile(re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-\d+\.tmp(\.xml|\.bin)?")
+# Earlier versions wrote no start, and a number in place of the random part.
+_TEMPORARY = re.compile(
+    re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-(?:(\d+)-)?[0-9a-f]+\.tmp(?:\.xml|\.bin)?"
+)
 # Serialize writes a constant's <data> first in its <layer>. Other layers have an attribute "offset" too (PriorBox).
 _CONSTANT = re.compile(rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(")')
-_numbers = itertools.count()
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file for writing ("w": UTF-8 text, "wb": bytes) that takes its name only when the block ends well.
+    """Open a file for writing that takes its name only when the block ends well.
 
     A symbolic link is followed and keeps existing; a target that is no regular file (a pipe, /dev/stdout) is written
-    directly. Raises UserError when the target cannot be written.
+    directly.
+
+    Args:
+        path: The file; missing directories are created.
+        mode: "w" for UTF-8 text or "wb" for bytes.
+
+    Yields:
+        The file to write.
+
+    Raises:
+        UserError: The target cannot be written.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode must be 'w' or 'wb', got {mode!r}")
@@ -60,7 +73,8 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
     with _writing(path):
         _prepare(target)
         temporary = _temporary(target)
-        file = open(temporary, mode, encoding=encoding)  # noqa: SIM115 closed below, before the file is renamed
+        # Closed below, before the file is renamed.
+        file = open(temporary, mode.replace("w", "x"), encoding=encoding)  # noqa: SIM115
     try:
         with file:
             yield file  # what the caller raises is the caller's
@@ -74,20 +88,31 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file (UTF-8), whole or not at all. Raises UserError when the target cannot be written."""
+    """Write a text file (UTF-8), whole or not at all.
+
+    Raises:
+        UserError: The target cannot be written.
+    """
     with _writing(path), atomic_file(path) as file:
         file.write(text)
 
 
 def write_json(path: str | os.PathLike[str], value: object) -> None:
-    """Write a value as JSON (UTF-8, indented, names as they are), whole or not at all. Raises UserError as above."""
+    """Write a value as JSON (UTF-8, indented, names as they are), whole or not at all.
+
+    Raises:
+        UserError: The target cannot be written.
+    """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise UserError unless a file can be created at ``path``; creates no directory and leaves nothing behind.
+    """Check that a file can be created at ``path``; creates no directory and leaves nothing behind.
 
     Commands call it before long work, so that an output that cannot be written is reported at once.
+
+    Raises:
+        UserError: It cannot.
     """
     target = _target(path)
     with _writing(path):
@@ -104,12 +129,20 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
     while the .xml files change places (needs room for both; see :func:`_exchange`). An interrupted write thus leaves a
     model that reads and computes as the old or the new one does, if need be with a .bin that is larger than necessary.
 
-    Raises UserError for a path that does not end in ".xml" or cannot be written, RunError when OpenVINO cannot save.
+    Args:
+        model: The model.
+        xml_path: Where it is written; must end in ".xml".
+        compress_to_fp16: As in openvino.save_model.
+
+    Raises:
+        UserError: The path does not end in ".xml", or one of the two files cannot be written.
+        RunError: OpenVINO cannot save the model.
     """
     target = _target(xml_path)
     if target.suffix != ".xml":
         raise UserError(f"the output model must end in .xml, got {os.fspath(xml_path)!r}")
     with _writing(xml_path):
+        _refuse_impossible(target.with_suffix(".bin"))
         _prepare(target)
     new_xml = _temporary(target, ".xml")
     new_bin = new_xml.with_suffix(".bin")
@@ -123,21 +156,33 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove the temporary files that processes which no longer run have left for this target."""
+    """Remove the temporary files for a target whose processes no longer run.
+
+    Args:
+        target: The file; its directory exists.
+    """
     ours = _key(target.name)
     host = _key(socket.gethostname())
     for entry in os.scandir(target.parent):
         match = _TEMPORARY.fullmatch(entry.name)
         # Whether a process of another host (a shared directory) still runs cannot be told here.
-        if match and match[1] == ours and match[2] == host and not process_runs(int(match[3])):
+        if match and match[1] == ours and match[2] == host and not process_runs(int(match[3]), match[4]):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(entry.path)
 
 
 def shift_constants(xml: bytes, by: int) -> bytes:
-    """The text of an IR with the offset of every constant's data in the .bin file increased by ``by`` bytes.
+    """The text of an IR with the offset of every constant's data in the .bin file increased.
 
-    Raises RunError when a constant's offset is not where OpenVINO writes it.
+    Args:
+        xml: The text.
+        by: Bytes to add.
+
+    Returns:
+        The changed text.
+
+    Raises:
+        RunError: A constant's offset is not where OpenVINO writes it.
     """
     shifted, found = _CONSTANT.subn(lambda match: b"%s%d%s" % (match[1], int(match[2]) + by, match[3]), xml)
     expected = len(re.findall(rb'\btype="Const" version="', xml))
@@ -180,7 +225,7 @@ def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
     second = -(-size // ALIGNMENT) * ALIGNMENT
     shifted_xml, both = _temporary(xml, ".xml"), _temporary(xml, ".bin")
     try:
-        with open(shifted_xml, "wb") as file:
+        with open(shifted_xml, "xb") as file:
             file.write(shift_constants(new_xml.read_bytes(), second))
             _sync(file)
         _keep_mode(xml, shifted_xml)
@@ -198,7 +243,7 @@ def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
 
 def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
     """Write ``first`` at 0 and ``second`` at ``offset`` (a hole between them) and sync the file to the disk."""
-    with open(target, "wb") as file:
+    with open(target, "xb") as file:
         for source, position in ((first, 0), (second, offset)):
             file.seek(position)
             with open(source, "rb") as part:
@@ -213,7 +258,9 @@ def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.Pa
     import openvino as ov
 
     with _writing(shown):
-        xml.touch()  # OpenVINO's own message for a directory that cannot be written names no reason
+        # OpenVINO would follow a link; and its message for a directory that cannot be written names no reason.
+        for path in (xml, xml.with_suffix(".bin")):
+            open(path, "xb").close()
     try:
         ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
     except Exception as error:
@@ -249,7 +296,9 @@ def _prepare(target: Path) -> None:
 
 def _refuse_impossible(target: Path) -> Path:
     """Raise OSError for what permissions forbid. Returns the nearest directory above the target that exists."""
-    if target.exists() and not os.access(target, os.W_OK):  # renaming would replace a write-protected file
+    effective = os.access in os.supports_effective_ids
+    # Renaming would replace a write-protected file.
+    if target.exists() and not os.access(target, os.W_OK, effective_ids=effective):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     directory = target.parent
     while not directory.exists() and directory != directory.parent:
@@ -260,16 +309,27 @@ def _refuse_impossible(target: Path) -> Path:
 
 
 def _temporary(target: Path, suffix: str = "") -> Path:
-    host = _key(socket.gethostname())
-    return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{os.getpid()}-{next(_numbers)}.tmp{suffix}")
+    """A name beside the target for a file that is yet to be created: mode "x", which is O_EXCL."""
+    host, pid = _key(socket.gethostname()), os.getpid()
+    process = f"{pid}-{_started(pid) or 0}"
+    return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{process}-{secrets.token_hex(8)}.tmp{suffix}")
 
 
 def _key(text: str) -> str:
     return f"{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}"
 
 
-def process_runs(pid: int) -> bool:
-    """Whether a process of this host runs; True where that cannot be told."""
+def process_runs(pid: int, started: str | None = None) -> bool:
+    """Whether a process of this host runs.
+
+    Args:
+        pid: Its number.
+        started: When it started, in clock ticks since the system did; a process that started at another time is a
+            later one of the same number. "0" or None: not known.
+
+    Returns:
+        True also where that cannot be told.
+    """
     if os.name == "nt":  # there os.kill(pid, 0) ends the process
         return True
     try:
@@ -277,8 +337,18 @@ def process_runs(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    return started in (None, "0") or _started(pid) in (None, started)
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in clock ticks since the system did; None where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in parentheses, may hold anything.
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return None
 
 
 def _sync(file: IO[Any]) -> None:
