@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino as ov
 import pytest
 
+from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.rivals import SHARES, measure, rivals
 from ov_hsdag.policy.candidates import policy_placers
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import UserError
 from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem
-from tests.test_cli import run
+from tests.test_cli import assert_one_error_line, run
 
 pytestmark = pytest.mark.alone
 
@@ -30,6 +35,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "squeezenet.xml"
     ov.save_model(ZOO["squeezenet"].build(), path, compress_to_fp16=False)
     return path
+
+
+def only_forty() -> ov.Model:
+    """A model that needs an input of 40 values, which its shapes do not tell."""
+    x = ops.parameter(ov.PartialShape([-1]), np.float32, name="x")
+    reshaped = ops.reshape(ops.relu(x), ops.constant(np.array([-1, 40])), False)
+    return ov.Model([ops.result(reshaped)], [x], "forty")
 
 
 def test_rivals_are_simple_first_and_told_apart() -> None:
@@ -115,3 +127,61 @@ def test_bad_input_is_refused_in_one_line(model: Path, options: tuple[str, ...],
     done = run("bench", model, *options)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+class TestSeveralModels:
+    def test_all_are_read_before_any_is_measured(self, model: Path, tmp_path: Path) -> None:
+        broken = tmp_path / "broken.xml"
+        broken.write_text("<net>")
+        done = run("bench", model, broken, "--device", PAIR, "--rounds", 1)
+        assert_one_error_line(done, "cannot read", "broken.xml")
+
+    def test_one_that_nothing_runs_does_not_cost_the_others(self, model: Path, tmp_path: Path) -> None:
+        bad, output = tmp_path / "bad.xml", tmp_path / "results.json"
+        ov.save_model(only_forty(), bad)
+        done = run(
+            "bench", bad, model, "--device", PAIR, "--policies", "none", "--rounds", 1, "--json", "--output", output
+        )
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith(f"error: {bad}: nothing runs the model")
+        failed, good = json.loads(done.stdout)["models"]
+        assert "nothing runs the model" in failed["failed"] and failed["results"] == []
+        assert {row["placer"] for row in good["results"]} >= {"CPU_A", "CPU_B", "hetero"}
+        assert [entry["model"] for entry in json.loads(output.read_text())["models"]] == [str(bad), str(model)]
+
+    def test_the_table_is_shown_where_the_output_cannot_be_written(
+        self,
+        model: Path,
+        tmp_path: Path,
+        two_cpu_core: ov.Core,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def full(path: Path, document: object) -> None:
+            raise UserError(f"cannot write {path}: No space left on device")
+
+        command = import_module("ov_hsdag.cli.bench")  # the package has the function under this name
+        monkeypatch.setattr(command, "_write", full)
+        with pytest.raises(UserError, match="No space left"):
+            command.bench([model], PAIR, policies="none", rounds=1, output=tmp_path / "results.json")
+        assert "mincut" in capsys.readouterr().out
+
+
+def test_costs_that_lie_beside_the_model_count(two_cpu_core: ov.Core, tmp_path: Path) -> None:
+    """Costs in which CPU_B takes a thousand times as long: what bench predicts follows them."""
+    path = tmp_path / "squeezenet.xml"
+    ov.save_model(ZOO["squeezenet"].build(), path, compress_to_fp16=False)
+    graph = build_problem(two_cpu_core.read_model(path), DeviceSet.parse(PAIR), core=two_cpu_core).graph
+    nodes = graph.nodes
+    costs = {
+        name: DeviceCosts(
+            identity(two_cpu_core, name), "today", np.full(nodes, us), np.full(nodes, -1, np.int32), np.zeros(nodes)
+        )
+        for name, us in (("CPU_A", 1.0), ("CPU_B", 1000.0))
+    }
+    ModelCosts(graph_hash(graph), costs).save(path_beside(path))
+    done = run("bench", path, "--device", PAIR, "--policies", "none", "--rounds", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    (entry,) = json.loads(done.stdout)["models"]
+    predicted = {row["placer"]: row["predicted_latency_us"] for row in entry["results"]}
+    assert 900 < predicted["CPU_B"] / predicted["CPU_A"] < 1100

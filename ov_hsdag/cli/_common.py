@@ -22,6 +22,15 @@ def _set_debug(value: bool) -> bool:
 Model = Annotated[Path, typer.Argument(help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle.")]
 Device = Annotated[str, typer.Option("--device", metavar="HETERO:A,B", help="Devices in the order of preference.")]
 Output = Annotated[Path, typer.Option("--output", metavar="OUT.xml", help="IR to write; its .bin stands beside it.")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=[1,128]",
+        help="Example shape of a dynamic input, for costs and measuring; [1,3,224,224] where there is one input. Can be"
+        " given several times. The model itself keeps its shapes.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, is_eager=True, help="Show tracebacks.")]
 

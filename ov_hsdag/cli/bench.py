@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,11 +15,10 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.place import Objective, ProfileFile
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import openvino as ov
-    from rich.progress import Progress
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
@@ -43,83 +42,108 @@ def bench(
     objective: Objective = "latency",
     policies: Policies = None,
     profile: ProfileFile = None,
+    shape: common.Shapes = None,
     rounds: Rounds = 12,
     output: Table_ = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
-    """Run every placer's placement of each MODEL on its devices, in turns, and compare them."""
+    """Run every placer's placement of each MODEL on its devices, in turns, and compare them.
+
+    Measured costs that lie beside a model, as NAME.costs.json, are used as `ov-hsdag place` does.
+    """
     for model in models:
         common.check_model(model)
     _check_table(output)
 
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.virtual import register
+    from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = _policies(policies)
+    examples = parse_shapes(shape or ())
 
     import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.discovery import absent
 
-    costs = Profile.load(profile) if profile else None
+    speeds = Profile.load(profile) if profile else None
     core = ov.Core()
     register(core)
     missing = absent(core, devices.names)
     if missing:
         raise UserError(f"this machine has no {', '.join(missing)}: bench measures, so that all devices must be there")
+    document: dict[str, Any] = {
+        "device": devices.hetero,
+        "objective": objective,
+        "openvino": ov.__version__,
+        "models": [],
+    }
+    failures: list[Exception] = []
     with console.result(as_json) as show:
-        found: list[dict[str, Any]] = []
-        with console.bar() as bar:
-            for model in models:
-                results = _run(core, model, devices, objective, costs, learned, rounds, bar)
-                found.append({"model": str(model), "results": [result.to_dict() for result in results]})
-        document = {
-            "device": devices.hetero,
-            "objective": objective,
-            "openvino": ov.__version__,
-            "models": found,
-        }
-        if output is not None:
-            _write(output, document)
-        for entry in found if not as_json else ():
-            show({}, f"{entry['model']}, {objective}", _table(entry["results"], objective))
+        # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
+        loaded = [common.read_model(core, path) for path in models]
+        shapes = example_shapes(loaded, examples)
+        for path, example in zip(models, shapes, strict=True):
+            try:
+                # The model is forgotten with its results: there may be many, and large ones.
+                results = _run(core, path, loaded.pop(0), devices, objective, speeds, learned, example, rounds)
+            except (RunError, UserError) as error:
+                failures.append(type(error)(f"{path}: {error}"))
+                document["models"].append({"model": str(path), "results": [], "failed": str(error)})
+                continue
+            rows = [result.to_dict() for result in results]
+            document["models"].append({"model": str(path), "results": rows})
+            if not as_json:
+                show({}, f"{path}, {objective}", _table(rows, objective))
+            if output is not None:
+                try:
+                    _write(output, document)
+                except UserError as error:
+                    failures.append(error)
+                    output = None
         if as_json:
             show(document)
+    if failures:
+        raise failures[0]
 
 
 def _run(
     core: ov.Core,
     path: Path,
+    model: ov.Model,
     devices: DeviceSet,
     objective: str,
-    costs: Profile | None,
+    profile: Profile | None,
     policies: Sequence[HSDAGPlacer],
+    shapes: Mapping[str, Sequence[int]] | None,
     rounds: int,
-    bar: Progress,
 ) -> list[Result]:
+    from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.measuring.rivals import measure, rivals
     from ov_hsdag.problem.pricing import build_problem
 
-    task = bar.add_task(f"{path.name}: placing", total=None)
-    loaded = common.read_model(core, path)
-    problem = build_problem(loaded, devices, objective=objective, profile=costs, core=core)
-    found = rivals(problem, devices, policies)
-    # Compiling each takes a step, and so does measuring all of them.
-    bar.update(task, total=sum(not rival.same_as for rival in found) + 1, completed=0)
+    with console.bar() as bar:
+        task = bar.add_task(f"{path.name}: placing", total=None)
+        problem = build_problem(
+            model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=load_beside(path)
+        )
+        found = rivals(problem, devices, policies)
+        # Compiling each takes a step, and so does measuring all of them.
+        bar.update(task, total=sum(not rival.same_as for rival in found) + 1, completed=0)
 
-    def report(text: str) -> None:
-        bar.update(task, description=f"{path.name}: {text[:60]}")
-        bar.advance(task, 0 if text.startswith("measuring") else 1)
-        if bar.disable:
-            console.message(f"{path.name}: {text}")
+        def report(text: str) -> None:
+            bar.update(task, description=f"{path.name}: {text[:60]}")
+            bar.advance(task, 0 if text.startswith("measuring") else 1)
+            if bar.disable:
+                console.message(f"{path.name}: {text}")
 
-    results = measure(loaded, devices, objective, core, found, rounds=rounds, report=report)
-    bar.update(task, completed=bar.tasks[task].total, description=path.name)
+        results = measure(model, devices, objective, core, found, rounds=rounds, shapes=shapes, report=report)
+        bar.update(task, completed=bar.tasks[task].total, description=path.name)
     return results
 
 
@@ -151,6 +175,8 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         write_json(path, document)
         return
     rows = [{"model": entry["model"], **row} for entry in document["models"] for row in entry["results"]]
+    if not rows:
+        return
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -31,6 +31,7 @@ def calibrate(
     device: common.Device,
     output: ProfileOutput,
     model: Models = None,
+    shape: common.Shapes = None,
     seconds: Seconds = math.inf,
     as_json: common.Json = False,
     debug: common.Debug = False,
@@ -41,6 +42,12 @@ def calibrate(
     """
     models = list(model or ())
     _check_outputs(output, models)
+
+    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+
+    examples = parse_shapes(shape or ())
+    if examples and not models:
+        raise UserError("--shape is of a model's input: give the model, too (--model)")
 
     import openvino as ov
 
@@ -58,12 +65,14 @@ def calibrate(
         core = ov.Core()
         virtual.register(core)
         check_devices(core, names)
-        loaded = [(path, common.read_model(core, path)) for path in models]
+        loaded = [common.read_model(core, path) for path in models]
+        shapes = example_shapes(loaded, examples)
         with console.progress("calibrating") as advance:
             document, reports = calibrate_devices(core, names, advance)
             profile = Profile.of(document, str(output))
             measured = [
-                (path, *calibrate_model(read, core, names, profile, advance, seconds=seconds)) for path, read in loaded
+                (path, *calibrate_model(read, core, names, profile, advance, example, seconds=seconds))
+                for path, read, example in zip(models, loaded, shapes, strict=True)
             ]
         write_json(output, document)
         for path, costs, _ in measured:

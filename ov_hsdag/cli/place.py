@@ -51,6 +51,7 @@ def place(
     policy: Policy = None,
     affinity: AffinityFile = None,
     memory: Memory = None,
+    shape: common.Shapes = None,
     measure: Measure = None,
     measure_seconds: MeasureSeconds = None,
     as_json: common.Json = False,
@@ -64,12 +65,14 @@ def place(
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.devices.memory import parse_memory
     from ov_hsdag.devices.virtual import register
+    from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
     # Everything that can be wrong with the options comes before the minutes that a large model may take.
     check_objective(objective)
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
+    examples = parse_shapes(shape or ())
 
     import openvino as ov
 
@@ -97,6 +100,7 @@ def place(
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
+        (shapes,) = example_shapes([loaded], examples)
         with console.progress(f"placing {model} on {device}") as tell:
             placement = place_model(
                 loaded,
@@ -106,6 +110,7 @@ def place(
                 policy=policy,
                 affinity=given,
                 core=core,
+                shapes=shapes,
                 memory=limits,
                 measure=measure,
                 measure_seconds=measure_seconds or selection.SECONDS,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.measuring import agreement
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import example_shapes, parse_shapes, random_inputs
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def verify(
     model: common.Model,
     device: common.Device,
     precision: Precision = DEPLOYED,
+    shape: common.Shapes = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -58,6 +59,7 @@ def verify(
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
+    examples = parse_shapes(shape or ())
 
     import openvino as ov
 
@@ -74,7 +76,8 @@ def verify(
         loaded = common.read_model(core, model)
         if Placement.of(loaded) is None:
             raise UserError(f"{model} carries no placement: write one with ov-hsdag place")
-        inputs = [random_inputs(loaded, seed) for seed in SEEDS]
+        (shapes,) = example_shapes([loaded], examples)
+        inputs = [random_inputs(loaded, seed, shapes) for seed in SEEDS]
         with console.progress(f"running {model} on {device}"):
             compiled, ignored = _compile_placed(core, loaded, device, _hetero_config(devices, precision))
             outputs = _outputs(compiled, inputs)

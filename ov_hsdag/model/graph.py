@@ -149,7 +149,7 @@ class ComputationGraph:
         static = _with_static_shapes(model, shapes) if model.is_dynamic() else None
         sized = {node.get_friendly_name(): node for node in static.get_ordered_ops()} if static else {}
         if shapes and static is None:
-            _input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
+            input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
 
         unsure = _without_lost_values(model, nodes)
         builder = _Builder(len(nodes))
@@ -329,18 +329,26 @@ def is_unbounded(model: ov.Model) -> bool:
     return any(shape.rank.is_dynamic or any(_upper(dimension) is None for dimension in shape) for shape in shapes)
 
 
-def _input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
-    """A static shape for every input: the user's example, else upper bounds, else defaults."""
+def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
+    """A static shape for every input of `model`: the user's example, else upper bounds, else defaults.
+
+    Args:
+        model: any model.
+        shapes: example shapes, by any of the input's tensor names or its friendly name.
+
+    Raises:
+        UserError: `shapes` names no input of the model, or does not fit it.
+    """
     left = dict(shapes)
     result = []
     for port in model.inputs:
         names = {port.get_node().get_friendly_name(), *port.get_names()}
-        given = next((left.pop(name) for name in names if name in left), None)
+        name = next((name for name in left if name in names), None)
         partial = port.get_partial_shape()
-        if given is not None:
-            example = [int(size) for size in given]
+        if name is not None:
+            example = [int(size) for size in left.pop(name)]
             if not partial.compatible(type(partial)(example)):
-                raise UserError(f"example shape {example} does not fit input '{min(names)}' of shape {partial}")
+                raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
             result.append(example)
         elif partial.rank.is_dynamic:
             result.append([UNBOUNDED_BATCH, UNBOUNDED_DIMENSION])
@@ -361,7 +369,7 @@ def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | N
     """A copy of `model` with static inputs, to read sizes from; None where its inputs' defaults do not fit together."""
     import openvino as ov
 
-    targets = _input_shapes(model, shapes or {})
+    targets = input_shapes(model, shapes or {})
     copy = model.clone()
     try:
         copy.reshape({port: ov.PartialShape(shape) for port, shape in zip(copy.inputs, targets, strict=True)})

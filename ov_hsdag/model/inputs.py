@@ -1,18 +1,91 @@
-"""Inputs made up for a model."""
+"""Example shapes of a model's inputs, as people write them, and inputs made up for a model."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.utils.errors import RunError
+from ov_hsdag.model.graph import ComputationGraph, input_shapes
+from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import openvino as ov
+
+# "name=[1,128]", "name[1,128]" or "[1,128]", and what parts it from the next.
+_SHAPE = re.compile(r"\s*(?P<name>[^\[\]]*?)\s*=?\s*\[(?P<sizes>[^\[\]]*)\]\s*(?:,|$)")
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Reads example shapes such as "input_ids=[1,128],attention_mask=[1,128]" or "[1,3,224,224]".
+
+    Args:
+        texts: each has one shape or several, separated by commas; the "=" may be left out, as ovc's --input does.
+
+    Returns:
+        Sizes by the name of the input, "" for the input of a model that has only one.
+
+    Raises:
+        UserError: a text cannot be read, a size is not positive, or an input is given twice.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        end = 0
+        while end < len(text) or not text:
+            match = _SHAPE.match(text, end)
+            if match is None:
+                raise UserError(
+                    f'cannot read shape \'{text}\': give it as "input_ids=[1,128]", or "[1,128]" of one input'
+                )
+            end = match.end()
+            name, sizes = match["name"], match["sizes"].split(",") if match["sizes"].strip() else []
+            if name in found:
+                raise UserError(f"shape '{text}': {_input(name)} has a shape already")
+            if not all(re.fullmatch(r"\s*0*[1-9][0-9]*\s*", size) for size in sizes):
+                raise UserError(f"shape '{text}': an example shape has positive whole numbers, got [{match['sizes']}]")
+            found[name] = tuple(map(int, sizes))
+    return found
+
+
+def example_shapes(
+    models: Sequence[ov.Model], shapes: Mapping[str, Sequence[int]]
+) -> list[dict[str, tuple[int, ...]] | None]:
+    """What `parse_shapes` read, for each of several models by its own inputs' names.
+
+    Args:
+        models: that the shapes are for; a model gets those of its own inputs.
+        shapes: by any of an input's tensor names or its friendly name; "" for the only input of each model.
+
+    Returns:
+        For each model what `shapes` of `ov_hsdag.place` takes; None where there is nothing for it.
+
+    Raises:
+        UserError: no model has such an input, one has several and the shape has no name, or a shape does not fit.
+    """
+    result: list[dict[str, tuple[int, ...]] | None] = []
+    unknown = set(shapes) - {""}
+    for model in models:
+        names = {name for port in model.inputs for name in (port.get_node().get_friendly_name(), *port.get_names())}
+        own = {name: tuple(shape) for name, shape in shapes.items() if name in names}
+        unknown -= set(own)
+        if "" in shapes:
+            if len(model.inputs) != 1:
+                inputs = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
+                raise UserError(f'a shape needs the name of its input, as in "name=[1,128]"; inputs: {inputs}')
+            own[model.inputs[0].get_node().get_friendly_name()] = tuple(shapes[""])
+        result.append(own or None)
+    for name in unknown:
+        input_shapes(models[0], {name: shapes[name]})  # says which inputs there are
+    for model, own_shapes in zip(models, result, strict=True):
+        input_shapes(model, own_shapes or {})
+    return result
+
+
+def _input(name: str) -> str:
+    return f"input '{name}'" if name else "the input without a name"
 
 
 def random_inputs(

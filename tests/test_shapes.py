@@ -1,0 +1,184 @@
+"""Example shapes on the command line: `--shape`, read once and checked against the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from ov_hsdag.model.inputs import example_shapes, parse_shapes, random_inputs
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import UserError
+from tests.test_cli import DEVICE, assert_one_error_line, run
+
+
+def sequences(inputs: int = 2) -> ov.Model:
+    """One or two inputs of any length, [?, ?, 16], that are projected and added."""
+    random = np.random.default_rng(0)
+    parameters = [ops.parameter(ov.PartialShape([-1, -1, 16]), np.float32, name=f"in{n}") for n in range(inputs)]
+    total = None
+    for number, parameter in enumerate(parameters):
+        parameter.output(0).set_names({f"in{number}", f"alias{number}"})
+        weights = random.standard_normal((16, 64)).astype(np.float32)
+        projected = ops.relu(ops.matmul(parameter, ops.constant(weights), False, False))
+        total = projected if total is None else ops.add(total, projected)
+    return ov.Model([ops.result(total, name="out")], parameters, "sequences")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Models of one and of two inputs."""
+    folder = tmp_path_factory.mktemp("shapes")
+    for inputs in (1, 2):
+        ov.save_model(sequences(inputs), folder / f"model{inputs}.xml", compress_to_fp16=False)
+    return {inputs: folder / f"model{inputs}.xml" for inputs in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["input_ids=[1,128]"], {"input_ids": (1, 128)}),
+        (["input_ids[1,128]"], {"input_ids": (1, 128)}),
+        (["[1,3,224,224]"], {"": (1, 3, 224, 224)}),
+        (["a=[1,2],b/c:0=[3]", "d = [ 4 , 5 ] "], {"a": (1, 2), "b/c:0": (3,), "d": (4, 5)}),
+        (["scalar=[]"], {"scalar": ()}),
+        ([], {}),
+    ],
+)
+def test_shapes_are_read(texts: list[str], expected: dict[str, tuple[int, ...]]) -> None:
+    assert parse_shapes(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ([""], ["cannot read shape ''"]),
+        (["input_ids"], ["cannot read", "input_ids", '"input_ids=[1,128]"']),
+        (["a=1,128"], ["cannot read"]),
+        (["a=[1,128"], ["cannot read"]),
+        (["a=[1],b"], ["cannot read"]),
+        (["a=[1]b=[2]"], ["cannot read"]),
+        (["a=[0,128]"], ["positive", "[0,128]"]),
+        (["a=[-1,128]"], ["positive"]),
+        (["a=[?,128]"], ["positive"]),
+        (["a=[1..4]"], ["positive"]),
+        (["a=[1,,2]"], ["positive"]),
+        (["a=[1.5]"], ["positive"]),
+        (["a=[1]", "a=[2]"], ["'a'", "already"]),
+        (["[1],[2]"], ["already"]),
+    ],
+)
+def test_what_is_no_shape_is_refused(texts: list[str], words: list[str]) -> None:
+    with pytest.raises(UserError) as raised:
+        parse_shapes(texts)
+    for word in words:
+        assert word in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_each_of_several_models_gets_the_shapes_of_its_inputs() -> None:
+    one, two = sequences(1), sequences(2)
+    shapes = {"alias0": (1, 8, 16), "in1": (2, 9, 16)}
+    assert example_shapes([one, two], shapes) == [{"alias0": (1, 8, 16)}, shapes]
+    assert example_shapes([one, two], {}) == [None, None]
+    (named,) = example_shapes([one], {"": (1, 8, 16)})
+    assert random_inputs(one, shapes=named)[0].shape == (1, 8, 16)
+
+
+# What is wrong with a shape, for the model of so many inputs.
+REFUSED: list[tuple[int, str, list[str]]] = [
+    (2, "tokens=[1,8,16]", ["unknown input 'tokens'", "in0", "in1"]),
+    (2, "in0=[8,16]", ["[8, 16]", "'in0'", "[?,?,16]"]),
+    (2, "in0=[1,8,32]", ["[1, 8, 32]", "[?,?,16]"]),
+    (2, "[1,8,16]", ["name of its input", "in0", "in1"]),
+    (2, "in0=[0,8,16]", ["positive"]),
+    (1, "[8,16]", ["[8, 16]", "[?,?,16]"]),
+]
+
+
+@pytest.mark.parametrize(("inputs", "shape", "words"), REFUSED)
+def test_what_does_not_fit_the_model_is_refused(inputs: int, shape: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as raised:
+        example_shapes([sequences(inputs)], parse_shapes([shape]))
+    for word in words:
+        assert word in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+class TestCommands:
+    def test_place_refuses_what_does_not_fit(self, files: dict[int, Path], tmp_path: Path) -> None:
+        done = run("place", files[1], "--device", DEVICE, "--output", tmp_path / "o.xml", "--shape", "[8,16]")
+        assert_one_error_line(done, "[8, 16]", "[?,?,16]")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("command", ["verify", "calibrate", "bench"])
+    def test_every_command_checks_them_before_it_begins(
+        self, command: str, files: dict[int, Path], tmp_path: Path
+    ) -> None:
+        model = files[2]
+        if command == "verify":
+            model = tmp_path / "placed.xml"
+            done = run("place", files[2], "--device", DEVICE, "--no-measure", "--output", model)
+            assert done.returncode == 0, done.stderr
+        arguments: dict[str, tuple[object, ...]] = {
+            "verify": (model,),
+            "calibrate": ("--model", model, "--output", tmp_path / "profile.json"),
+            "bench": (model,),
+        }
+        done = run(command, *arguments[command], "--device", DEVICE, "--shape", "in0=[1,8,32]")
+        assert_one_error_line(done, "[1, 8, 32]", "[?,?,16]")
+        assert not (tmp_path / "profile.json").exists()
+
+    def test_calibrate_needs_a_model_for_them(self, tmp_path: Path) -> None:
+        done = run("calibrate", "--device", DEVICE, "--output", tmp_path / "profile.json", "--shape", "[1]")
+        assert_one_error_line(done, "--model")
+
+    def test_place_counts_with_them_and_leaves_the_model_dynamic(self, files: dict[int, Path], tmp_path: Path) -> None:
+        predicted = []
+        for number, shapes in enumerate((["in0=[1,8,16],in1=[1,8,16]"], ["in0=[1,800,16]", "in1=[1,800,16]"])):
+            output = tmp_path / f"{number}.xml"
+            options = [word for shape in shapes for word in ("--shape", shape)]
+            done = run("place", files[2], "--device", DEVICE, "--no-measure", "--output", output, "--json", *options)
+            assert done.returncode == 0, done.stderr
+            predicted.append(json.loads(done.stdout)["predicted"]["memory_bytes"])
+            placed = ov.Core().read_model(output)
+            assert [str(port.get_partial_shape()) for port in placed.inputs] == ["[?,?,16]", "[?,?,16]"]
+            assert Placement.of(placed) is not None
+        # Activations are [1, length, 64] in f32.
+        assert sum(predicted[1].values()) - sum(predicted[0].values()) >= 792 * 64 * 4
+
+    def test_place_measures_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
+        """Two inputs of different lengths cannot be added: what made-up inputs of 128 tokens would not show."""
+        output = tmp_path / "o.xml"
+        options = ("--measure", "--measure-seconds", 5, "--json")
+        done = run(
+            "place", files[2], "--device", DEVICE, "--output", output, *options, "--shape",
+            "in0=[1,40,16],in1=[1,30,16]",
+        )  # fmt: skip
+        assert_one_error_line(done, "example shapes do not fit the model")
+        shape = "in0=[3,40,16],in1=[3,40,16]"
+        done = run("place", files[2], "--device", DEVICE, "--output", output, *options, "--shape", shape)
+        assert done.returncode == 0, done.stderr
+        measured: dict[str, Any] = json.loads(done.stdout)["measured"]
+        assert measured["CPU_A"]["failed"] is None
+
+    def test_verify_runs_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
+        """A model that only runs where both inputs have 40 tokens."""
+        model = sequences(2)
+        (result,) = model.get_results()
+        pattern = ops.constant(np.array([-1, 40 * 64]))
+        result.input(0).replace_source_output(ops.reshape(result.input_value(0), pattern, False).output(0))
+        model.validate_nodes_and_infer_types()
+        ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+        placed = tmp_path / "placed.xml"
+        shape = ("--shape", "in0=[1,40,16],in1=[1,40,16]")
+        options = ("--device", DEVICE, "--no-measure", "--output", placed)
+        assert run("place", tmp_path / "model.xml", *options, *shape).returncode == 0
+        done = run("verify", placed, "--device", DEVICE, *shape)
+        assert done.returncode == 0, done.stderr
+        assert run("verify", placed, "--device", DEVICE, "--shape", "in0=[1,41,16],in1=[1,41,16]").returncode != 0
