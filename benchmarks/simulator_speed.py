@@ -1,9 +1,9 @@
 """How many placements a second the simulator evaluates, exactly, on one core.
 
-Three kinds of placements: "die" throws a die for each legality group (the most submodels), "cuts" divides the model
-into a few consecutive parts, "steps" moves a few groups of such a division, as a search does. CPU time of the one
-thread is counted, which other work on the machine does not change much. The exit status is 1 when the slowest kind is
-below the model's floor.
+Three kinds of placements: "random" is a uniform random assignment of the colocation groups (the most submodels),
+"cuts" divides the model into a few consecutive parts, "steps" moves a few groups of such a division, as a search does.
+CPU time of the one thread is counted, which other work on the machine does not change much. The exit status is 1 when
+the slowest kind is below the model's floor.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def cuts(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
     position[topological_groups(problem)] = np.arange(problem.group_count)
     batch = []
     for _ in range(BATCH):
-        borders = np.sort(random.integers(0, problem.group_count, random.integers(1, 5)))
-        batch.append(np.searchsorted(borders, position, side="right") % len(problem.devices))
+        boundaries = np.sort(random.integers(0, problem.group_count, random.integers(1, 5)))
+        batch.append(np.searchsorted(boundaries, position, side="right") % len(problem.devices))
     return np.array(batch, np.uint8)
 
 
@@ -68,7 +68,11 @@ def main() -> int:
     for name, floor in FLOORS.items():
         problem = build_problem(ZOO[name].build(), DeviceSet.parse(arguments.device))
         random = np.random.default_rng(arguments.seed)
-        kinds = {"die": problem.random(random, BATCH), "cuts": cuts(problem, random), "steps": steps(problem, random)}
+        kinds = {
+            "random": problem.random(random, BATCH),
+            "cuts": cuts(problem, random),
+            "steps": steps(problem, random),
+        }
         for kind, placements in kinds.items():
             result = problem.evaluate(placements)
             rate = speed(problem, placements, arguments.seconds)

@@ -1,9 +1,11 @@
-"""Refinement: never worse, exact scores, limits kept, repeatable; and as good as what is known to be the best."""
+"""Refinement: never worse, exact scores, limits respected, repeatable; and as good as the best known placements."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -213,3 +215,28 @@ def test_batches_of_any_size() -> None:
         refine(problem, np.zeros((1, problem.group_count + 1), np.uint8))
     with pytest.raises(ValueError, match="budget"):
         refine(problem, problem.single(0), max_moves=-1)
+
+
+# Each thread's search needs 164 MB for its table of gains.
+OUT_OF_MEMORY = """
+import resource
+from pathlib import Path
+import numpy as np
+from ov_hsdag.placers.refine import refine
+from tests.graphs import random_problem
+
+problem = random_problem(0, nodes=20_000, devices=32, objective="throughput")
+problem.evaluate(problem.single(0)), problem.chains
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 130 * 2**20,) * 2)
+try:
+    refine(problem, np.stack([problem.single(0), problem.single(1)]), max_moves=1000, threads=2)
+except MemoryError:
+    print("MemoryError")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_an_exception_on_a_native_thread_does_not_end_python() -> None:
+    done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "MemoryError"), done.stderr

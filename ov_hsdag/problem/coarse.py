@@ -1,4 +1,4 @@
-"""A placement problem by coarse groups: times, tensors between groups, and places in the graph."""
+"""A placement problem by coarse groups: times, tensors between groups, and positions in the graph."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class CoarseView:
-    """A problem by coarse groups.
+    """A problem by coarse groups. "Group" means a coarse group here, D is the number of devices.
 
     Attributes:
-        problem: what is seen; each of its groups has a device that supports it.
-        size: number of coarse groups.
-        node: coarse group of each node, int32 [nodes].
-        us: time of each group on each device, µs, inf without support [size, D].
-        best: the least of each row [size].
-        tensor_bytes, producer: size and producing group of each tensor that another legality group consumes [T].
-        received, receiver: tensor and receiving group of each transfer that may be, [R].
-        edge_index: producing and receiving group of each edge; each pair once, int64 [2, E].
-        edge_of: the edge of each transfer [R].
-        mean_transfer: mean time to bring a tensor from one device to another, µs [T].
-        into, out_of: mean time to bring a device what a group receives from other devices, and to take away what it
-            sends, µs [size, D].
-        structure: places, degrees, fractal dimension and closeness of groups, see `_native.structure_features`.
+        problem: the problem; each of its colocation groups has a device that supports it.
+        size: number of groups.
+        node: group of each node, int32 [nodes].
+        us: time of each group on each device, µs, inf without support, float64 [size, D].
+        best: the least of each row of `us`, float64 [size].
+        tensor_bytes: size of each tensor with a consumer in another colocation group, float64 [T].
+        producer: group that produces each of these tensors, int32 [T].
+        received: tensor of each possible transfer, a tensor and another group that consumes it, int64 [R].
+        receiver: consuming group of each possible transfer, int32 [R].
+        edge_index: producing and consuming group of each edge between groups, each pair once, int64 [2, E].
+        edge_of: edge of each possible transfer, int64 [R].
+        mean_transfer: time of each tensor's transfer, mean over all pairs of devices, µs, float64 [T].
+        into: time to bring a group on a device what it consumes, mean over the other devices, µs, float64 [size, D].
+        out_of: time to bring what it produces to another device, mean over the other devices, µs, float64 [size, D].
+        structure: position, degrees, fractal dimension and closeness of each group, see `_native.structure_features`.
     """
 
     problem: PlacementProblem
@@ -52,6 +54,7 @@ class CoarseView:
 
     @classmethod
     def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarseView:
+        """The view of a problem; threads: threads for the structural features."""
         coarse = problem.coarse
         size = int(coarse.max()) + 1
         devices = len(problem.devices)
@@ -100,16 +103,20 @@ class CoarseView:
 
     @property
     def position(self) -> NDArray[np.int32]:
-        """Place of each group in a topological order [size]."""
+        """Position of each group in a topological order, int32 [size]."""
         position: NDArray[np.int32] = self.structure["position"]
         return position
 
     def sums(self, values: NDArray[Any]) -> Floats:
-        """Sums of nodes' values by coarse group [size]."""
+        """Sums of nodes' values by group, [nodes] → float64 [size]."""
         return np.bincount(self.node, values, self.size).astype(np.float64)
 
     def spans(self, position: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Places in an order of the group that makes each tensor, and of the last that receives it [T]."""
+        """Positions of each tensor's producer and of its last consumer, int64 [T] each.
+
+        Args:
+            position: position of each group in some order, int32 [size].
+        """
         first, last = position[self.producer].astype(np.int64), np.zeros(len(self.producer), np.int64)
         np.maximum.at(last, self.received, position[self.receiver])
         return first, last
@@ -120,5 +127,5 @@ def _off_diagonal(matrix: Floats) -> Floats:
 
 
 def share(part: Any, whole: Any) -> Floats:
-    """part / whole, 0 where there is no whole."""
+    """part / whole, 0 where the whole is 0."""
     return np.asarray(part, np.float64) / np.maximum(np.asarray(whole, np.float64), 1e-30)
