@@ -1,5 +1,5 @@
-// The part of a placement's cost that adds up: node times and transfers, without HETERO's split. What a local search
-// can follow move by move; only the simulator knows the submodels.
+// The additive part of a placement's cost: node times and transfers, without HETERO's split. A local search can update
+// it move by move; only the simulator knows the submodels.
 #pragma once
 
 #include <cstdint>
@@ -45,16 +45,16 @@ struct AdditiveModel {
 // One placement of a model's items, and what a move would change.
 class AdditiveState {
 public:
-    // surcharge_us: [devices] what a device pays more for each tensor that it receives, in place of submodels.
-    // reserved: [devices] bytes of memory that weights cannot have.
     AdditiveState(const AdditiveModel& model, bool throughput);
+    // placement: [items]. surcharge_us: [devices] what a device pays more for each tensor that it receives, in place of
+    // submodels. reserved: [devices] bytes of memory that weights cannot have.
     void reset(const std::uint8_t* placement, std::span<const double> surcharge_us, std::span<const double> reserved);
 
-    // What is minimised. Latency: µs. Throughput: the sum of powers of the devices' work, relative to the busiest one's
-    // at the time of `sharpen`: unlike their maximum it tells apart moves that leave the busiest device alone. In both
-    // a penalty for weights beyond the memory limits.
+    // What is minimized. Latency: µs. Throughput: the sum of powers of the devices' work, relative to the busiest one's
+    // at the time of `sharpen`; unlike the maximum it differs between moves that leave the busiest device alone. Both
+    // include a penalty for weights beyond the memory limits.
     [[nodiscard]] double score() const;
-    // The objective itself, µs: latency, or the busiest device's work; and the penalty.
+    // The objective itself, with the penalty, µs: latency, or the busiest device's work.
     [[nodiscard]] double us() const;
     // Throughput: the power is 2^doublings from here on. The higher, the closer to the maximum.
     void sharpen(int doublings);
@@ -62,7 +62,7 @@ public:
 
     [[nodiscard]] std::uint8_t device(std::int32_t item) const { return placement_[item]; }
     [[nodiscard]] const std::vector<std::uint8_t>& placement() const { return placement_; }
-    // Gains of single moves are kept up to date between `begin_pass` and the next reset or plain move.
+    // Gains of single moves are up to date from `begin_pass` to the next `reset` or `move`.
     struct Move {
         std::int32_t item = -1;
         std::uint8_t device = 0;

@@ -1,4 +1,4 @@
-// Sets of nodes that only ever merge.
+// Disjoint sets of nodes (union-find).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ov_hsdag {
 
-// Union-find whose roots are the smallest members.
+// Disjoint sets of the numbers below `size`; the root of a set is its smallest member.
 class Groups {
 public:
     explicit Groups(std::int32_t size);

@@ -44,6 +44,15 @@ def test_arrays_of_other_shapes_and_types_are_refused(name: str, change: Any, ex
         replace(problem, **{name: change(getattr(problem, name))})
 
 
+def test_numbers_of_nodes_and_groups_that_do_not_exist_are_refused() -> None:
+    problem = make()
+    for name, value, least in (("fused_with", 20, -1), ("groups", -1, 0)):
+        array = getattr(problem, name).copy()
+        array.flat[7] = value
+        with pytest.raises(ValueError, match=f"expected numbers from {least} to 19 in '{name}', got {value}"):
+            replace(problem, **{name: array}).evaluate(problem.single(0))
+
+
 def test_an_unknown_objective_is_refused() -> None:
     with pytest.raises(UserError, match="unknown objective 'speed'"):
         make(objective="speed")

@@ -23,7 +23,7 @@ OBJECTIVES = ("latency", "throughput")
 
 FORMAT_VERSION = 1
 
-# What a merged chain may have of a model's work, or of its weights.
+# Share of a model's work, or of its weights, above which a chain is cut; see `PlacementProblem.coarse`.
 CHAIN_SHARE = 1 / 40
 
 # Attributes that have another name in files, which releases before and after their renaming read alike.
@@ -34,7 +34,7 @@ OVER_MEMORY = np.uint8(4)
 
 
 def check_objective(objective: str) -> None:
-    """Raises UserError where it is none."""
+    """Raises UserError where `objective` is not one of `OBJECTIVES`."""
     if objective not in OBJECTIVES:
         raise UserError(f"unknown objective '{objective}'; choose one of {', '.join(OBJECTIVES)}")
 
@@ -122,7 +122,7 @@ class PlacementProblem:
 
         Raises:
             UserError: an unknown objective.
-            ValueError: no devices, or an array of another shape or type than the attributes above tell.
+            ValueError: no devices, or an array whose shape or type is not the one that the attributes document.
         """
         check_objective(self.objective)
         nodes, devices = self.graph.nodes, len(self.devices)
