@@ -18,7 +18,7 @@ from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_OUT_SETS, Corpus
 from ov_hsdag.training.search import anneal, teacher
 from ov_hsdag.training.targets import SHARD, Targets, compute
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.zoo.catalog import ZOO, select
 from tests.graphs import random_problem
 
@@ -194,3 +194,24 @@ def test_a_problem_without_a_feasible_placement_has_no_target() -> None:
     target = compute(problem, 0)
     assert len(target.placement) == 0 and target.trivial
     assert compute(None, 0).score == np.inf
+
+
+def test_a_model_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise AttributeError("module transformers has no attribute 'SqueezeNet'")
+
+    monkeypatch.setattr("ov_hsdag.zoo.catalog.ZooModel.build", gone)
+    with pytest.raises(RunError, match=r"'squeezenet' cannot be made with .*openvino \d.*no attribute 'Squeeze"):
+        corpora.make(tmp_path, ["squeezenet"])
+    assert not corpora.complete(tmp_path)
+
+
+def test_a_corpus_that_was_interrupted_is_finished_first(tmp_path: Path) -> None:
+    def stop(_: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        corpora.make(tmp_path, ["lstm", "ncf"], report=stop)
+    assert len(list(tmp_path.glob("*/*.npz"))) == 1 and not corpora.complete(tmp_path)
+    corpora.make(tmp_path, ["lstm", "ncf"], report=lambda _: None)
+    assert len(list(tmp_path.glob("*/*.npz"))) == 2 and corpora.complete(tmp_path)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,8 +20,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training import pretrain as training
 from ov_hsdag.training import targets
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import HSDAGNetwork
@@ -30,6 +33,8 @@ from ov_hsdag.training.rollout import (
     Batch,
     Example,
     canonical,
+    counterfactual_advantages,
+    counterfactual_loss,
     expand,
     imitation_loss,
     impact,
@@ -38,10 +43,8 @@ from ov_hsdag.training.rollout import (
     rewards,
     run_policy,
     sample,
-    switch_gains,
-    switch_loss,
 )
-from ov_hsdag.training.run import CHECKPOINT
+from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.training.search import teacher
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_problem
@@ -193,12 +196,12 @@ def test_reinforce_reaches_the_edge_scores() -> None:
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients)
 
 
-def test_gains_are_those_of_switching_one_cluster() -> None:
+def test_counterfactual_advantages_are_those_of_switching_one_cluster() -> None:
     examples = [example(1, missing=0.3), example(2, devices=3, objective="throughput")]
     batch = Batch.of(examples)
     policy = run_policy(network(examples), batch)
     actions = policy.log_probability.argmax(-1)
-    gains = switch_gains(policy, batch, actions, torch.Generator(), most=1000)
+    gains = counterfactual_advantages(policy, batch, actions, torch.Generator(), most=1000)
     assert gains.shape == policy.log_probability.shape
     assert (gains.gather(1, actions[:, None]) == 0).all()
     cluster, log_probability = policy.cluster.numpy(), policy.log_probability.detach().numpy()
@@ -221,7 +224,7 @@ def test_gains_are_those_of_switching_one_cluster() -> None:
             assert gains[c, device] == pytest.approx(expected, abs=1e-5)
             tried += 1
     assert tried > 8 and gains.abs().max() > 0.01
-    few = switch_gains(policy, batch, actions, torch.Generator().manual_seed(0), most=2)
+    few = counterfactual_advantages(policy, batch, actions, torch.Generator().manual_seed(0), most=2)
     assert 0 < (few != 0).any(-1).sum() <= 4
 
 
@@ -231,12 +234,12 @@ def test_what_exceeds_memory_gains_by_exceeding_it_less() -> None:
     batch = Batch.of([replace(free, problem=replace(free.problem, memory_bytes=np.array([need // 2, -1])))])
     policy = run_policy(network([free]), batch)
     all_on_first = torch.zeros(len(policy.log_probability), dtype=torch.int64)
-    gains = switch_gains(policy, batch, all_on_first, torch.Generator())
+    gains = counterfactual_advantages(policy, batch, all_on_first, torch.Generator())
     # No single switch is enough; nevertheless some are better than none.
     assert gains[:, 1].max() > 0
 
 
-def test_switches_have_the_gradient_of_the_expected_reward() -> None:
+def test_counterfactual_advantages_have_the_gradient_of_the_expected_reward() -> None:
     examples = [example(4, nodes=6)]
     batch, net = Batch.of(examples), network(examples)
     cluster = run_policy(net, batch).cluster
@@ -253,7 +256,10 @@ def test_switches_have_the_gradient_of_the_expected_reward() -> None:
 
     probability = joint.detach().exp()
     total = sum(
-        p * switch_loss(policy, switch_gains(policy, batch, context, torch.Generator()), unit=1.0, clip=math.inf)
+        p
+        * counterfactual_loss(
+            policy, counterfactual_advantages(policy, batch, context, torch.Generator()), unit=1.0, clip=math.inf
+        )
         for p, context in zip(probability, contexts, strict=True)
     )
     found = torch.autograd.grad(-clusters * total, weights, allow_unused=True)  # type: ignore[arg-type]
@@ -389,6 +395,54 @@ def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None
         pretrain(tmp_path / "run", corpus)
 
 
+def test_a_run_goes_on_with_the_corpus_that_it_began_with(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(corpus.parent)
+    pretrain(tmp_path / "run", Path(corpus.name), TINY, stop_at=1)
+    monkeypatch.chdir(tmp_path)
+    assert pretrain(tmp_path / "run", stop_at=2)["step"] == 2
+    # The corpus of its own moves with the run.
+    shutil.copytree(corpus, tmp_path / "own" / "corpus")
+    pretrain(tmp_path / "own", settings=TINY, stop_at=1)
+    (tmp_path / "own").rename(tmp_path / "moved")
+    assert pretrain(tmp_path / "moved", stop_at=2)["step"] == 2
+
+
+@pytest.mark.parametrize("moment", ["before the first step", "in a step", "between steps"])
+def test_an_interrupted_run_has_saved_what_it_did(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pretrain(tmp_path / "whole", corpus, TINY)
+
+    def interrupt(*_: object) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def after_four(step: int, *_: object) -> None:
+        if step == 4:
+            interrupt()
+
+    real = training.update
+
+    def interrupted_update(state: training.State, *arguments: Any) -> dict[str, float]:
+        if state.step == 3:
+            interrupt()
+        return real(state, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if moment == "before the first step":
+            patch.setattr(training.Pool, "count", interrupt)
+        elif moment == "in a step":
+            patch.setattr(training, "update", interrupted_update)
+        pretrain(tmp_path / "parts", corpus, TINY, report=after_four if moment == "between steps" else None)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    steps = read_metadata(tmp_path / "parts" / CHECKPOINT, training.FORMAT)["step"]
+    assert steps == (0 if moment == "before the first step" else 4)
+    torch.rand(3)
+    pretrain(tmp_path / "parts")
+    assert same(tmp_path / "whole", tmp_path / "parts")
+
+
 def test_a_run_goes_on_with_its_own_corpus_only(corpus: Path, tmp_path: Path) -> None:
     pretrain(tmp_path / "run", corpus, TINY, stop_at=1)
     other = tmp_path / "corpus"
@@ -413,7 +467,8 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert (record["settings"]["clip"], record["settings"]["epochs"]) == (0.2, 3)
     assert (run / "policy" / "policy.json").exists()
 
-    again = command("--output", run, "--corpus", corpus, "--resume", "--json")
+    # A resumed run knows its corpus.
+    again = command("--output", run, "--resume", "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["step"] == 2
     for arguments, message in (
@@ -424,3 +479,53 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
         refused = command(*arguments)
         assert refused.returncode == 2
         assert message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    sizes = ("--problems", 16, "--validation", 1, "--imitation-steps", 5000, "--reinforce-steps", 1)
+    line = ["--output", run, "--corpus", corpus, *sizes]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "pretrain", *map(str, line)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + 120
+    while not (run / CHECKPOINT).exists() and time.monotonic() < limit:
+        time.sleep(0.1)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert out == "" and "Traceback" not in errors
+    assert f"continue with ov-hsdag pretrain --output {run} --resume" in errors
+    resumed = command("--output", run, "--resume", "--end", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+@pytest.mark.parametrize(
+    ("lacking", "options", "told"),
+    [
+        ("torch_geometric", (), "torch-geometric: install .*train,bench"),
+        ("transformers", (), "transformers: install .*train,bench"),
+        ("torch_geometric", ("--resume",), "torch-geometric: install .*train"),
+    ],
+)
+def test_missing_packages_are_told_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str, options: tuple[str, ...], told: str
+) -> None:
+    monkeypatch.setitem(sys.modules, lacking, None)
+    with pytest.raises(UserError, match=f"needs {told}") as refused:
+        cli_pretrain(tmp_path / "run", resume=bool(options))
+    assert str(refused.value).count("\n") == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_with_a_corpus_the_zoo_is_not_needed(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    cli_pretrain(
+        tmp_path / "run", corpus=corpus, problems=1, validation=1, imitation_steps=1, reinforce_steps=0, threads=1
+    )
+    assert (tmp_path / "run" / "policy" / "policy.json").exists()

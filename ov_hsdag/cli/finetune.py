@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.extras import require
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -93,17 +94,15 @@ def finetune(
 
     check_objective(objective or "latency")
     DeviceSet.parse(device)
-    try:
-        import torch
-
-        from ov_hsdag.training import finetune as tuning
-    except ImportError as error:
-        raise UserError(f"training needs torch and more ({error}): pip install ov-hsdag[train]") from error
+    require("fine-tuning", ("train",))
     import openvino as ov
+    import torch
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.policy import bundle
     from ov_hsdag.policy.candidates import MARGIN
+    from ov_hsdag.training import finetune as tuning
+    from ov_hsdag.training.run import CHECKPOINT
 
     if not resume:
         tuning.refuse_existing(output)
@@ -125,22 +124,27 @@ def finetune(
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
-        with console.bar() as bar:
-            record, placement = tuning.finetune(
-                loaded,
-                device,
-                output,
-                objective=objective or "latency",
-                budget=stop,
-                profile=costs,
-                policy=policy,
-                simulated=simulated,
-                resume=resume,
-                settings=settings,
-                core=core,
-                compress_to_fp16=compressed,
-                report=_reporter(bar),
-            )
+        try:
+            with console.bar() as bar:
+                record, placement = tuning.finetune(
+                    loaded,
+                    device,
+                    output,
+                    objective=objective or "latency",
+                    budget=stop,
+                    profile=costs,
+                    policy=policy,
+                    simulated=simulated,
+                    resume=resume,
+                    settings=settings,
+                    core=core,
+                    compress_to_fp16=compressed,
+                    report=_reporter(bar),
+                )
+        except KeyboardInterrupt:
+            if (output / CHECKPOINT).exists():
+                console.message("stopped; all measurements are saved: continue with --resume")
+            raise
         headline = _headline(output / "model.xml", record, placement)
         show({**record, "placement": placement.affinity}, headline, _table(record))
 

@@ -9,6 +9,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.extras import require
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def pretrain(
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
-    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`."""
+    """Train a policy on simulated placements; DIR/policy is what --policy takes.
+
+    Needs the extra `train`, and `bench` where the corpus is made.
+    """
     given: dict[str, Any] = {
         "seed": seed,
         "problems": problems,
@@ -67,25 +71,32 @@ def pretrain(
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
         given["epochs"] = 3
-    try:
-        import torch
+    from ov_hsdag.training.corpus import complete, make
 
-        from ov_hsdag.training.pretrain import Settings
-        from ov_hsdag.training.pretrain import pretrain as run
-    except ImportError as error:
-        raise UserError(f"training needs torch and more ({error}): pip install ov-hsdag[train]") from error
-    from ov_hsdag.training.corpus import make
+    folder = corpus or output / "corpus"
+    make_corpus = not resume and not complete(folder)
+    require("pretraining", ("train", "bench") if make_corpus else ("train",))
+    import torch
+
+    from ov_hsdag.training.pretrain import Settings
+    from ov_hsdag.training.pretrain import pretrain as run
+    from ov_hsdag.training.run import CHECKPOINT
 
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**given)
-    folder = corpus or output / "corpus"
     with console.result(as_json) as show:
-        if not resume and not any(folder.glob("*/*.npz")):
-            console.message(f"making the corpus in {folder} (models are converted once)")
-            make(folder, report=console.message)
-        with console.bar() as bar:
-            seconds = 60 * checkpoint_minutes
-            record = run(output, folder, settings, checkpoint_seconds=seconds, end=end, report=_reporter(bar))
+        try:
+            if make_corpus:
+                console.message(f"making the corpus in {folder} (models are converted once)")
+                make(folder, report=console.message)
+            with console.bar() as bar:
+                seconds = 60 * checkpoint_minutes
+                record = run(output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(bar))
+        except KeyboardInterrupt:
+            there = (output / CHECKPOINT).exists()
+            again = f"ov-hsdag pretrain --output {output} --resume" if there else "the same command"
+            console.message(f"stopped; all steps are saved: continue with {again}")
+            raise
         final = record["history"][-1] if record["history"] else {}
         show(record, text=f"{record['step']} steps in {record['seconds'] / 60:.1f} minutes, {_figures(final)}")
 

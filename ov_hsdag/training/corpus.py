@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_b
 from ov_hsdag.model import colocation, normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 HELD_OUT_FAMILIES: frozenset[str] = frozenset(
     {
@@ -54,6 +56,9 @@ HELD_OUT_SETS: dict[str, tuple[str, ...]] = {
 
 RECIPE = 1
 """Version of the way in which problems are drawn: another one makes other problems of the same seed."""
+
+# A file that is in the folder of a corpus while its models are being extracted.
+_UNFINISHED = "unfinished"
 
 MAX_COARSE = 1200
 """Larger graphs are left out of training: one of them costs as much as dozens of the others."""
@@ -134,30 +139,57 @@ def extract(model: Any, rule: int) -> PlacementProblem:
     return assemble(empty, names, profile, "latency")
 
 
+def complete(folder: Path) -> bool:
+    """Returns whether the folder holds a corpus that `make` has not left unfinished."""
+    return any(folder.glob("*/*.npz")) and not (folder / _UNFINISHED).exists()
+
+
 def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str], None] = print) -> None:
     """Extracts models of the zoo into `folder`, each as <family>/<name>.npz; those that are there are left alone.
 
     Args:
         folder: the corpus.
         names: models, families or tags of the zoo; None: all.
-        report: told of each model.
+        report: called with a line about each model.
+
+    Raises:
+        RunError: a model of the zoo cannot be built or extracted here; the message names it.
     """
     import openvino as ov
 
     from ov_hsdag.model.repair import split_rule
     from ov_hsdag.zoo.catalog import ZOO, select
 
-    for entry in ZOO.values() if names is None else select(names):
+    chosen = list(ZOO.values() if names is None else select(names))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _UNFINISHED).touch()
+    for entry in chosen:
         path = folder / entry.family / f"{entry.name}.npz"
         if path.exists():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        template = extract(entry.build(), split_rule(ov.__version__))
+        try:
+            template = extract(entry.build(), split_rule(ov.__version__))
+        except Exception as error:
+            raise RunError(
+                f"the zoo's model '{entry.name}' cannot be made with {_installed()}: {one_line(error)};"
+                " constraints.txt has the versions that were tested"
+            ) from error
         template.save(path)
         report(
             f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups,"
             f" {int(template.coarse.max()) + 1} coarse groups"
         )
+    (folder / _UNFINISHED).unlink()
+
+
+def _installed() -> str:
+    """Names and versions of the packages that the zoo's models are made with."""
+    found = []
+    for package in ("transformers", "torch", "onnx", "openvino"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{package} {metadata.version(package)}")
+    return ", ".join(found)
 
 
 @dataclass(frozen=True, eq=False)

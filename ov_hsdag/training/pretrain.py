@@ -1,5 +1,9 @@
 """Pretraining of the HSDAG policy: imitation of searched placements, then REINFORCE on the simulator.
 
+The second part is REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulman et al. 2017, arXiv:1707.06347) on
+sampled placements, and counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI), see
+`ov_hsdag.training.rollout`.
+
 Reads from top to bottom: settings, problems, checkpoint, the loop. A run is a function of its settings: batches and
 problems follow from the seed and the step, what else is random has a generator whose state is in the checkpoint. So a
 run that was killed and resumed ends with the same weights as one that was not.
@@ -30,26 +34,38 @@ from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.rollout import (
     Batch,
     Example,
+    Policy,
+    counterfactual_advantages,
+    counterfactual_loss,
     edge_loss,
     greedy_scores,
     imitation_loss,
     reinforce_loss,
     run_policy,
     sample,
-    switch_gains,
-    switch_loss,
 )
-from ov_hsdag.training.run import CHECKPOINT, check_settings, descend, read_metadata, restore, write_checkpoint
+from ov_hsdag.training.run import (
+    CHECKPOINT,
+    check_settings,
+    descend,
+    read_metadata,
+    restore,
+    uninterrupted,
+    write_checkpoint,
+)
 from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
 
 FORMAT = "1"
 
+CORPUS = "corpus"
+"""Name of the corpus in a run's folder, unless another one is given."""
+
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a run, all of it.
+    """Everything that decides a run.
 
     Attributes:
         seed: of problems, initial weights, batches and samples.
@@ -66,13 +82,14 @@ class Settings:
         warmup: steps in which the learning rate rises from 0.
         entropy: weight of the entropy bonus.
         sampled: weight of whole sampled placements in steps of REINFORCE; it counts for every cluster of a problem.
-        switches: weight of switching single clusters in steps of REINFORCE (`ov_hsdag.training.rollout.switch_loss`).
+        switches: weight of the counterfactual advantages of single clusters in steps of REINFORCE
+            (`ov_hsdag.training.rollout.counterfactual_loss`).
         imitation: weight of imitation in steps of REINFORCE.
         edges: weight of imitation by edge scores, in both.
         clip: ε of PPO; None: plain REINFORCE.
         epochs: updates from the same samples (PPO).
         gradient: largest norm of the gradient.
-        baseline: how fast a problem's moving mean reward follows.
+        baseline: weight of the latest mean reward in a problem's exponential moving average.
         config: fields of `HSDAGConfig` that differ from `HSDAGConfig.base`.
         validate_every: steps between validations.
         max_coarse: larger graphs are left out.
@@ -105,11 +122,11 @@ class Settings:
 
     @property
     def steps(self) -> int:
-        """All steps."""
+        """Number of steps of both parts."""
         return self.imitation_steps + self.reinforce_steps
 
     def rate(self, step: int) -> float:
-        """Learning rate of a step."""
+        """Returns the learning rate of a step (from 0): a linear warmup, then a cosine to a tenth, in each part."""
         imitating = step < self.imitation_steps
         start, length = (0, self.imitation_steps) if imitating else (self.imitation_steps, self.reinforce_steps)
         top = self.learning_rate if imitating else self.reinforce_rate
@@ -119,7 +136,11 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """Raises UserError for settings that this version does not know."""
+        """Settings from a checkpoint's JSON.
+
+        Raises:
+            UserError: there are settings that this version does not know.
+        """
         check_settings(values, {item.name for item in fields(cls)})
         return cls(**{**values, "levels": tuple(values["levels"])})
 
@@ -140,7 +161,7 @@ class Pool:
         self._examples: dict[int, Example] = {}
 
     def count(self, shards: int) -> int:
-        """How many problems worth learning the first `shards` shards hold."""
+        """Returns how many problems worth learning the first `shards` shards hold; searches placements as needed."""
         while len(self._count) <= shards:
             first = self._next * SHARD
             for number, target in enumerate(self._targets.shard(self._next), start=first):
@@ -161,21 +182,24 @@ class Pool:
 
 
 def shards_at(settings: Settings, step: int) -> int:
-    """Shards of problems that a step draws from: ever more until imitation ends, so that searching takes its turn."""
+    """Returns how many shards of problems a step draws from: more and more until imitation ends.
+
+    So the search for placements is spread over the steps.
+    """
     share = min(1.0, step / max(settings.imitation_steps, 1))
     first = min(settings.first_problems, settings.problems)
     return max(1, math.ceil((first + share * (settings.problems - first)) / SHARD))
 
 
 def batch_indices(settings: Settings, pool: Pool, step: int) -> NDArray[np.int64]:
-    """The problems of a step, drawn from its number."""
+    """Returns the indices of a step's problems, which follow from seed and step; int64 [batch]."""
     available = pool.count(shards_at(settings, step))
     generator = np.random.default_rng([settings.seed, 1, step])
     return generator.permutation(available)[: settings.batch]
 
 
 def levels_at(settings: Settings, step: int) -> int:
-    """How often a step's parsing merges."""
+    """Returns how often parsing merges in a step."""
     return int(np.random.default_rng([settings.seed, 2, step]).choice(settings.levels))
 
 
@@ -184,7 +208,17 @@ def levels_at(settings: Settings, step: int) -> int:
 
 @dataclass
 class State:
-    """Everything that a run carries from step to step."""
+    """Everything that a run carries from step to step.
+
+    Attributes:
+        network: the policy.
+        optimizer: its optimizer.
+        generator: of all draws in steps of REINFORCE.
+        baselines: moving mean reward of each problem of the pool, nan for a new one, float64 [problems].
+        step: number of steps made.
+        seconds: wall time of all parts of the run so far.
+        history: results of the validations.
+    """
 
     network: HSDAGNetwork
     optimizer: torch.optim.Adam
@@ -195,12 +229,33 @@ class State:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-def save_checkpoint(path: Path, state: State, settings: Settings, fingerprint: str) -> None:
-    """Writes the state as one file, whole or not at all."""
+def new_state(settings: Settings, config: HSDAGConfig) -> State:
+    """Returns the state of a run that has made no step; torch's generator is seeded."""
+    torch.manual_seed(settings.seed)
+    network = HSDAGNetwork(config)
+    return State(
+        network=network,
+        optimizer=torch.optim.Adam(network.parameters(), eps=1e-7),
+        generator=torch.Generator().manual_seed(settings.seed),
+        baselines=np.full(SHARD * shards_at(settings, settings.steps), np.nan),
+    )
+
+
+def save_checkpoint(path: Path, state: State, settings: Settings, corpus: Corpus, folder: Path | None) -> None:
+    """Writes the state as one file, whole or not at all.
+
+    Args:
+        path: of the file.
+        state: to save.
+        settings: of the run.
+        corpus: that the run learns from.
+        folder: of the corpus; None: the folder "corpus" of the run.
+    """
     tensors = {"generator": state.generator.get_state(), "baselines": torch.from_numpy(state.baselines)}
     metadata = {
         "format": FORMAT,
-        "fingerprint": fingerprint,
+        "fingerprint": corpus.fingerprint,
+        "corpus": None if folder is None else str(folder.resolve()),
         "settings": asdict(settings),
         "network": state.network.config.to_dict(),
         "step": state.step,
@@ -211,7 +266,11 @@ def save_checkpoint(path: Path, state: State, settings: Settings, fingerprint: s
 
 
 def load_checkpoint(path: Path, state: State, fingerprint: str) -> None:
-    """Puts `state` where the checkpoint is. Raises UserError where it does not belong to these settings."""
+    """Puts `state` where the checkpoint is.
+
+    Raises:
+        UserError: the checkpoint belongs to another corpus or to other settings.
+    """
     metadata = read_metadata(path, FORMAT)
     if metadata["fingerprint"] != fingerprint:
         raise UserError(f"'{path}' belongs to another corpus: resume with the one that the run began with")
@@ -225,7 +284,13 @@ def load_checkpoint(path: Path, state: State, fingerprint: str) -> None:
 
 
 def validate(network: HSDAGNetwork, pool: Pool, count: int, batch: int) -> dict[str, float]:
-    """How far greedy placements are from searched ones.
+    """Compares greedy placements with searched ones.
+
+    Args:
+        network: the policy.
+        pool: of validation problems.
+        count: how many of them to use.
+        batch: problems per pass.
 
     Returns:
         gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%;
@@ -249,62 +314,97 @@ def validate(network: HSDAGNetwork, pool: Pool, count: int, batch: int) -> dict[
 
 
 def update(state: State, settings: Settings, examples: Batch, indices: NDArray[np.int64]) -> dict[str, float]:
-    """One step: gradients, clipped, applied. Returns its scalars."""
+    """Makes one step: imitation at first, then REINFORCE.
+
+    Args:
+        state: of the run; its network, optimizer and baselines are changed.
+        settings: of the run.
+        examples: the problems of the step.
+        indices: their indices in the pool.
+
+    Returns:
+        The step's scalars, by their names in TensorBoard.
+    """
     for group in state.optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
     policy = run_policy(state.network, examples, levels=levels_at(settings, state.step))
-    scalars = {}
     if state.step < settings.imitation_steps:
-        imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
-        loss = imitation + settings.edges * edges
-        scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
+        scalars = _imitate(state, settings, examples, policy)
     else:
-        rollouts = sample(policy, examples, settings.samples, state.generator, state.baselines[indices])
-        # Around the greedy choice, which is what counts in the end, and around a draw in turn.
-        greedy = policy.log_probability.argmax(-1) if state.step % 2 else rollouts.actions[0]
-        gains = switch_gains(policy, examples, greedy, state.generator)
-        for epoch in range(settings.epochs):
-            if epoch:
-                policy = run_policy(state.network, examples, rollouts.cluster)
-            reinforce = reinforce_loss(policy, examples, rollouts, settings.clip)
-            imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
-            imitate = imitation + settings.edges * edges
-            loss = settings.sampled * reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
-            loss = loss + settings.switches * switch_loss(policy, gains)
-            scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
-        mean, old = rollouts.rewards.mean(axis=0), state.baselines[indices]
-        state.baselines[indices] = np.where(np.isnan(old), mean, old + settings.baseline * (mean - old))
-        scalars["charts/reward"] = float(mean.mean())
-        best = np.log([example.reference / example.target_score for example in examples.examples])
-        scalars["charts/regret"] = float((best - mean).mean())
-    scalars["losses/imitation"] = float(imitation.detach())
-    scalars["losses/edges"] = float(edges.detach())
+        policy, scalars = _reinforce(state, settings, examples, indices, policy)
     scalars["losses/entropy"] = float(policy.entropy.detach())
     scalars["charts/learning_rate"] = settings.rate(state.step)
     scalars["charts/clusters"] = len(policy.log_probability) / len(examples.examples)
     return scalars
 
 
+def _imitate(state: State, settings: Settings, examples: Batch, policy: Policy) -> dict[str, float]:
+    """A step that imitates searched placements."""
+    imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
+    norm = descend(state.network, state.optimizer, imitation + settings.edges * edges, settings.gradient)
+    return {
+        "losses/gradient": norm,
+        "losses/imitation": float(imitation.detach()),
+        "losses/edges": float(edges.detach()),
+    }
+
+
+def _reinforce(
+    state: State, settings: Settings, examples: Batch, indices: NDArray[np.int64], policy: Policy
+) -> tuple[Policy, dict[str, float]]:
+    """A step of REINFORCE or PPO, with counterfactual advantages of single clusters; the last epoch's policy."""
+    rollouts = sample(policy, examples, settings.samples, state.generator, state.baselines[indices])
+    # Around the greedy choice, which is what counts in the end, and every other step around a draw.
+    actions = policy.log_probability.argmax(-1) if state.step % 2 else rollouts.actions[0]
+    advantages = counterfactual_advantages(policy, examples, actions, state.generator)
+    for epoch in range(settings.epochs):
+        if epoch:
+            policy = run_policy(state.network, examples, rollouts.cluster)
+        reinforce = reinforce_loss(policy, examples, rollouts, settings.clip)
+        imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
+        imitate = imitation + settings.edges * edges
+        loss = settings.sampled * reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
+        loss = loss + settings.switches * counterfactual_loss(policy, advantages)
+        norm = descend(state.network, state.optimizer, loss, settings.gradient)
+    mean, old = rollouts.rewards.mean(axis=0), state.baselines[indices]
+    state.baselines[indices] = np.where(np.isnan(old), mean, old + settings.baseline * (mean - old))
+    best = np.log([example.reference / example.target_score for example in examples.examples])
+    return policy, {
+        "losses/gradient": norm,
+        "losses/imitation": float(imitation.detach()),
+        "losses/edges": float(edges.detach()),
+        "charts/reward": float(mean.mean()),
+        "charts/regret": float((best - mean).mean()),
+    }
+
+
+Report = Callable[[int, int, dict[str, float]], None]
+"""Called after each step with its number (from 1), the number of all steps, and the latest scalars."""
+
+
 def pretrain(
     output: Path,
-    corpus_folder: Path,
+    corpus_folder: Path | None = None,
     settings: Settings | None = None,
     *,
     checkpoint_seconds: float = 120.0,
     stop_at: int | None = None,
     end: bool = False,
-    report: Callable[[int, int, dict[str, float]], None] | None = None,
+    report: Report | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a pretraining.
 
+    A run that is interrupted (KeyboardInterrupt) saves the steps that it has made before it leaves.
+
     Args:
         output: folder of the run.
-        corpus_folder: templates (`ov_hsdag.training.corpus.make`); searched placements are kept there too.
+        corpus_folder: templates (`ov_hsdag.training.corpus.make`); searched placements are kept there too. None: the
+            one that the continued run began with; of a new run the folder "corpus" in `output`.
         settings: of a new run; None: the run in `output` is continued with its own.
         checkpoint_seconds: time between checkpoints.
         stop_at: leave, after a checkpoint, before this step.
         end: make no more steps: write record and policy of a run that was begun.
-        report: told (step, steps, latest scalars) after each step.
+        report: see `Report`.
 
     Returns:
         The record of the run.
@@ -317,57 +417,67 @@ def pretrain(
     path = output / CHECKPOINT
     resumed = settings is None
     if settings is None:
-        settings = Settings.from_dict(read_metadata(path, FORMAT)["settings"])
+        metadata = read_metadata(path, FORMAT)
+        settings = Settings.from_dict(metadata["settings"])
+        if corpus_folder is None and metadata.get("corpus"):
+            corpus_folder = Path(metadata["corpus"])
     elif path.exists():
         raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
     output.mkdir(parents=True, exist_ok=True)
 
-    corpus = Corpus.load(corpus_folder, seed=settings.seed, max_coarse=settings.max_coarse)
-    targets = Targets(corpus, corpus_folder)
+    folder = corpus_folder or output / CORPUS
+    corpus = Corpus.load(folder, seed=settings.seed, max_coarse=settings.max_coarse)
     config = HSDAGConfig.base(_widths(corpus))
     config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
-    # Validation comes first, so that more training problems do not change it.
-    first_shard = math.ceil(settings.validation / SHARD)
-    checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
-    check_count = checks.count(first_shard)
+    state = new_state(settings, config)
 
-    torch.manual_seed(settings.seed)
-    network = HSDAGNetwork(config)
-    state = State(
-        network=network,
-        optimizer=torch.optim.Adam(network.parameters(), eps=1e-7),
-        generator=torch.Generator().manual_seed(settings.seed),
-        baselines=np.full(SHARD * shards_at(settings, settings.steps), np.nan),
-    )
+    def save() -> None:
+        save_checkpoint(path, state, settings, corpus, corpus_folder)
+
     if resumed:
         load_checkpoint(path, state, corpus.fingerprint)
+    else:
+        save()
+    # Validation comes first, so that more training problems do not change it.
+    targets, first_shard = Targets(corpus, folder), math.ceil(settings.validation / SHARD)
+    checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
+    check_count = checks.count(first_shard)
     last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
     if end:
         last_step = state.step
         if not state.history or state.history[-1]["step"] != state.step:
-            checked = validate(network, checks, check_count, settings.batch)
+            checked = validate(state.network, checks, check_count, settings.batch)
             state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked})
     begin = saved = time.monotonic()
     before = state.seconds
-    with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
-        while state.step < last_step:
-            indices = batch_indices(settings, pool, state.step)
-            scalars = update(state, settings, Batch.of([pool[index] for index in indices]), indices)
-            state.step += 1
-            state.seconds = before + time.monotonic() - begin
-            for name, value in scalars.items():
-                writer.add_scalar(name, value, state.step)
-            if state.step % settings.validate_every == 0 or state.step == settings.steps:
-                checked = validate(network, checks, check_count, settings.batch)
-                state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked, **scalars})
-                for name, value in checked.items():
-                    writer.add_scalar(f"validation/{name}", value, state.step)
-                scalars |= {f"validation/{name}": value for name, value in checked.items()}
-            if report:
-                report(state.step, settings.steps, scalars)
-            if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
-                save_checkpoint(path, state, settings, corpus.fingerprint)
-                saved = time.monotonic()
+    try:
+        with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
+            while state.step < last_step:
+                indices = batch_indices(settings, pool, state.step)
+                examples = Batch.of([pool[index] for index in indices])
+                with uninterrupted():
+                    scalars = update(state, settings, examples, indices)
+                    state.step += 1
+                    state.seconds = before + time.monotonic() - begin
+                    for name, value in scalars.items():
+                        writer.add_scalar(name, value, state.step)
+                    if state.step % settings.validate_every == 0 or state.step == settings.steps:
+                        checked = validate(state.network, checks, check_count, settings.batch)
+                        seconds = round(state.seconds, 1)
+                        state.history.append({"step": state.step, "seconds": seconds, **checked, **scalars})
+                        checked = {f"validation/{name}": value for name, value in checked.items()}
+                        for name, value in checked.items():
+                            writer.add_scalar(name, value, state.step)
+                        scalars |= checked
+                if report:
+                    report(state.step, settings.steps, scalars)
+                if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
+                    save()
+                    saved = time.monotonic()
+    except KeyboardInterrupt:
+        with uninterrupted():
+            save()
+        raise
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
     if end or state.step == settings.steps:
         finish(output, state, record)
@@ -383,7 +493,7 @@ def _widths(corpus: Corpus) -> Widths:
 
 
 def make_record(state: State, settings: Settings, corpus: Corpus, problems: int, validation: int) -> dict[str, Any]:
-    """The record of the run: settings, curves, what the corpus was, duration."""
+    """Returns the record of the run: settings, curves, what the corpus was, duration; JSON-able."""
     return {
         "settings": asdict(settings),
         "step": state.step,

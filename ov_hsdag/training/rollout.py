@@ -24,8 +24,8 @@ from ov_hsdag.training.search import energies, in_order
 WORST_REWARD = -2.0
 """Reward of an infeasible placement, and of any that is more than e² times slower than the reference."""
 
-SWITCHED = 48
-"""Clusters of a problem that `switch_gains` tries."""
+COUNTERFACTUALS = 48
+"""Clusters of a problem that `counterfactual_advantages` tries."""
 
 # Log-probabilities below are those of devices that no member of a cluster runs on.
 _IMPOSSIBLE = -1e8
@@ -360,13 +360,15 @@ def reinforce_loss(policy: Policy, batch: Batch, rollouts: Rollouts, clip: float
     return -torch.minimum(rollouts.advantages * ratio, rollouts.advantages * clipped).mean()
 
 
-def switch_gains(
-    policy: Policy, batch: Batch, actions: Tensor, generator: torch.Generator, most: int = SWITCHED
+def counterfactual_advantages(
+    policy: Policy, batch: Batch, actions: Tensor, generator: torch.Generator, most: int = COUNTERFACTUALS
 ) -> Tensor:
-    """What each device of a cluster would change if all other clusters kept theirs: log(score before / after).
+    """Returns counterfactual advantages: what each device of a cluster would change if all others kept theirs.
 
-    A placement that exceeds a memory limit counts as slower by what it exceeds, so that steps towards one that does not
-    are gains; one that cannot run as slower by e^-`WORST_REWARD`.
+    An advantage is log(score before / score after) of the switch: COMA's (Foerster et al. 2018, AAAI, "Counterfactual
+    Multi-Agent Policy Gradients", equation 4) with clusters as agents, the simulator in place of a critic, and the
+    present device as the baseline. A placement that exceeds a memory limit counts as slower by what it exceeds: steps
+    towards one that does not have a positive advantage. One that cannot run counts as slower by e^-`WORST_REWARD`.
 
     Args:
         policy: clusters, and the devices that they may have.
@@ -379,7 +381,7 @@ def switch_gains(
         float32 [c, D]; 0 for the devices that clusters have, for those they cannot have, and where nothing was tried.
     """
     cluster, log_probability = policy.cluster.numpy(), policy.log_probability.detach().numpy()
-    gains = np.zeros(log_probability.shape, np.float32)
+    advantages = np.zeros(log_probability.shape, np.float32)
     chosen = actions.numpy()
     for number, example in enumerate(batch.examples):
         nodes = slice(batch.first[number], batch.first[number + 1])
@@ -397,20 +399,23 @@ def switch_gains(
         placements = expand(example, rows, cluster[nodes], log_probability)
         energy, _ = energies(example.problem, placements, 1)
         reward = rewards(energy, np.array(example.reference))
-        gains[where, to] = reward[1:] - reward[0]
-    return torch.from_numpy(gains)
+        advantages[where, to] = reward[1:] - reward[0]
+    return torch.from_numpy(advantages)
 
 
-def switch_loss(policy: Policy, gains: Tensor, unit: float = 0.05, clip: float = 3.0) -> Tensor:
-    """Minus the expected gain of giving one cluster another device, mean over clusters.
+def counterfactual_loss(policy: Policy, advantages: Tensor, unit: float = 0.05, clip: float = 3.0) -> Tensor:
+    """Returns minus the expected counterfactual advantage of giving one cluster another device, mean over clusters.
 
     For devices drawn from the policy its gradient is REINFORCE's, with the sum over a cluster's devices in place of the
-    sample: what other clusters' draws add to a reward, which is most of its variance, cancels.
+    sample (an all-action policy gradient): what other clusters' draws add to a reward, most of its variance, cancels.
 
     Args:
         policy: the network's output now.
-        gains: see `switch_gains`, float32 [c, D].
-        unit: of gains; small ones matter.
-        clip: most that a gain counts, in units.
+        advantages: see `counterfactual_advantages`, float32 [c, D].
+        unit: advantages are divided by it, so that small ones matter.
+        clip: largest absolute value of an advantage, in units.
+
+    Returns:
+        A scalar, with a gradient.
     """
-    return -(policy.log_probability.exp() * (gains / unit).clamp(-clip, clip)).sum(-1).mean()
+    return -(policy.log_probability.exp() * (advantages / unit).clamp(-clip, clip)).sum(-1).mean()

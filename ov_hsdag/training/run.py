@@ -1,4 +1,6 @@
-"""What training runs share: the checkpoint, one safetensors file that is replaced as a whole, and a step of descent.
+"""What training runs share: checkpoints, steps of the optimizer, and how interrupts are delayed.
+
+A checkpoint is one safetensors file that is replaced as a whole.
 
 A checkpoint holds the network's weights ("network.…"), Adam's state ("adam.…"), torch's generator ("generator.torch"),
 whatever else a run adds, and, as its metadata, one JSON object that says what the run is and where it stands.
@@ -7,7 +9,10 @@ whatever else a run adds, and, as its metadata, one JSON object that says what t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import signal
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,11 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def check_settings(values: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises UserError for settings of a run that are not among those this version knows."""
+    """Checks the names of a run's settings.
+
+    Raises:
+        UserError: this version does not know some of them.
+    """
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
@@ -56,7 +65,18 @@ def write_checkpoint(
 
 
 def read_metadata(path: Path, version: str) -> dict[str, Any]:
-    """What a checkpoint says of its run. Raises UserError where the file is none, or of another format."""
+    """Reads what a checkpoint says of its run.
+
+    Args:
+        path: of the file.
+        version: the expected format.
+
+    Returns:
+        The metadata that was given to `write_checkpoint`.
+
+    Raises:
+        UserError: the file is missing, is no checkpoint, or has another format.
+    """
     try:
         with safe_open(path, "pt") as file:
             metadata = json.loads((file.metadata() or {})["run"])
@@ -70,9 +90,18 @@ def read_metadata(path: Path, version: str) -> dict[str, Any]:
 
 
 def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Puts network, optimiser and torch's generator where the checkpoint is; all its tensors.
+    """Puts network, optimizer and torch's global generator where the checkpoint is.
 
-    Raises UserError where it has another network.
+    Args:
+        path: of the file, which `read_metadata` has checked.
+        network: gets the weights.
+        optimizer: Adam, gets its state.
+
+    Returns:
+        All tensors of the checkpoint, by name.
+
+    Raises:
+        UserError: the checkpoint has another network.
     """
     with safe_open(path, "pt") as file:
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
@@ -90,10 +119,38 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     return tensors
 
 
-def descend(network: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, most: float) -> float:
-    """A step of the optimiser along the gradient of `loss`, its norm at most `most`; none where it is not finite.
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delays Ctrl-C to the end of the block, so that what belongs together happens as a whole.
 
-    Returns the norm before it was limited.
+    Raises:
+        KeyboardInterrupt: at the end, where Ctrl-C was pressed inside.
+    """
+    ours = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
+    if not ours:
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def descend(network: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, most: float) -> float:
+    """Makes a step of the optimizer along the gradient of a loss; no step where the gradient is not finite.
+
+    Args:
+        network: whose parameters are changed.
+        optimizer: of them.
+        loss: a scalar.
+        most: largest norm of the gradient; a larger one is scaled down.
+
+    Returns:
+        The norm before it was limited.
     """
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
