@@ -20,9 +20,9 @@ RIG_LAYER := tests/rig/gpu_layer.c
 CPP_TESTED := $(filter-out cpp_ext/bindings.cpp cpp_ext/bindings_policy.cpp,$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
-PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth $(CPP_CORE) $(shell find transformations -type f) \
+PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
            $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/policies/*')
-PYTHON_FILES := setup.py $(wildcard ov_hsdag tests samples benchmarks)
+PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag tests samples benchmarks)
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 DEMO := build/demo

@@ -1,4 +1,4 @@
-"""Builds the native code and puts ov_hsdag.pth at the top of site-packages; everything else is in pyproject.toml.
+"""Builds the native code and puts startup files at the top of site-packages; everything else is in pyproject.toml.
 
 Native code is the core (ov_hsdag._native) and, where the environment has OpenVINO already, the extension library.
 """
@@ -12,7 +12,8 @@ from pybind11.setup_helpers import build_ext as pybind11_build_ext
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-PTH = "ov_hsdag.pth"
+# Python 3.15 and later read the .start file, and then leave the .pth file's line alone (PEP 829).
+STARTUP = ("ov_hsdag.pth", "ov_hsdag.start", "_ov_hsdag_start.py")
 
 # Warnings fail only our own builds (make test sets the variable): a newer compiler than ours warns of things that we
 # could not see, and must not keep a user from installing this release.
@@ -25,13 +26,15 @@ NATIVE_BUILD = runpy.run_path("ov_hsdag/integration/extension_build.py")
 COMPILE_ARGS = ["/O2", "/W4", "/EHsc"] if os.name == "nt" else ["-O3", *WARNINGS]
 
 
-class BuildPyWithPth(build_py):
-    """Also places the .pth file, which setuptools has no option for: site reads it only at the top of site-packages."""
+class BuildPyWithStartup(build_py):
+    """Also places startup files, which setuptools has no option for: site reads them only in site-packages itself."""
 
     def run(self) -> None:
         super().run()
-        self._pth_target().parent.mkdir(parents=True, exist_ok=True)
-        self.copy_file(PTH, str(self._pth_target()))
+        folder = self._site_packages()
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in STARTUP:
+            self.copy_file(name, str(folder / name))
         if not self.editable_mode:
             self._copy_sources()
 
@@ -50,17 +53,18 @@ class BuildPyWithPth(build_py):
         self.copy_file(str(path), str(folder / path))
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        return [*super().get_outputs(include_bytecode), str(self._pth_target())]
+        return [*super().get_outputs(include_bytecode), *(str(self._site_packages() / name) for name in STARTUP)]
 
     def get_source_files(self) -> list[str]:
-        return [*super().get_source_files(), PTH]
+        return [*super().get_source_files(), *STARTUP]
 
-    def _pth_target(self) -> Path:
+    def _site_packages(self) -> Path:
+        """The folder whose files an installer puts into site-packages."""
         if not self.editable_mode:
-            return Path(self.build_lib) / PTH
+            return Path(self.build_lib)
         # An editable wheel takes nothing from build_lib, but it does take <name>.data/, whose "purelib" an installer
         # unpacks into site-packages. install_data is <name>.data/data there.
-        return Path(self.get_finalized_command("install").install_data).with_name("purelib") / PTH
+        return Path(self.get_finalized_command("install").install_data).with_name("purelib")
 
 
 class BuildExtWithLibrary(pybind11_build_ext):
@@ -94,5 +98,5 @@ setup(
             extra_compile_args=COMPILE_ARGS,
         )
     ],
-    cmdclass={"build_py": BuildPyWithPth, "build_ext": BuildExtWithLibrary},
+    cmdclass={"build_py": BuildPyWithStartup, "build_ext": BuildExtWithLibrary},
 )

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from ov_hsdag import _autoload
-from ov_hsdag._version import __version__
+from ov_hsdag import _source_tree
+
+# Where this is true, the names below belong to nobody: `sys.modules` holds the installed package by now.
+_GAVE_WAY = _source_tree.gave_way(__path__[0])
+
+from ov_hsdag import _autoload  # noqa: E402
+from ov_hsdag._version import __version__  # noqa: E402
 
 TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own constant would cost milliseconds
 if TYPE_CHECKING:
@@ -35,6 +40,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
+        if name == "_native" and not _source_tree.has_core(__path__[0]):
+            raise ImportError(_source_tree.advice(__path__[0]))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
@@ -56,5 +63,6 @@ class _Package(type(sys)):  # type: ignore[misc]
         super().__setattr__(name, value)
 
 
-sys.modules[__name__].__class__ = _Package
-_autoload.install()
+if not _GAVE_WAY:
+    sys.modules[__name__].__class__ = _Package
+    _autoload.install()

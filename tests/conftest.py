@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import openvino as ov
 import pytest
 
+import ov_hsdag
 from ov_hsdag.devices import virtual
 from ov_hsdag.zoo.catalog import select
 
@@ -19,6 +22,16 @@ ZOO_SAMPLE = (
     "llama-beams", "nms-detector", "scan", "splitting", "masked-pooling", "tensor-iterator", "string-classifier",
     "mobilenet-tflite",
 )  # fmt: skip
+
+
+TREE = Path(__file__).resolve().parents[1] / "ov_hsdag"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without a compiled core the tree gives way to an installed package, which is not what is to be tested."""
+    found = Path(ov_hsdag.__file__).resolve().parent
+    if TREE.is_dir() and found != TREE:
+        raise pytest.UsageError(f"{TREE} has no compiled core, the tests would be of {found}: pip install -e .")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

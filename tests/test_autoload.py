@@ -1,11 +1,15 @@
-"""The .pth line: no interpreter notices it until openvino is imported, and then only Core and ovc are extended."""
+"""The startup files: nobody notices them until openvino is imported, and then only Core and ovc are extended."""
 
 from __future__ import annotations
 
+import ast
+import importlib.machinery
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
 from pathlib import Path
 
@@ -13,6 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PTH = ROOT / "ov_hsdag.pth"
+START = ROOT / "ov_hsdag.start"
+START_MODULE = ROOT / "_ov_hsdag_start.py"
 PATCHED = "getattr(sys.modules['openvino'].Core.compile_model, '__ov_hsdag__', False)"
 
 
@@ -29,14 +35,25 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-class Interpreter:
-    """Starts Pythons that have a site directory of their own, whose .pth files are processed before the program."""
+# How Python 3.15 and later read .start files (PEP 829; "site" in the library reference).
+READ_START_FILES = """
+import pkgutil, pathlib
+for _file in sorted(pathlib.Path(SITE).glob("*.start")):
+    for _line in _file.read_text(encoding="utf-8-sig").splitlines():
+        if _line.strip() and not _line.startswith("#"):
+            pkgutil.resolve_name(_line.strip())()
+"""
 
-    def __init__(self, directory: Path, library: Path, pth: bool = True) -> None:
+
+class Interpreter:
+    """Starts Pythons that have a site directory of their own, whose startup files are read before the program."""
+
+    def __init__(self, directory: Path, library: Path, pth: bool = True, start: bool = False) -> None:
         self.directory, self.site = directory, directory / "site"
         self.site.mkdir(parents=True)
-        if pth:
-            shutil.copy(PTH, self.site)
+        self.reads_start = start and sys.version_info < (3, 15)
+        for file in [PTH] * pth + [START, START_MODULE] * start:
+            shutil.copy(file, self.site)
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG")}
         self.environment["PYTHONPATH"] = f"{library}{os.pathsep}{self.site}"
 
@@ -53,6 +70,8 @@ class Interpreter:
 
     def execute(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         start = f"import site; site.addsitedir({str(self.site)!r})\n"
+        if self.reads_start:
+            start += READ_START_FILES.replace("SITE", repr(str(self.site)))
         return self("-c", start + textwrap.dedent(code), **environment)
 
     def run(self, code: str, **environment: str) -> str:
@@ -77,9 +96,156 @@ def without(tmp_path: Path, library: Path) -> Interpreter:
     return interpreter
 
 
+@pytest.fixture
+def started(tmp_path: Path, library: Path) -> Interpreter:
+    """With the .start file, as from Python 3.15 on, and without import lines of .pth files, as from 3.18 on."""
+    interpreter = Interpreter(tmp_path / "started", library, pth=False, start=True)
+    (interpreter.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
+    return interpreter
+
+
 def test_the_line_is_one_that_site_executes() -> None:
     (line,) = PTH.read_text().splitlines()
     assert line.startswith("import ")
+
+
+def test_the_start_file_names_an_entry_point() -> None:
+    """The strict form, module:function; a file of the same name switches the .pth file's import lines off."""
+    assert START.stem == PTH.stem
+    (line,) = START.read_text(encoding="utf-8").splitlines()
+    assert re.fullmatch(r"[A-Za-z_]\w*:[A-Za-z_]\w*", line)
+    assert line.partition(":")[0] == START_MODULE.stem
+
+
+def test_both_startup_files_put_the_same_finder_first() -> None:
+    (code,) = (
+        node.args[0].value
+        for node in ast.walk(ast.parse(PTH.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "exec"
+    )
+    _, of_pth, insert = ast.parse(code).body
+    module = {node.name: node for node in ast.parse(START_MODULE.read_text()).body if hasattr(node, "name")}
+    of_module = module["OvHsdagWaits"]
+    del of_module.body[0]  # its docstring
+    assert ast.dump(of_pth) == ast.dump(of_module)
+    assert ast.dump(insert) == ast.dump(module["wait"].body[1])
+
+
+def test_entry_point_imports_one_module_and_patches_when_openvino_is_imported(
+    started: Interpreter, without: Interpreter
+) -> None:
+    listed = "import sys; print(*sorted(sys.modules))"
+    read = READ_START_FILES.replace("SITE", "'/nowhere'") if sys.version_info < (3, 15) else ""
+    more = set(started.run(listed).split()) ^ set(without.run(f"{read}\n{listed}").split())
+    assert more - {"encodings.utf_8_sig"} == {"_ov_hsdag_start"}
+    assert started.run("import sys; print('openvino' in sys.modules, 'ov_hsdag' in sys.modules)") == "False False"
+    assert started.run(f"import sys, openvino; print({PATCHED})") == "True"
+    assert started.run(f"import sys, openvino; print({PATCHED})", OV_HSDAG_DISABLE="1") == "False"
+
+
+def test_a_start_file_without_its_package_breaks_no_interpreter(tmp_path: Path, library: Path) -> None:
+    removed = Interpreter(tmp_path / "removed", library, pth=False, start=True)
+    assert removed.run(f"import sys, openvino; print({PATCHED})") == "False"
+
+
+def test_building_places_the_startup_files_beside_the_package(tmp_path: Path) -> None:
+    pytest.importorskip("pybind11")
+    for part in ("ov_hsdag", "cpp_ext", "transformations"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("*.so*", "__pycache__", "policies"))
+    names = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", PTH.name, START.name)
+    for name in (*names, START_MODULE.name):
+        shutil.copy(ROOT / name, tmp_path)
+    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built", "sdist", "--formats", "tar"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    startup = {PTH.name, START.name, START_MODULE.name}
+    assert startup | {"ov_hsdag"} == {path.name for path in (tmp_path / "built").iterdir()}
+    (archive,) = (tmp_path / "dist").iterdir()
+    with tarfile.open(archive) as packed:
+        assert startup <= {name.rpartition("/")[2] for name in packed.getnames()}
+
+
+# A source tree before the installed package
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A source tree without its compiled core, with a script that runs a placed model on two devices."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(ROOT / "ov_hsdag", folder / "ov_hsdag", ignore=shutil.ignore_patterns("*.so*", "__pycache__"))
+    (folder / "script.py").write_text(RUN_PLACED)
+    return folder
+
+
+RUN_PLACED = """
+import os, sys
+import numpy as np, openvino as ov
+import openvino.opset13 as ops
+x = ops.parameter([1, 8], np.float32, name="x")
+model = ov.Model([ops.result(ops.sigmoid(ops.relu(x, name="a"), name="b"), name="r")], [x], "m")
+import ov_hsdag
+affinity = {"x": "CPU_A", "a": "CPU_A", "b": "CPU_B", "r": "CPU_B"}
+ov_hsdag.Placement(("CPU_A", "CPU_B"), affinity).embed(model)
+compiled = ov.Core().compile_model(model, "HETERO:CPU_A,CPU_B")
+print(*compiled.get_property("EXECUTION_DEVICES"), os.path.dirname(ov_hsdag.__file__))
+"""
+TWO = {"OV_HSDAG_VIRTUAL_DEVICES": "CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"}
+
+
+def in_checkout(interpreter: Interpreter, checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python with startup files (unless with -S), standing in a source tree."""
+    start = f"import site; site.addsitedir({str(interpreter.site)!r})"
+    (interpreter.site / "sitecustomize.py").write_text(start)
+    environment = {key: value for key, value in interpreter.environment.items() if key != "PYTHONPATH"}
+    library = interpreter.environment["PYTHONPATH"].split(os.pathsep)[0]
+    environment["PYTHONPATH"] = os.pathsep.join([str(interpreter.site), library])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**environment, **TWO},
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("script.py",),
+        ("-c", "import script"),
+        ("-m", "script"),
+        ("-m", "ov_hsdag", "script.py"),
+        ("-c", "import ov_hsdag.model.placement, ov_hsdag, script"),
+    ],
+)
+def test_a_source_tree_without_its_core_gives_way_to_the_installed_package(
+    installed: Interpreter, checkout: Path, arguments: tuple[str, ...]
+) -> None:
+    done = in_checkout(installed, checkout, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["CPU_A", "CPU_B", str(installed.site / "ov_hsdag")]
+
+
+def test_a_source_tree_with_its_core_comes_first(installed: Interpreter, checkout: Path) -> None:
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        for core in (ROOT / "ov_hsdag").glob(f"_native{suffix}"):
+            (checkout / "ov_hsdag" / core.name).symlink_to(core)
+    done = in_checkout(installed, checkout, "script.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["CPU_A", "CPU_B", str(checkout / "ov_hsdag")]
+
+
+def test_a_source_tree_alone_says_what_to_do(tmp_path: Path, library: Path, checkout: Path) -> None:
+    alone = Interpreter(tmp_path / "alone", library)
+    done = in_checkout(alone, checkout, "-S", "script.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == "CPU_A"
+    assert f"without its placement: the source tree {checkout} has no compiled core" in done.stderr
+    assert "run `pip install -e .` there" in done.stderr
+    done = in_checkout(alone, checkout, "-S", "-c", "from ov_hsdag import place")
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: the source tree {checkout} has no compiled core")
 
 
 def test_starting_imports_nothing(installed: Interpreter, without: Interpreter) -> None:
@@ -97,7 +263,7 @@ def test_importing_the_package_imports_neither_openvino_nor_numpy(without: Inter
         assert callable(ov_hsdag._autoload.install) and ov_hsdag.__version__
         print(*sorted(set(sys.modules) - before))
     """)
-    assert loaded == "__future__ ov_hsdag ov_hsdag._autoload ov_hsdag._env ov_hsdag._version"
+    assert loaded == "__future__ ov_hsdag ov_hsdag._autoload ov_hsdag._env ov_hsdag._source_tree ov_hsdag._version"
 
 
 def test_openvino_is_extended_when_it_is_imported(installed: Interpreter) -> None:
