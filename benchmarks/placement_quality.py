@@ -34,7 +34,7 @@ from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.training import corpus
-from ov_hsdag.training.search import anneal, priced, simple, teacher
+from ov_hsdag.training.search import anneal, lagrangian_cuts, simple, teacher
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
 
@@ -103,7 +103,7 @@ def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDAr
     """The best of many searches from many starts; deterministic. Score inf where nothing feasible was found."""
     generator = np.random.default_rng(seed)
     starts = [placement for _, placement in simple(problem)]
-    starts += [MinCut().place(problem), Pipeline().place(problem), *priced(problem, 10)]
+    starts += [MinCut().place(problem), Pipeline().place(problem), *lagrangian_cuts(problem, 10)]
     starts.append(teacher(problem, seed).placement)
     pool = np.stack(starts)
     for number in range(rounds):

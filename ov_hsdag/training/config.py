@@ -26,7 +26,7 @@ class Widths:
 
     @classmethod
     def of(cls, example: PolicyInput) -> Widths:
-        """The widths of any input made with the same `FeatureSet`."""
+        """Returns the widths of any input made with the same `FeatureSet`."""
         return cls(
             *(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x))
         )
@@ -41,12 +41,13 @@ class HSDAGConfig:
         without: feature groups that are switched off, fields of `FeatureSet`.
         hidden: width of every hidden state, H.
         layers: GNN layers of the encoder.
-        conv: "gcn" (the paper's), "sage", "gat", or "gated": gates per edge and channel that see the edge's features.
+        conv: "gcn" (the paper's; Kipf & Welling 2017, arXiv:1609.02907), "sage" (Hamilton et al. 2017,
+            arXiv:1706.02216), "gat" (Veličković et al. 2018, arXiv:1710.10903), or "gated" (Bresson & Laurent 2017,
+            arXiv:1711.07553): gates per edge and channel that see the edge's features.
         directed: one convolution per direction of the edges, summed, so that producers and consumers differ; otherwise
             one convolution over the symmetric graph, as published.
         device_aware: the encoder sees what (node, device) pairs look like, pooled over devices.
-        context: layers in which clusters hear of their neighbours, of the other devices and of the whole graph before
-            they are placed.
+        context: message passing layers between clusters, devices and the whole graph, before clusters are placed.
         devices: None: clusters are scored against embeddings of any number and kind of devices. A number: the paper's
             softmax over that many fixed devices.
         carry: a cluster's embedding is added to its nodes' features for the next step of an episode, as published.
@@ -78,20 +79,24 @@ class HSDAGConfig:
 
     @classmethod
     def base(cls, widths: Widths) -> HSDAGConfig:
-        """The policy that ships."""
+        """Returns the settings of the policy that ships."""
         return cls(widths)
 
     @classmethod
     def paper(cls, widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HSDAGConfig:
-        """The algorithm as published (Duan et al., NeurIPS 2024), with sizes of the authors' code.
+        """Returns the algorithm as published (Duan et al., NeurIPS 2024, arXiv:2405.14185), with the authors' sizes.
 
-        Source: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends with 1 to 4
-        clusters; here it ends with 4, as a single cluster can only be a single device, which that code rewards with 0.
+        Source of the sizes: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends
+        with 1 to 4 clusters; here it ends with 4, as a single cluster can only be a single device, which that code
+        rewards with 0.
 
         Args:
             widths: numbers of features with `ours` switched off.
             devices: number of fixed devices.
             without: the ablation: some of `ABLATIONS`.
+
+        Raises:
+            ValueError: `without` names something else.
         """
         if unknown := sorted(set(without) - set(ABLATIONS)):
             raise ValueError(f"expected ablations among {ABLATIONS}, got {unknown}")
@@ -116,18 +121,22 @@ class HSDAGConfig:
 
     @property
     def features(self) -> FeatureSet:
-        """The features to compute."""
+        """The features to compute: all but those that are switched off."""
         from ov_hsdag.policy.features import FeatureSet
 
         return FeatureSet(**dict.fromkeys(self.without, False))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Returns the settings, JSON-able."""
         return {**asdict(self), "without": list(self.without)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HSDAGConfig:
-        """Inverse of `to_dict`. Raises UserError for settings that are unknown or missing."""
+        """Inverse of `to_dict`.
+
+        Raises:
+            UserError: settings are unknown or missing.
+        """
         known = {field.name for field in fields(cls)}
         try:
             if unknown := sorted(set(values) - known):

@@ -65,7 +65,15 @@ MAX_COARSE = 1200
 
 
 def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
-    """Built-in profiles as named devices: ("GPU.0", "GPU.1", "CPU") where a kind occurs twice, else its plain name."""
+    """Returns built-in profiles as named devices.
+
+    Args:
+        stems: names of built-in profiles, in HETERO's order.
+
+    Returns:
+        Device names, such as ("GPU.0", "GPU.1", "CPU") where a kind occurs twice and its plain name otherwise; and
+        the profile of these devices.
+    """
     profiles = [load_builtin(stem) for stem in stems]
     names = _names([profile.kind for profile in profiles])
     return names, Profile({name: replace(p, name=name) for name, p in zip(names, profiles, strict=True)})
@@ -84,7 +92,7 @@ def assemble(
     objective: str,
     memory_bytes: NDArray[np.int64] | None = None,
 ) -> PlacementProblem:
-    """The template's graph on other devices.
+    """Returns the problem of the template's graph on other devices.
 
     Args:
         template: a problem with the graph and its legality groups.
@@ -108,7 +116,7 @@ def assemble(
 
 
 def placeable(problem: PlacementProblem) -> bool:
-    """Whether every group has a device."""
+    """Returns whether every group has a device that runs it."""
     return bool(problem.group_supported.any(axis=1).all())
 
 
@@ -131,7 +139,12 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
 
 
 def extract(model: Any, rule: int) -> PlacementProblem:
-    """The template of an `ov.Model`, which is normalized in place: its graph and groups on two reference devices."""
+    """Returns the template of a model: its graph and legality groups on two reference devices.
+
+    Args:
+        model: an `ov.Model`; normalized in place.
+        rule: HETERO's splitting rule, see `split_rule`.
+    """
     normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
@@ -210,10 +223,10 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE, generated: float = 0.15) -> Corpus:
-        """The training part of a corpus folder: held-out families and too large graphs are left out.
+        """Returns the training part of a corpus folder: without held-out families and graphs that are too large.
 
         Raises:
-            UserError: there is nothing to learn from, or a file is no problem.
+            UserError: there is nothing to learn from, or a file is not a problem.
         """
         templates, names = [], []
         for path in sorted(folder.glob("*/*.npz")):
@@ -231,14 +244,14 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with anything that decides what `draw` returns."""
+        """A digest of everything that decides what `draw` returns."""
         digest = hashlib.sha256(json.dumps([RECIPE, self.seed, self.generated, self.names]).encode())
         for template in self.templates:
             digest.update(template.graph.output_bytes.tobytes() + template.groups.tobytes())
         return digest.hexdigest()[:16]
 
     def draw(self, index: int) -> PlacementProblem | None:
-        """Training problem number `index`; None where the draw has a group without a device."""
+        """Returns training problem number `index`; None where the draw has a group without a device."""
         generator = np.random.default_rng([self.seed, RECIPE, index])
         if generator.random() < self.generated:
             template = generated_template(generator, self.templates[0].rule)
@@ -249,20 +262,37 @@ class Corpus:
 
 
 def draw_problem(template: PlacementProblem, generator: np.random.Generator) -> PlacementProblem:
-    """Devices, costs, limits and an objective for a template's graph. A group may be left without a device."""
+    """Returns a template's graph with devices, costs, limits and an objective drawn at random.
+
+    Args:
+        template: its graph and legality groups are used.
+        generator: of all draws; the same state gives the same problem.
+
+    Returns:
+        The problem, in which a group may be left without a device (`placeable`).
+    """
     template = replace(template, graph=_scaled(template.graph, generator))
-    names, profile, randomised = _draw_devices(generator)
+    names, profile, randomized = _draw_devices(generator)
     objective = "latency" if generator.random() < 0.5 else "throughput"
-    problem = assemble(template, names, profile, objective)
+    problem = _draw_costs(assemble(template, names, profile, objective), randomized, generator)
+    if generator.random() < 0.35:
+        problem = replace(problem, supported=_draw_support(problem, generator))
+    if generator.random() < 0.3:
+        problem = replace(problem, memory_bytes=_draw_limits(problem, generator))
+    return problem
+
+
+def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.random.Generator) -> PlacementProblem:
+    """Noise on the costs; where the devices' figures are randomized, also other ratios between devices and links."""
     node_us = problem.node_us
     if generator.random() < 0.5:
         # Measured costs scatter around any model of them.
         node_us = node_us * np.exp(generator.normal(0, generator.choice([0.1, 0.3, 0.6]), node_us.shape))
-    if randomised and generator.random() < 0.6:
+    if randomized and generator.random() < 0.6:
         # Devices of very different speed have one answer: everything on the fastest. Most draws are closer than that.
-        spread = np.exp(generator.normal(0, 0.6, len(names)))
+        spread = np.exp(generator.normal(0, 0.6, len(problem.devices)))
         node_us = node_us * (spread * node_us.sum(axis=0).mean() / np.maximum(node_us.sum(axis=0), 1e-9))
-    if randomised and generator.random() < 0.5:
+    if randomized and generator.random() < 0.5:
         factor = float(np.exp(generator.uniform(np.log(1 / 30), np.log(3))))
         problem = replace(
             problem,
@@ -270,12 +300,7 @@ def draw_problem(template: PlacementProblem, generator: np.random.Generator) -> 
             transfer_us_per_byte=problem.transfer_us_per_byte * factor,
             submodel_us=problem.submodel_us * factor,
         )
-    problem = replace(problem, node_us=node_us)
-    if generator.random() < 0.35:
-        problem = replace(problem, supported=_draw_support(problem, generator))
-    if generator.random() < 0.3:
-        problem = replace(problem, memory_bytes=_draw_limits(problem, generator))
-    return problem
+    return replace(problem, node_us=node_us)
 
 
 def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> ComputationGraph:
@@ -294,29 +319,29 @@ def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> Computat
 
 
 def _draw_devices(generator: np.random.Generator) -> tuple[tuple[str, ...], Profile, bool]:
-    """Two to four devices; whether their figures are randomised."""
+    """Two to four devices; whether their figures are randomized."""
     stems = [stem for stem in builtin_names() if stem not in HELD_OUT_PROFILES]
     forbidden = {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
-    randomised = bool(generator.random() < 0.75)
+    randomized = bool(generator.random() < 0.75)
     while True:
         count = int(generator.choice([2, 3, 4], p=[0.6, 0.25, 0.15]))
         chosen = [str(stem) for stem in generator.choice(stems, count)]
         if generator.random() < 0.25:
             chosen[-1] = chosen[0]
-        if randomised or tuple(sorted(chosen)) not in forbidden:
+        if randomized or tuple(sorted(chosen)) not in forbidden:
             break
     profiles = [load_builtin(stem) for stem in chosen]
-    if randomised:
-        changed = [_randomised(profile, generator) for profile in profiles]
+    if randomized:
+        changed = [_randomized(profile, generator) for profile in profiles]
         if generator.random() < 0.5:
             # Devices of one kind are often the same product.
             changed = [changed[chosen.index(stem)] for stem in chosen]
         profiles = changed
     names = _names([profile.kind for profile in profiles])
-    return names, Profile({n: replace(p, name=n) for n, p in zip(names, profiles, strict=True)}), randomised
+    return names, Profile({n: replace(p, name=n) for n, p in zip(names, profiles, strict=True)}), randomized
 
 
-def _randomised(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
+def _randomized(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
     """Another device of the same kind: rates, overheads and what it is good at vary."""
 
     def vary(sigma: float) -> float:
@@ -371,7 +396,7 @@ _COMMON_TYPES = (
 
 
 def generated_template(generator: np.random.Generator, rule: int) -> PlacementProblem:
-    """A DAG of chains, branches, long skips and several inputs and outputs, with operations of all sizes."""
+    """Returns a random DAG of chains, branches, long skips, several inputs and outputs, and operations of all sizes."""
     operations = int(np.exp(generator.uniform(np.log(12), np.log(400))))
     inputs, skip = int(generator.integers(1, 4)), float(generator.uniform(0.02, 0.4))
     reach = int(generator.integers(2, 20))

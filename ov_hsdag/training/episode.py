@@ -10,10 +10,11 @@
 There is no baseline, no entropy bonus and no second use of a sample. The best placement that was ever drawn is the
 result; what the trained policy says by itself is the `greedy` one.
 
-Source: Duan et al., NeurIPS 2024 (arXiv:2405.14185); github.com/hping666/HSDAG, main.py. That code weighs all steps of
-an episode with one discounted sum of their rewards, cuts the gradient at what a step adds to the features, and counts
-placements on a single device as failed (here an option). Rewards here are relative to the best single device, which
-changes neither their order nor, with Adam, the size of an update.
+Sources: Duan et al., NeurIPS 2024 (arXiv:2405.14185); REINFORCE: Williams 1992, Machine Learning 8; the authors' code,
+github.com/hping666/HSDAG, main.py. That code weighs all steps of an episode with one discounted sum of their rewards,
+cuts the gradient at what a step adds to the features, and counts placements on a single device as failed (here an
+option). Rewards here are relative to the best single device, which changes neither their order nor, with Adam, the size
+of an update.
 """
 
 from __future__ import annotations
@@ -60,7 +61,13 @@ class Task:
 
     @classmethod
     def of(cls, problem: PlacementProblem, config: HSDAGConfig, split_only: bool = False) -> Task:
-        """Computes the features that the configuration asks for."""
+        """Computes the features that the configuration asks for.
+
+        Args:
+            problem: the problem.
+            config: of the network, which decides the features.
+            split_only: placements on a single device count as infeasible.
+        """
         x = policy_input(problem, config.features)
         reference = float(problem.scores(np.stack([problem.single(d) for d in range(len(problem.devices))])).min())
         if not np.isfinite(reference):
@@ -69,14 +76,14 @@ class Task:
         return cls(problem, x, GraphBatch.of([x]), reference if np.isfinite(reference) else 1e6, split_only)
 
     def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Simulated scores of placements [batch, groups], µs, inf where infeasible, float64 [batch]."""
+        """Returns simulated scores of placements, uint8 [batch, groups]: µs, inf where infeasible, float64 [batch]."""
         scores = self.problem.scores(placements)
         if self.split_only:
             scores[(placements == placements[:, :1]).all(axis=1)] = np.inf
         return scores
 
     def rewards(self, scores: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
-        """Rewards of scores [batch], float64 [batch].
+        """Returns rewards of scores, float64 [batch].
 
         Args:
             scores: µs, inf where infeasible.
@@ -108,14 +115,17 @@ class Episode:
 def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Episode:
     """Places a problem `config.steps` times, each time on features that the step before has changed.
 
-    Gradients run through all steps: what a step adds to the features is learned from the rewards of those that follow.
+    Gradients run through all steps: what a step adds to the features is learned from the rewards of later steps.
 
     Args:
         network: the policy.
         task: the problem.
         greedy: take the likeliest device of each cluster; otherwise draw it (from torch's global generator).
+
+    Returns:
+        Placements, scores and rewards of all steps, and their log-probabilities with a gradient.
     """
-    config, graphs, problem = network.config, task.graphs, task.problem
+    config, graphs = network.config, task.graphs
     carried: Tensor | None = None
     log_probabilities, placements = [], []
     for _ in range(config.steps):
@@ -123,25 +133,31 @@ def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Epis
         numbers = _native.parse(
             len(task.x.node_x), task.x.edge_index, edge_score.detach().numpy(), config.levels, config.min_clusters
         )
-        clusters = int(numbers.max()) + 1
         cluster = torch.from_numpy(numbers.astype(np.int64))
-        z = network.pool(h, graphs.edge_index, edge_score, cluster, clusters)
+        z = network.pool(h, graphs.edge_index, edge_score, cluster, int(numbers.max()) + 1)
         logits = network.place(z, h, graphs, cluster)
-        of_group = numbers[task.x.coarse]
-        runs = np.zeros(logits.shape, bool)
-        np.logical_or.at(runs, of_group, problem.group_supported)
-        log_probability = torch.log_softmax(logits.masked_fill(~torch.from_numpy(runs), -1e9), -1)
-        chosen = log_probability.detach()
-        actions = chosen.argmax(-1) if greedy else torch.multinomial(chosen.exp(), 1).squeeze(-1)
-        log_probabilities.append(log_probability.gather(1, actions[:, None]).sum())
-        choice = actions.numpy().astype(np.uint8)[None]
-        placements.append(expand(choice, logits.detach().numpy(), of_group, problem.group_supported)[0])
+        log_probability, placement = _choose(task, logits, numbers, greedy)
+        log_probabilities.append(log_probability)
+        placements.append(placement)
         if config.carry:
             added = network.carry(z, cluster)
             carried = added if carried is None else carried + added
     batch = np.stack(placements)
     scores = task.scores(batch)
     return Episode(torch.stack(log_probabilities), batch, scores, task.rewards(scores, config.reward))
+
+
+def _choose(task: Task, logits: Tensor, cluster: NDArray[np.int32], greedy: bool) -> tuple[Tensor, NDArray[np.uint8]]:
+    """Devices of clusters from their logits [c, D]: their joint log-probability, and the placement, uint8 [groups]."""
+    supported, of_group = task.problem.group_supported, cluster[task.x.coarse]
+    runs = np.zeros(logits.shape, bool)
+    np.logical_or.at(runs, of_group, supported)
+    log_probability = torch.log_softmax(logits.masked_fill(~torch.from_numpy(runs), -1e9), -1)
+    known = log_probability.detach()
+    actions = known.argmax(-1) if greedy else torch.multinomial(known.exp(), 1).squeeze(-1)
+    choice = actions.numpy().astype(np.uint8)[None]
+    placement = expand(choice, logits.detach().numpy(), of_group, supported)[0]
+    return log_probability.gather(1, actions[:, None]).sum(), placement
 
 
 def discounted(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
@@ -153,14 +169,14 @@ def discounted(rewards: NDArray[np.float64], discount: float) -> NDArray[np.floa
 
 
 def loss(episode: Episode, discount: float) -> Tensor:
-    """REINFORCE without a baseline: - Σ_t G_t log p(placement of step t)."""
+    """Returns the loss of REINFORCE without a baseline: - Σ_t G_t log p(placement of step t), a scalar."""
     gains = torch.from_numpy(discounted(episode.rewards, discount).astype(np.float32))
     return -(gains * episode.log_probability).sum()
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What training on one problem came to.
+    """The result of training on one problem.
 
     Attributes:
         network: the policy after the last episode.
@@ -200,18 +216,21 @@ def train(
         task: the problem, with the features of `config`.
         config: settings of the network and of the learning.
         episodes: at least 1. The paper's 100; the authors' published code has 25.
-        learning_rate: of Adam. The paper's 1e-4; the authors' published code has 1e-3. 0: the network stays as it is
-            drawn, and the best placement is that of a random search.
+        learning_rate: of Adam. The paper's 1e-4; the authors' published code has 1e-3. 0: the network keeps its initial
+            weights, and the best placement is that of a random search.
         seed: of weights, draws and dropout. torch's global generator is left as it was.
-        report: told of each episode: its number, its mean reward and the best score so far.
+        report: called after each episode with its number (from 0), its mean reward and the best score so far in µs.
+
+    Returns:
+        The trained network, the best placement that it drew, and its greedy placement.
     """
     start = time.process_time()
+    best = _Best(task.problem.single(0))
+    means, failed = np.zeros(episodes), 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = HSDAGNetwork(config)
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
-        best, best_score, best_episode = task.problem.single(0), np.inf, 0
-        means, failed = np.zeros(episodes), 0
         for number in range(episodes):
             with torch.set_grad_enabled(learning_rate > 0):
                 episode = run_episode(network, task)
@@ -219,24 +238,36 @@ def train(
                 optimizer.zero_grad()
                 loss(episode, config.discount).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-            row = int(episode.scores.argmin())
-            if episode.scores[row] < best_score:
-                best, best_score, best_episode = episode.placements[row], float(episode.scores[row]), number
+            best.update(episode, number)
             means[number] = episode.rewards.mean()
             failed += int((~np.isfinite(episode.scores)).sum())
             if report is not None:
-                report(number, float(means[number]), best_score)
+                report(number, float(means[number]), best.score)
         network.eval()
         with torch.no_grad():
             greedy = run_episode(network, task, greedy=True)
     return Trained(
         network=network,
-        best=best,
-        best_score=best_score,
-        best_episode=best_episode,
+        best=best.placement,
+        best_score=best.score,
+        best_episode=best.episode,
         greedy=greedy.placements[-1],
         greedy_score=float(greedy.scores[-1]),
         mean_reward=means,
         infeasible=failed / (episodes * config.steps),
         seconds=time.process_time() - start,
     )
+
+
+@dataclass
+class _Best:
+    """The best placement so far, uint8 [groups], its score in µs, and the episode that drew it."""
+
+    placement: NDArray[np.uint8]
+    score: float = np.inf
+    episode: int = 0
+
+    def update(self, episode: Episode, number: int) -> None:
+        row = int(episode.scores.argmin())
+        if episode.scores[row] < self.score:
+            self.placement, self.score, self.episode = episode.placements[row], float(episode.scores[row]), number

@@ -1,4 +1,8 @@
-"""The HSDAG network: node embeddings, edge scores, cluster embeddings and device logits (paper sections 2.3 to 2.5).
+"""The HSDAG network: node embeddings, edge scores, cluster embeddings and device logits.
+
+It is that of Duan et al., NeurIPS 2024 (arXiv:2405.14185), sections 2.3 to 2.5. Clusters come from graph parsing (Song
+et al., ICLR 2024, "Graph Parsing Networks", arXiv:2402.14393), their embeddings are DeepSets (Zaheer et al. 2017,
+arXiv:1703.06114).
 
 One pass over a batch of graphs (their disjoint union: n nodes, e edges, c clusters, G graphs of at most D devices):
 
@@ -9,8 +13,8 @@ One pass over a batch of graphs (their disjoint union: n nodes, e edges, c clust
     place   z, h, pair_x, device_x → logits [c, D]
 
 A cluster belongs to one graph: graph i's clusters follow those of graph i - 1, as its nodes do (`join_clusters`).
-Logits of devices that a graph does not have are `MASKED`. Logits know nothing of support: whoever samples masks devices
-that a cluster's nodes do not run on. REINFORCE reaches the edge scores through the factor in `pool`.
+Logits of devices that a graph does not have are `MASKED`. Logits do not depend on support: whoever samples masks the
+devices that a cluster's nodes do not run on. REINFORCE reaches the edge scores through the factor in `pool`.
 """
 
 from __future__ import annotations
@@ -63,7 +67,12 @@ class GraphBatch:
 
     @classmethod
     def of(cls, inputs: Sequence[PolicyInput], device: torch.device | str = "cpu") -> GraphBatch:
-        """The disjoint union of some graphs."""
+        """Returns the disjoint union of some graphs.
+
+        Args:
+            inputs: at least one, all made with the same `FeatureSet`.
+            device: of torch.
+        """
         nodes = [len(item.node_x) for item in inputs]
         most = max(len(item.device_x) for item in inputs)
         mask = np.stack([np.arange(most) < len(item.device_x) for item in inputs])
@@ -82,7 +91,7 @@ class GraphBatch:
         return batch.to(device)
 
     def to(self, device: torch.device | str) -> GraphBatch:
-        """The same on another device of torch."""
+        """Returns the batch on another device of torch."""
         values: dict[str, Tensor | None] = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in values.items()}
         return replace(self, **moved)
@@ -95,7 +104,14 @@ def _pad(array: NDArray[np.float32], axis: int, size: int) -> NDArray[np.float32
 
 
 def join_clusters(clusters: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], int]:
-    """The clusters of a batch's graphs, each numbered from 0, as (cluster int64 [n], their number)."""
+    """Numbers the clusters of several graphs one after the other.
+
+    Args:
+        clusters: cluster of each node of each graph, numbered from 0, int32 [nodes of the graph].
+
+    Returns:
+        Cluster of each node of the union, int64 [n], and the number of clusters.
+    """
     first = np.cumsum([0, *(int(cluster.max()) + 1 for cluster in clusters)])
     joined = [cluster.astype(np.int64) + start for cluster, start in zip(clusters, first, strict=False)]
     return np.concatenate(joined), int(first[-1])
@@ -116,11 +132,14 @@ class HSDAGNetwork(nn.Module):
         self.placer = _DevicePlacer(config) if config.devices is None else _SoftmaxPlacer(config)
 
     def encode(self, batch: GraphBatch, carried: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Node embeddings h [n, H] and edge scores [e].
+        """Embeds nodes and scores edges.
 
         Args:
             batch: the graphs.
-            carried: what earlier steps of an episode have added to node_x, [n, F]; see `carry`.
+            carried: what earlier steps of an episode have added to node_x, float32 [n, F]; see `carry`.
+
+        Returns:
+            Node embeddings h, float32 [n, H], and edge scores in (0, 1), float32 [e].
         """
         node_x = batch.node_x if carried is None else batch.node_x + carried
         h = self.encoder(node_x, batch)
@@ -129,7 +148,7 @@ class HSDAGNetwork(nn.Module):
         return h, torch.sigmoid(self.edge_scorer(*scorer_x).squeeze(-1))
 
     def pool(self, h: Tensor, edge_index: Tensor, edge_score: Tensor, cluster: Tensor, clusters: int) -> Tensor:
-        """Cluster embeddings z [c, H]: DeepSets over the nodes, times the mean score of the edges inside (1 for none).
+        """Pools nodes to clusters: DeepSets over the nodes, times the mean score of the inner edges (1 for none).
 
         Args:
             h: float32 [n, H].
@@ -137,6 +156,9 @@ class HSDAGNetwork(nn.Module):
             edge_score: float32 [e].
             cluster: int64 [n], each of 0 … clusters - 1 at least once.
             clusters: their number, c.
+
+        Returns:
+            Cluster embeddings z, float32 [c, H].
         """
         z = self.whole(_mean(self.member(h), cluster, clusters))
         start = cluster[edge_index[0]]
@@ -147,13 +169,19 @@ class HSDAGNetwork(nn.Module):
         return z * scale[:, None]
 
     def place(self, z: Tensor, h: Tensor, batch: GraphBatch, cluster: Tensor) -> Tensor:
-        """Logits of each device for each cluster, [c, D].
+        """Scores devices for clusters.
 
         Args:
-            z: cluster embeddings [c, H].
-            h: node embeddings [n, H].
+            z: cluster embeddings, float32 [c, H].
+            h: node embeddings, float32 [n, H].
             batch: the graphs.
             cluster: cluster of each node, int64 [n].
+
+        Returns:
+            Logits, float32 [c, D]; `MASKED` for devices that a cluster's graph does not have.
+
+        Raises:
+            ValueError: the network places on a fixed number of devices, and the graphs have another one.
         """
         logits: Tensor = self.placer(z, h, batch, cluster)
         if batch.device_mask is None:
@@ -161,12 +189,23 @@ class HSDAGNetwork(nn.Module):
         return logits.masked_fill(~_of_graph(batch.device_mask, _cluster_graph(batch, cluster, z.size(0))), MASKED)
 
     def logits(self, h: Tensor, edge_score: Tensor, batch: GraphBatch, cluster: Tensor, clusters: int) -> Tensor:
-        """`pool` and `place` in one, [c, D]."""
+        """`pool` and `place` in one: logits, float32 [c, D]."""
         z = self.pool(h, batch.edge_index, edge_score, cluster, clusters)
         return self.place(z, h, batch, cluster)
 
     def carry(self, z: Tensor, cluster: Tensor) -> Tensor:
-        """What a step adds to its nodes' features for the next one, [n, F] (paper: x_v ← x_v + z of v's cluster)."""
+        """Returns what a step of an episode adds to its nodes' features (paper: x_v ← x_v + z of v's cluster).
+
+        Args:
+            z: cluster embeddings, float32 [c, H].
+            cluster: cluster of each node, int64 [n].
+
+        Returns:
+            float32 [n, F].
+
+        Raises:
+            ValueError: the configuration has `carry=False`.
+        """
         if self.output is None:
             raise ValueError("expected a configuration with carry=True")
         added: Tensor = self.output(z)[cluster]
@@ -254,7 +293,7 @@ def _convolution(config: HSDAGConfig) -> nn.Module:
 
 
 class _Devices(nn.Module):
-    """Device embeddings [G, D, H], each knowing the other devices of its graph."""
+    """Device embeddings [G, D, H], each with the mean of its graph's devices mixed in."""
 
     def __init__(self, features: int, width: int) -> None:
         super().__init__()
@@ -319,8 +358,8 @@ class _Crossing:
 class _Context(nn.Module):
     """A round of messages about a device d between clusters that share edges, and from the whole graph and all devices.
 
-    u [c, D, H] → u [c, D, H]. Neighbouring clusters learn where the others tend to go, and agree. A message is the
-    other cluster's state through a gate that sees the edge.
+    u [c, D, H] → u [c, D, H]. Neighbouring clusters can so agree on a device. A message is the other cluster's state,
+    multiplied by a gate that depends on the edge's features (Bresson & Laurent 2017, arXiv:1711.07553).
     """
 
     def __init__(self, width: int, edge_features: int) -> None:
@@ -399,5 +438,5 @@ def _device_max(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def parameters(network: nn.Module) -> int:
-    """Number of trained values."""
+    """Returns the number of trained values."""
     return sum(p.numel() for p in network.parameters() if p.requires_grad)

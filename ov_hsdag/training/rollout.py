@@ -55,7 +55,15 @@ class Example:
     def of(
         cls, problem: PlacementProblem, x: PolicyInput, placement: NDArray[np.uint8], score: float, reference: float
     ) -> Example:
-        """Makes it; `placement` [groups] is the searched one."""
+        """Makes the example of a problem.
+
+        Args:
+            problem: the problem.
+            x: its features.
+            placement: the searched one, uint8 [groups].
+            score: of that placement, µs.
+            reference: what rewards are relative to, µs.
+        """
         placement = canonical(problem, in_order(problem, placement))
         shape = (len(x.node_x), len(problem.devices))
         target, allowed = np.zeros(shape), np.zeros(shape, bool)
@@ -65,7 +73,11 @@ class Example:
 
 
 def impact(problem: PlacementProblem) -> NDArray[np.float64]:
-    """How much the device of a group matters: its share of the time and of the transfers, sum 1, float64 [groups]."""
+    """Returns how much the device of a group matters: its share of the work and of possible transfers.
+
+    Returns:
+        Sum 1, float64 [groups].
+    """
     time = np.where(problem.group_supported, problem.group_us, 0).sum(axis=1) / problem.group_supported.sum(axis=1)
     tensors = problem.tensors
     off = ~np.eye(len(problem.devices), dtype=bool)
@@ -80,7 +92,15 @@ def impact(problem: PlacementProblem) -> NDArray[np.float64]:
 
 
 def canonical(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The placement with equal devices exchanged so that the earlier one comes first in the graph."""
+    """Returns the placement with equal devices exchanged so that the first of them comes first in the graph.
+
+    Args:
+        problem: decides which devices are equal.
+        placement: uint8 [groups].
+
+    Returns:
+        uint8 [groups], with the same costs.
+    """
     result = np.array(placement, np.uint8)
     place = np.zeros(problem.group_count)
     np.maximum.at(place, problem.groups, np.arange(problem.graph.nodes))
@@ -137,7 +157,7 @@ class Batch:
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Batch:
-        """Joins the examples."""
+        """Returns the disjoint union of the examples."""
         graphs = GraphBatch.of([example.x for example in examples])
         devices = graphs.device_x.shape[1]
         target = torch.from_numpy(_stack([example.target for example in examples], devices))
@@ -160,7 +180,7 @@ def _stack(arrays: Sequence[NDArray[np.generic]], width: int) -> NDArray[np.gene
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What the network says of a batch: clusters and log-probabilities of their devices.
+    """The policy on a batch: clusters and log-probabilities of their devices.
 
     Attributes:
         cluster: cluster of each node, int64 [n].
@@ -174,19 +194,22 @@ class Policy:
 
     @property
     def entropy(self) -> Tensor:
-        """Mean over clusters, in nats."""
+        """Mean entropy of the clusters' devices, in nats, a scalar."""
         p = self.log_probability.exp()
         return -(p * self.log_probability.clamp(min=-50)).sum(-1).mean()
 
 
 def parse(network: HSDAGNetwork, batch: Batch, edge_score: Tensor, levels: int | None = None) -> tuple[Tensor, int]:
-    """Clusters of the union by native parsing of each graph, (int64 [n], their number).
+    """Parses each graph of the union into clusters (Song et al., ICLR 2024), by the native core and without gradient.
 
     Args:
         network: for its settings.
         batch: n nodes, e edges.
         edge_score: float32 [e].
         levels: how often clusters are merged, 0: every node for itself; None: as the network's configuration has it.
+
+    Returns:
+        Cluster of each node, int64 [n], and the number of clusters.
     """
     levels = network.config.levels if levels is None else levels
     if levels == 0:
@@ -208,13 +231,16 @@ def parse(network: HSDAGNetwork, batch: Batch, edge_score: Tensor, levels: int |
 
 
 def run_policy(network: HSDAGNetwork, batch: Batch, cluster: Tensor | None = None, levels: int | None = None) -> Policy:
-    """Encoder, parsing, placer.
+    """Runs encoder, parsing and placer on a batch.
 
     Args:
         network: the network.
         batch: n nodes.
         cluster: clusters of an earlier pass, int64 [n], to judge its samples again; None: parse.
         levels: of parsing, see `parse`.
+
+    Returns:
+        Clusters, and log-probabilities of their devices with a gradient.
     """
     h, edge_score = network.encode(batch.graphs)
     if cluster is None:
@@ -228,14 +254,14 @@ def run_policy(network: HSDAGNetwork, batch: Batch, cluster: Tensor | None = Non
 
 
 def imitation_loss(policy: Policy, batch: Batch) -> Tensor:
-    """Cross entropy against the searched placements; each problem counts the same, its groups by their impact."""
+    """Returns the cross entropy against the searched placements: problems count alike, groups by their impact."""
     # A coarse group can mix groups of different support: what its cluster cannot have is no mistake of the policy.
     log_probability = policy.log_probability[policy.cluster].clamp(min=-15)
     return -(batch.target * log_probability).sum() / len(batch.examples)
 
 
 def edge_loss(policy: Policy, batch: Batch) -> Tensor:
-    """Binary cross entropy of edge scores against whether the searched placements keep an edge's ends together.
+    """Returns the binary cross entropy of edge scores against whether the searched placements keep both ends together.
 
     Parsing merges along the highest scores, so it should not merge what the answer cuts.
     """
@@ -247,7 +273,7 @@ def edge_loss(policy: Policy, batch: Batch) -> Tensor:
 def expand(
     example: Example, actions: NDArray[np.int64], cluster: NDArray[np.int64], log_probability: NDArray[np.float32]
 ) -> NDArray[np.uint8]:
-    """Placements of groups from devices of clusters.
+    """Expands devices of clusters to placements of groups; a group that cannot run there takes its likeliest device.
 
     Args:
         example: the problem.
@@ -267,7 +293,7 @@ def expand(
 
 
 def greedy_scores(network: HSDAGNetwork, batch: Batch) -> NDArray[np.float64]:
-    """Scores of the likeliest placements, µs, inf where infeasible, [problems]."""
+    """Returns scores of the likeliest placements, µs, inf where infeasible, float64 [problems]."""
     with torch.no_grad():
         policy = run_policy(network, batch)
     actions = policy.log_probability.argmax(-1, keepdim=True).T.numpy()
@@ -275,7 +301,7 @@ def greedy_scores(network: HSDAGNetwork, batch: Batch) -> NDArray[np.float64]:
 
 
 def _scores(policy: Policy, batch: Batch, actions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Simulated scores, [samples, problems]."""
+    """Simulated scores, µs, inf where infeasible, float64 [samples, problems]."""
     cluster, log_probability = policy.cluster.numpy(), policy.log_probability.detach().numpy()
     columns = []
     for number, example in enumerate(batch.examples):
@@ -304,7 +330,15 @@ class Rollouts:
 
 
 def rewards(scores: NDArray[np.float64], references: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log(reference / score), at least `WORST_REWARD`, which infeasible placements get."""
+    """Returns log(reference / score), at least `WORST_REWARD`, which infeasible placements get.
+
+    Args:
+        scores: µs, inf where infeasible, float64 […, problems].
+        references: µs, float64 [problems].
+
+    Returns:
+        float64 […, problems].
+    """
     with np.errstate(divide="ignore"):
         return np.asarray(np.maximum(np.log(references) - np.log(np.maximum(scores, 1e-9)), WORST_REWARD))
 
@@ -312,14 +346,18 @@ def rewards(scores: NDArray[np.float64], references: NDArray[np.float64]) -> NDA
 def sample(
     policy: Policy, batch: Batch, samples: int, generator: torch.Generator, baselines: NDArray[np.float64] | None = None
 ) -> Rollouts:
-    """Draws placements and judges them.
+    """Draws placements from the policy and scores them on the simulator.
 
     Args:
         policy: the network's output for `batch`.
         batch: the problems.
         samples: placements of each problem.
         generator: of the draws.
-        baselines: moving mean reward of each problem, nan for a new one, [problems]; None: the batch's only.
+        baselines: moving mean reward of each problem, nan for a new one, float64 [problems]; None: the mean of the
+            samples is the baseline.
+
+    Returns:
+        The samples, with rewards and advantages.
     """
     probability = policy.log_probability.detach().exp()
     actions = torch.multinomial(probability, samples, replacement=True, generator=generator).T.contiguous()
@@ -335,7 +373,16 @@ def sample(
 
 
 def joint_log_probability(policy: Policy, batch: Batch, actions: Tensor) -> Tensor:
-    """Log-probability of each problem's whole placement, float32 [samples, problems]."""
+    """Returns the log-probability of each problem's whole placement.
+
+    Args:
+        policy: the network's output.
+        batch: the problems.
+        actions: device of each cluster, int64 [samples, c].
+
+    Returns:
+        float32 [samples, problems], with a gradient.
+    """
     chosen = policy.log_probability.gather(1, actions.T).T
     graph = torch.zeros(chosen.shape[1], dtype=torch.int64)
     of_node = batch.graphs.graph if batch.graphs.graph is not None else torch.zeros_like(policy.cluster)
@@ -344,13 +391,19 @@ def joint_log_probability(policy: Policy, batch: Batch, actions: Tensor) -> Tens
 
 
 def reinforce_loss(policy: Policy, batch: Batch, rollouts: Rollouts, clip: float | None = None) -> Tensor:
-    """REINFORCE, or PPO's clipped surrogate, averaged over samples and problems.
+    """Returns the loss of REINFORCE or PPO, averaged over samples and problems.
+
+    REINFORCE: Williams 1992, Machine Learning 8. PPO's clipped surrogate objective: Schulman et al. 2017,
+    arXiv:1707.06347, equation 7.
 
     Args:
         policy: the network's output now, on the rollouts' clusters.
         batch: the problems.
         rollouts: the samples.
         clip: PPO's ε on the ratio of a problem's joint probabilities; None: REINFORCE.
+
+    Returns:
+        A scalar, with a gradient.
     """
     log_probability = joint_log_probability(policy, batch, rollouts.actions)
     if clip is None:
@@ -366,7 +419,7 @@ def counterfactual_advantages(
     """Returns counterfactual advantages: what each device of a cluster would change if all others kept theirs.
 
     An advantage is log(score before / score after) of the switch: COMA's (Foerster et al. 2018, AAAI, "Counterfactual
-    Multi-Agent Policy Gradients", equation 4) with clusters as agents, the simulator in place of a critic, and the
+    Multi-Agent Policy Gradients") with clusters as agents, the simulator in place of a critic, and the
     present device as the baseline. A placement that exceeds a memory limit counts as slower by what it exceeds: steps
     towards one that does not have a positive advantage. One that cannot run counts as slower by e^-`WORST_REWARD`.
 

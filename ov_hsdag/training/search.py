@@ -1,8 +1,9 @@
 """Searched placements: what imitation learns from, and the best known that benchmarks measure against.
 
 `teacher` takes the best of everything that is quick: single devices, HETERO's rule, minimum cuts (exact for additive
-latency on two devices), cuts under prices for what the objective or a limit makes scarce, pipelines, and local search
-from the best of them. `anneal` is simulated annealing in many chains, for minutes.
+latency on two devices: Stone 1977, IEEE TSE 3), minimum cuts of Lagrangian relaxations, contiguous partitions, and
+local search from the best of them. `anneal` is simulated annealing (Kirkpatrick et al. 1983, Science 220) in many
+chains, for minutes.
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 SEARCH = 4
 """Version of `teacher`: another one may find other placements."""
 
-
 # Moves of the native refinement, in the teacher: a few milliseconds.
 _MOVES = 20_000
+
+# Steps of the subgradient method: the first one, and the ratio of successive ones.
+_STEP, _SHRINK = 0.7, 0.8
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A placement, uint8 [groups]; its score in µs; and which method found it."""
+    """What a search found.
+
+    Attributes:
+        placement: uint8 [groups].
+        score: of the placement, µs, inf where infeasible.
+        method: that found it.
+    """
 
     placement: NDArray[np.uint8]
     score: float
@@ -38,7 +47,7 @@ class Found:
 
 
 def limits_bind(problem: PlacementProblem) -> bool:
-    """Whether some placement may exceed a memory limit."""
+    """Returns whether some placement may exceed a memory limit."""
     limited = problem.memory_bytes >= 0
     if not limited.any():
         return False
@@ -47,18 +56,29 @@ def limits_bind(problem: PlacementProblem) -> bool:
 
 
 def simple(problem: PlacementProblem) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Placements that need no search, by name: each single device, HETERO's rule, the best device of each group."""
+    """Returns placements that need no search, uint8 [groups], by name.
+
+    They are each single device, HETERO's rule ("hetero"), and the fastest device of each group ("groups"), repaired.
+    """
     found = [(name, problem.single(number)) for number, name in enumerate(problem.devices)]
     found.append(("hetero", HeteroDefault().place(problem)))
     found.append(("groups", problem.repair(problem.group_us.argmin(axis=1))))
     return found
 
 
-def priced(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]]:
-    """Minimum cuts of Lagrangian relaxations.
+def lagrangian_cuts(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]]:
+    """Returns minimum cuts of Lagrangian relaxations, by a subgradient method (Fisher 1981, Management Science 27).
 
-    For throughput the price of a device's time rises with its share of the busiest device's work; under memory limits a
-    group pays for its weights on a device that is too full. Each round's cut is a candidate.
+    What couples the groups of a problem is relaxed into costs per group, which a minimum cut can take. For throughput
+    the multiplier of a device's time rises with its share of the busiest device's work; under memory limits a group
+    pays a multiplier for its weights on a device that is too full. Each round's cut is a candidate for the simulator.
+
+    Args:
+        problem: any; for latency without limits that bind there is nothing to relax, and the result is empty.
+        rounds: updates of the multipliers.
+
+    Returns:
+        Placements, uint8 [groups] each, which may be infeasible.
     """
     devices = len(problem.devices)
     limited = limits_bind(problem)
@@ -66,88 +86,109 @@ def priced(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[np.uint8]
         return []
     weights = np.zeros(problem.group_count)
     np.add.at(weights, problem.groups, problem.graph.weight_bytes.astype(float))
-    prices = np.ones(devices)
-    rents = np.zeros(devices)
     scale = np.nanmean(np.where(np.isfinite(problem.group_us), problem.group_us, np.nan)) / max(weights.mean(), 1.0)
-    step, found = 0.7, []
+    time_multipliers, memory_multipliers = np.ones(devices), np.zeros(devices)
+    step, found = _STEP, []
     for _ in range(rounds):
-        # Node costs alone carry prices: cuts are candidates, the simulator judges them.
-        node_us = problem.node_us * prices + problem.graph.weight_bytes[:, None] * rents
-        relaxed = replace(
-            problem,
-            objective="latency",
-            node_us=node_us,
-            transfer_us=problem.transfer_us * np.maximum(prices[:, None], prices[None, :]),
-            transfer_us_per_byte=problem.transfer_us_per_byte * np.maximum(prices[:, None], prices[None, :]),
-            memory_bytes=np.full(devices, -1, np.int64),
-        )
-        placement = MinCut().place(relaxed)
+        placement = MinCut().place(_relaxed(problem, time_multipliers, memory_multipliers))
         found.append(placement)
         result = problem.evaluate(placement)
         if problem.objective == "throughput":
             busy = result.busy_us[0]
-            prices *= np.exp(step * (busy / max(busy.max(), 1e-9) - busy.mean() / max(busy.max(), 1e-9)))
-            prices /= prices.mean()
+            time_multipliers *= np.exp(step * (busy / max(busy.max(), 1e-9) - busy.mean() / max(busy.max(), 1e-9)))
+            time_multipliers /= time_multipliers.mean()
         if limited:
             limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
             over = result.memory_bytes[0] / limits - 1
-            rents = np.maximum(0, rents + step * 2 * scale * np.where(over > 0, 1 + over, over))
-        step *= 0.8
+            slope = step * 2 * scale * np.where(over > 0, 1 + over, over)
+            memory_multipliers = np.maximum(0, memory_multipliers + slope)
+        step *= _SHRINK
     return found
 
 
+def _relaxed(
+    problem: PlacementProblem, time_multipliers: NDArray[np.float64], memory_multipliers: NDArray[np.float64]
+) -> PlacementProblem:
+    """The relaxation: latency without limits, its costs weighted by the multipliers [devices]."""
+    link_multipliers = np.maximum(time_multipliers[:, None], time_multipliers[None, :])
+    return replace(
+        problem,
+        objective="latency",
+        node_us=problem.node_us * time_multipliers + problem.graph.weight_bytes[:, None] * memory_multipliers,
+        transfer_us=problem.transfer_us * link_multipliers,
+        transfer_us_per_byte=problem.transfer_us_per_byte * link_multipliers,
+        memory_bytes=np.full(len(problem.devices), -1, np.int64),
+    )
+
+
 def teacher(problem: PlacementProblem, seed: int = 0, budget: int = 4000) -> Found:
-    """The best of the quick methods, refined. Score inf where nothing feasible was found.
+    """Returns the best that the quick methods find, refined.
 
     Args:
         problem: the problem.
         seed: of the local search.
         budget: evaluations that the local search may spend; where limits bind, three times as many.
+
+    Returns:
+        The placement; its score is inf where nothing feasible was found.
     """
-    candidates = simple(problem)
-    cut = MinCut().place(problem)
-    candidates.append(("mincut", cut))
-    candidates += [("priced", placement) for placement in priced(problem)]
     limited = limits_bind(problem)
+    methods, placements = _starts(problem, limited)
+    scores = problem.scores(placements)
+    first = int(scores.argmin())
+    best = Found(placements[first], float(scores[first]), methods[first])
+    refined, _ = refine(problem, placements, max_moves=_MOVES, seed=seed)
+    best = _better(problem, best, refined, "refine")
+
+    exact = problem.objective == "latency" and len(problem.devices) == 2 and not limited
+    evaluations = budget // 4 if exact else 3 * budget if limited else budget
+    if evaluations > 0:
+        # Where limits bind, the best answers are often next to placements that exceed them.
+        starts = np.concatenate([refined, placements])
+        order = np.argsort(energies(problem, starts, 1)[0] if limited else problem.scores(starts), kind="stable")
+        heat = 0.02 if limited else 0.003
+        found = anneal(problem, starts[order[:4]], evaluations=evaluations, seed=seed, heat=heat)
+        best = _better(problem, best, found.placement[None], "search")
+        refined, _ = refine(problem, found.placement, max_moves=_MOVES, seed=seed)
+        best = _better(problem, best, refined, "search")
+    return best
+
+
+def _starts(problem: PlacementProblem, limited: bool) -> tuple[list[str], NDArray[np.uint8]]:
+    """Methods and their placements, uint8 [methods, groups], repaired where HETERO does not run them."""
+    candidates = simple(problem)
+    candidates.append(("mincut", MinCut().place(problem)))
+    candidates += [("lagrangian", placement) for placement in lagrangian_cuts(problem)]
     if problem.objective == "throughput" or limited:
         candidates.append(("pipeline", Pipeline().place(problem)))
     placements = np.stack([placement for _, placement in candidates])
     for row in np.flatnonzero(problem.evaluate(placements).broken):
         placements[row] = problem.repair(placements[row])
-    scores = problem.scores(placements)
-    first = int(scores.argmin())
-    best = Found(placements[first], float(scores[first]), candidates[first][0])
-    best, refined = _better(problem, best, refine(problem, placements, max_moves=_MOVES, seed=seed)[0], "refine")
-
-    exact = problem.objective == "latency" and len(problem.devices) == 2 and not limited
-    spent = budget // 4 if exact else 3 * budget if limited else budget
-    if spent > 0:
-        # Where limits bind, the best answers are often next to placements that exceed them.
-        starts = np.concatenate([refined, placements])
-        order = np.argsort(energies(problem, starts, 1)[0] if limited else problem.scores(starts), kind="stable")
-        heat = 0.02 if limited else 0.003
-        found = anneal(problem, starts[order[:4]], evaluations=spent, seed=seed, heat=heat)
-        best, _ = _better(problem, best, found.placement[None], "search")
-        best, _ = _better(problem, best, refine(problem, found.placement, max_moves=_MOVES, seed=seed)[0], "search")
-    return best
+    return [method for method, _ in candidates], placements
 
 
-def _better(
-    problem: PlacementProblem, best: Found, placements: NDArray[np.uint8], method: str
-) -> tuple[Found, NDArray[np.uint8]]:
-    """The best of what was found and `placements` [batch, groups], and these."""
+def _better(problem: PlacementProblem, best: Found, placements: NDArray[np.uint8], method: str) -> Found:
+    """The best of what was found before and `placements`, uint8 [batch, groups]."""
     scores = problem.scores(placements)
     first = int(scores.argmin())
     if scores[first] < best.score * (1 - 1e-9) or not np.isfinite(best.score):
-        best = Found(placements[first], float(scores[first]), method)
-    return best, placements
+        return Found(placements[first], float(scores[first]), method)
+    return best
 
 
 def in_order(problem: PlacementProblem, found: NDArray[np.uint8], tolerance: float = 0.05) -> NDArray[np.uint8]:
-    """An answer about as good as `found` [groups] whose stages follow the order of the device list, where there is one.
+    """Returns a placement about as good as `found` whose parts follow the order of the device list, where there is one.
 
-    For throughput it often hardly matters which device begins. Answers that begin now here, now there, have nothing in
-    common that imitation could learn; these have.
+    For throughput it often hardly matters which device comes first in the graph. Answers that begin on any device have
+    nothing in common that imitation could learn; those in the order of the list have.
+
+    Args:
+        problem: the problem.
+        found: a searched placement, uint8 [groups].
+        tolerance: by how much the result's score may be worse, as a share.
+
+    Returns:
+        uint8 [groups]; `found` itself for latency, and where there is none.
     """
     if problem.objective != "throughput" or (found == found[0]).all():
         return found
@@ -184,8 +225,8 @@ def anneal(
 ) -> Found:
     """Simulated annealing: chains of moves from the given placements, judged by the simulator.
 
-    A move puts a group, a coarse group, a run of the topological order, the other side of a cut tensor, or all of a
-    connected piece on another device. A placement that exceeds a memory limit counts as slower by what it exceeds it.
+    A move puts a group, a coarse group, an interval of the topological order, or one side of a cut tensor on another
+    device. A placement that exceeds a memory limit counts as slower by the share that it exceeds it by.
 
     Args:
         problem: the problem.
@@ -196,6 +237,12 @@ def anneal(
         chains: chains that run side by side.
         heat: first temperature, as a share of the score; it falls to a thousandth of that.
         threads: of the simulator.
+
+    Returns:
+        The best placement that was met; its method is "start" or "search".
+
+    Raises:
+        ValueError: both or none of `evaluations` and `seconds` are given.
     """
     if (evaluations is None) == (seconds is None):
         raise ValueError("expected one of 'evaluations' and 'seconds'")
@@ -232,7 +279,17 @@ def anneal(
 def energies(
     problem: PlacementProblem, placements: NDArray[np.uint8], threads: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scores in which what exceeds a memory limit counts as time, inf for what cannot run; and true scores. [batch]"""
+    """Evaluates placements for a search that may pass through infeasible ones.
+
+    Args:
+        problem: the problem.
+        placements: uint8 [batch, groups].
+        threads: of the simulator.
+
+    Returns:
+        Scores in which exceeding a memory limit counts as time, inf for what cannot run, µs, float64 [batch]; and the
+        true scores, inf where infeasible, µs, float64 [batch].
+    """
     result = problem.evaluate(placements, threads)
     value = result.latency_us if problem.objective == "latency" else result.period_us
     limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
@@ -242,7 +299,7 @@ def energies(
 
 
 class _Mover:
-    """Random moves that respect support."""
+    """Random moves of an annealing chain; they respect support."""
 
     def __init__(self, problem: PlacementProblem, generator: np.random.Generator) -> None:
         self.generator = generator
@@ -259,7 +316,7 @@ class _Mover:
         self.target = tensors.consumers
 
     def move(self, placement: NDArray[np.uint8]) -> None:
-        """Changes `placement` [groups]."""
+        """Makes a random move, in place; uint8 [groups]."""
         generator, groups = self.generator, len(placement)
         kind = generator.random()
         if kind < 0.5 and len(self.source):
@@ -283,7 +340,7 @@ class _Mover:
         self._put(placement, members, device)
 
     def _neighbourhood(self, placement: NDArray[np.uint8], group: int) -> NDArray[np.int64]:
-        """The group, its coarse group, or the part of the run around it that is on the same device."""
+        """A group, its coarse group, or neighbours in the topological order, those on the same device; [members]."""
         kind = self.generator.random()
         if kind < 0.4:
             return np.array([group])
