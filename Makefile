@@ -17,7 +17,7 @@ CPP_CORE := $(wildcard cpp_ext/*.cpp cpp_ext/*.hpp)
 CPP_TESTS := $(wildcard cpp_ext/tests/*.cpp)
 RIG_LAYER := tests/rig/gpu_layer.c
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
-CPP_TESTED := $(filter-out cpp_ext/bindings.cpp cpp_ext/bindings_policy.cpp,$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
+CPP_TESTED := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \

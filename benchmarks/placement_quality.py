@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -103,7 +103,7 @@ def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDAr
     """The best of many searches from many starts; deterministic. Score inf where nothing feasible was found."""
     generator = np.random.default_rng(seed)
     starts = [placement for _, placement in simple(problem)]
-    starts += [MinCut().place(problem), Pipeline().place(problem), *lagrangian_cuts(problem, 10)]
+    starts += [MinCut().place(problem), Contiguous().place(problem), *lagrangian_cuts(problem, 10)]
     starts.append(teacher(problem, seed).placement)
     pool = np.stack(starts)
     for number in range(rounds):
@@ -181,7 +181,7 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
         Method("best single device", _best_single),
         Method("HETERO's rule", lambda problem: simple(problem)[len(problem.devices)][1]),
         Method("minimum cut", MinCut().place),
-        Method("pipeline", Pipeline().place),
+        Method("pipeline", Contiguous().place),
         Method("refinement from the best single", _refined_singles),
         Method(ALONE, _greedy(policy)),
         Method("policy, best of its candidates", HSDAGPlacer(policy, refined=0).place),

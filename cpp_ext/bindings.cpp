@@ -138,6 +138,7 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
 }  // namespace
 
 void bind_policy(py::module_& module);  // bindings_policy.cpp
+void bind_placers(py::module_& module);  // bindings_placers.cpp
 
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Native core of ov_hsdag: graph, coarsening, HETERO's splitting rule, simulator.";
@@ -188,4 +189,5 @@ PYBIND11_MODULE(_native, module) {
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 
     bind_policy(module);
+    bind_placers(module);
 }

@@ -1,4 +1,4 @@
-"""Types of the native core (cpp_ext/bindings.cpp, cpp_ext/bindings_policy.cpp)."""
+"""Types of the native core (cpp_ext/bindings.cpp, cpp_ext/bindings_policy.cpp, cpp_ext/bindings_placers.cpp)."""
 
 from typing import Any
 
@@ -63,3 +63,15 @@ def structure_features(
 def parse(
     nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int
 ) -> NDArray[np.int32]: ...
+def contiguous_partitions(
+    kind: NDArray[np.int32],
+    throughput: bool,
+    *,
+    span: NDArray[np.float64] | None = None,
+    separable: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]] | None = None,
+    links: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+    any_order: bool = True,
+    skip: bool = False,
+    sequences: int = 1,
+    per_sequence: int = 1,
+) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]: ...

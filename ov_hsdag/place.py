@@ -20,7 +20,7 @@ from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
 from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
 from ov_hsdag.model.placement import Placement, set_affinities
-from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.policy.candidates import (
     NamedPlacement,
     best_by_prediction,
@@ -226,7 +226,7 @@ def _candidates(
         problem = replace(problem, memory_bytes=np.full(len(problem.devices), -1, np.int64))
         candidates, found = find_candidates(problem, request.learned, required=request.policy_required)
     if hedged and request.given is None:
-        candidates += hedged_candidates(problem, request.learned if found else [Pipeline()])
+        candidates += hedged_candidates(problem, request.learned if found else [Contiguous()])
     return problem, candidates
 
 

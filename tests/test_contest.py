@@ -20,7 +20,7 @@ from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
@@ -98,7 +98,7 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     assert tolerance(core, ["CPU_B"], model) == TOLERANCE
     if inference_precision(core, "CPU_A") == "bf16":
         assert tolerance(core, DEVICES.names, model) > TOLERANCE
-    result = selection.hold(model, problem, {"split": Pipeline().place(problem)}, core, seconds=6)
+    result = selection.hold(model, problem, {"split": Contiguous().place(problem)}, core, seconds=6)
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
@@ -114,7 +114,7 @@ def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
 
 def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
     model, problem = problem_of("squeezenet", core, "throughput")
-    split = Pipeline().place(problem)
+    split = Contiguous().place(problem)
     mirrored = (1 - split).astype(np.uint8)
     candidates = {"hetero": problem.single(0), "split": split, "mirrored": mirrored}
     faults = {"split": "wrong", "mirrored": "killed_running", "CPU_A": "killed_compiling"}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ov_hsdag.costs.profile import load_builtin
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_OUT_SETS, Corpus
@@ -143,7 +143,7 @@ def test_search_finds_the_optimum_of_small_problems(objective: str, devices: int
 def test_the_teacher_is_no_worse_than_the_placers() -> None:
     for seed, objective in product(range(5), ("latency", "throughput")):
         problem = random_problem(seed, nodes=40, devices=3, objective=objective, submodel_us=1.0)
-        others = np.stack([MinCut().place(problem), Pipeline().place(problem), problem.single(0)])
+        others = np.stack([MinCut().place(problem), Contiguous().place(problem), problem.single(0)])
         assert teacher(problem, seed).score <= problem.scores(others).min()
 
 
@@ -166,7 +166,7 @@ def test_the_teacher_respects_memory_limits() -> None:
 
 def test_annealing_repeats_with_its_seed_and_never_loses_its_start() -> None:
     problem = random_problem(3, nodes=40, devices=3, objective="throughput")
-    start = Pipeline().place(problem)[None]
+    start = Contiguous().place(problem)[None]
     first, second = (anneal(problem, start, evaluations=2000, seed=7) for _ in range(2))
     np.testing.assert_array_equal(first.placement, second.placement)
     assert first.score <= problem.scores(start)[0]

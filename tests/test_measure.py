@@ -13,7 +13,7 @@ from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.evaluator import Measurement, Measurer, take_turns
 from ov_hsdag.measuring.worker import Runner
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.placers.pipeline import Pipeline
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
@@ -74,7 +74,7 @@ def test_placements_are_compared_with_the_best_single_device(core: ov.Core, obje
     assert measurer.singles[measurer.reference].ratio == 1
     assert max(single.ratio for single in measurer.singles.values()) == 1
 
-    split = problem.placement_of(problem.affinity(Pipeline().place(problem)))
+    split = problem.placement_of(problem.affinity(Contiguous().place(problem)))
     if objective == "latency":  # there a pipeline is a single device
         split = np.where(np.arange(problem.group_count) < problem.group_count // 2, 0, 1).astype(np.uint8)
         split = problem.repair(split)

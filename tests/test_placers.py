@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
-from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.problem.problem import PlacementProblem
 from tests.graphs import random_problem
@@ -78,7 +78,7 @@ def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:
 def test_pipeline_is_at_least_the_best_single_device(seed: int, devices: int, objective: str) -> None:
     problem = random_problem(seed, nodes=20, devices=devices, objective=objective, missing=0.05, submodel_us=1)
     singles = problem.scores(np.stack([problem.single(d) for d in range(devices)]))
-    assert problem.scores(Pipeline().place(problem))[0] <= singles.min()
+    assert problem.scores(Contiguous().place(problem))[0] <= singles.min()
 
 
 def chain(objective: str) -> PlacementProblem:
@@ -121,7 +121,7 @@ def chain(objective: str) -> PlacementProblem:
 
 def test_pipeline_halves_a_chain_for_throughput() -> None:
     problem = chain("throughput")
-    result = problem.evaluate(Pipeline().place(problem))
+    result = problem.evaluate(Contiguous().place(problem))
     assert result.period_us[0] == pytest.approx(101)
     assert result.submodels[0] == 2
 
@@ -157,7 +157,7 @@ def test_only_groups_that_a_device_does_not_run_go_elsewhere() -> None:
 
 def test_latency_of_a_chain_stays_on_one_device() -> None:
     problem = chain("latency")
-    assert problem.evaluate(Pipeline().place(problem)).submodels[0] == 1
+    assert problem.evaluate(Contiguous().place(problem)).submodels[0] == 1
     assert problem.evaluate(MinCut().place(problem)).submodels[0] == 1
 
 

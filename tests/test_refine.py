@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
@@ -162,7 +162,7 @@ def test_balances_as_well_as_the_pipeline(name: str, device: str, monkeypatch: p
     ratios = []
     for seed in range(4):
         problem = with_random_speeds(original, seed, 1.0, 1.0) if seed else original
-        pipeline = problem.scores(Pipeline().place(problem))[0]
+        pipeline = problem.scores(Contiguous().place(problem))[0]
         ratios.append(refine(problem, singles(problem))[1].min() / pipeline)
     assert np.exp(np.mean(np.log(ratios))) < 1.005
     assert max(ratios) < 1.05

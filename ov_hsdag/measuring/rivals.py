@@ -15,9 +15,9 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT, ROUNDS, SECONDS, Measurement, Rivals, measurements
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
-from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
@@ -65,7 +65,7 @@ def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSD
     found.append(_placed(problem, devices, HeteroDefault(), Candidate.hetero(devices)))
     if problem.objective == "throughput":
         found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
-    placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Pipeline(), *policies]
+    placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Contiguous(), *policies]
     found += [_placed(problem, devices, placer) for placer in placers]
     return _named_twins([rival for rival in found if rival.placement is None or rival.predicted is not None])
 

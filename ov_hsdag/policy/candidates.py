@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -64,7 +64,7 @@ def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
 def simple_placers(problem: PlacementProblem) -> list[Placer]:
     """Every placer that needs no learning, the simplest first."""
     found: list[Placer] = [SingleDevice(name) for name in problem.devices]
-    found += [HeteroDefault(), MinCut(), Pipeline()]
+    found += [HeteroDefault(), MinCut(), Contiguous()]
     return found
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.placers.stretches import best_stretches
-from ov_hsdag.placers.turns import Turns, inside
+from ov_hsdag.placers.contiguous import CoarsePartitions
 from ov_hsdag.problem.coarse import CoarseView, Floats, share
 from ov_hsdag.problem.problem import PlacementProblem
 
@@ -124,7 +123,10 @@ class PolicyInput:
 
 
 def policy_input(
-    problem: PlacementProblem, names: FeatureSet | None = None, threads: int = 1, turns: Turns | None = None
+    problem: PlacementProblem,
+    names: FeatureSet | None = None,
+    threads: int = 1,
+    partitions: CoarsePartitions | None = None,
 ) -> PolicyInput:
     """Features of a problem.
 
@@ -132,11 +134,11 @@ def policy_input(
         problem: any problem in which each group has a device that supports it.
         names: which features; all by default.
         threads: threads for the structural features.
-        turns: the problem's, where they are known already.
+        partitions: the problem's, where they are known already.
     """
     names = names or FeatureSet()
-    turns = turns or Turns.of(problem, threads)
-    view = turns.view
+    partitions = partitions or CoarsePartitions.of(problem, threads)
+    view = partitions.view
     structure = view.structure
     position = structure["position"] / max(view.size - 1, 1)
 
@@ -149,7 +151,7 @@ def policy_input(
         columns.append(_structure(structure, view.size))
     if names.ours:
         columns.append(_work(problem, view, structure))
-    found = _InTurn.of(turns)
+    found = _Contiguous.of(partitions)
     edge_x, pair_x, device_x = _edges(view, position, found), _pairs(view, found), _devices(problem, view, found)
     if not names.ours:
         edge_x, pair_x, device_x = (
@@ -271,14 +273,14 @@ def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tu
 
 
 @dataclass(frozen=True, eq=False)
-class _InTurn:
-    """Who would have what if devices took turns along the topological order (`ov_hsdag.placers.stretches`).
+class _Contiguous:
+    """The best contiguous partition of the topological order (`CoarsePartitions.best`).
 
     Attributes:
         place: middle of each group in the work done in topological order, 0 … 1 [size].
-        begin, end: each device's stretch, likewise [D]; equal where it has none.
-        inside: groups of each device's stretch, bool [size, D].
-        turn: place of each device in the sequence [D].
+        begin, end: of each device's part, likewise [D]; equal where it has none.
+        inside: groups of each device's part, bool [size, D].
+        rank: place of each device in the sequence [D].
         value: estimate of the objective, µs.
         room: what a device's memory holds of what the model needs, at most 1 [D].
     """
@@ -287,27 +289,28 @@ class _InTurn:
     begin: Floats
     end: Floats
     inside: NDArray[np.bool_]
-    turn: NDArray[np.int64]
+    rank: NDArray[np.int64]
     value: float
     room: Floats
 
     @classmethod
-    def of(cls, turns: Turns) -> _InTurn:
-        view = turns.view
+    def of(cls, partitions: CoarsePartitions) -> _Contiguous:
+        view = partitions.view
         order = np.argsort(view.position)
-        part = share(turns.us, turns.us.sum(axis=0)).mean(axis=1)[order]
+        part = share(partitions.us, partitions.us.sum(axis=0)).mean(axis=1)[order]
         done = np.concatenate([[0.0], share(part.cumsum(), part.sum())])
-        found = best_stretches(turns.us.shape[1], turns.stretches(view.position))
+        found = partitions.best(view.position)
+        rank = np.argsort(found.sequence)
         place = np.empty(view.size)
         place[order] = (done[1:] + done[:-1]) / 2
         return cls(
             place=place,
-            begin=done[found.begin],
-            end=done[found.end],
-            inside=inside(view.position, found),
-            turn=found.turn,
+            begin=done[found.bounds[:-1][rank]],
+            end=done[found.bounds[1:][rank]],
+            inside=found.devices[view.position][:, None] == np.arange(len(rank)),
+            rank=rank,
             value=found.value,
-            room=np.minimum(turns.room, 1.0),
+            room=np.minimum(partitions.room, 1.0),
         )
 
 
@@ -316,7 +319,7 @@ def _alone(view: CoarseView) -> Floats:
     return np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
 
 
-def _edges(view: CoarseView, position: Floats, turns: _InTurn) -> Floats:
+def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
     """Features of edges, [edges, 7]."""
     edges = view.edge_index.shape[1]
     moved = np.bincount(view.edge_of, view.tensor_bytes[view.received], edges)
@@ -333,7 +336,7 @@ def _edges(view: CoarseView, position: Floats, turns: _InTurn) -> Floats:
             share(us, view.best.sum()).clip(0, 1),
             np.log2(shared + 1e-30).clip(0) / 4,
             position[target] - position[source],
-            (turns.inside[source] == turns.inside[target]).all(axis=1),
+            (found.inside[source] == found.inside[target]).all(axis=1),
         ],
         axis=1,
     )
@@ -349,7 +352,7 @@ def _squash(distance: Floats) -> Floats:
     return np.tanh(10 * distance)
 
 
-def _pairs(view: CoarseView, turns: _InTurn) -> Floats:
+def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
     """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
     supported = np.isfinite(view.us)
     us = np.where(supported, view.us, np.inf)
@@ -361,7 +364,7 @@ def _pairs(view: CoarseView, turns: _InTurn) -> Floats:
     moving = view.into + view.out_of
     with np.errstate(invalid="ignore"):
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
-    begun, left = turns.place[:, None] - turns.begin, turns.end - turns.place[:, None]
+    begun, left = found.place[:, None] - found.begin, found.end - found.place[:, None]
     # Infinite over infinite above: support decides.
     gain = np.where(np.isfinite(elsewhere), gain, 1.0)
     gain = np.where(supported, gain, -1.0)
@@ -379,13 +382,13 @@ def _pairs(view: CoarseView, turns: _InTurn) -> Floats:
             left,
             _squash(begun),
             _squash(left),
-            turns.inside.astype(np.float64),
+            found.inside.astype(np.float64),
         ],
         axis=2,
     )
 
 
-def _devices(problem: PlacementProblem, view: CoarseView, turns: _InTurn) -> Floats:
+def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) -> Floats:
     """Features of devices, [D, 20]."""
     devices = len(problem.devices)
     alone = _alone(view)
@@ -407,13 +410,13 @@ def _devices(problem: PlacementProblem, view: CoarseView, turns: _InTurn) -> Flo
             _log(share(problem.submodel_us, total)),
             _log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
             limited,
-            turns.room,
-            np.minimum(turns.room.sum(), 3.0) / 3 * ones,
+            found.room,
+            np.minimum(found.room.sum(), 3.0) / 3 * ones,
             share(share(1.0, alone), share(1.0, alone).sum()),
-            turns.begin,
-            turns.end,
-            turns.turn / 4,
-            _log(share(turns.value, alone)),
+            found.begin,
+            found.end,
+            found.rank / 4,
+            _log(share(found.value, alone)),
         ],
         axis=1,
     )

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.placers.contiguous import CoarsePartitions
 from ov_hsdag.placers.refine import default_moves, refine
-from ov_hsdag.placers.turns import Turns
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
@@ -31,13 +31,13 @@ _TEMPERATURES = (0.5, 1.0, 2.0)
 
 _CUTS = 64
 
-# For throughput, devices in turn along random orders are tried besides what the policy proposes: this many, with at
-# most so many coarse groups in all.
-_TURN_ORDERS = 24
-_TURN_GROUPS = 1000
-_TURN_SEQUENCES = 2
+# For throughput, contiguous partitions of random orders are tried besides what the policy proposes: of so many orders,
+# with at most so many coarse groups in all, and of so many sequences of devices each.
+_ORDERS = 24
+_ORDERED_GROUPS = 1000
+_ORDERED_SEQUENCES = 2
 
-# Shares of the memory that contiguous stretches may fill, by estimates of what they need; and sequences of devices.
+# Shares of the memory that contiguous partitions may fill, by estimates of what they need; and sequences of devices.
 _ROOMS = (1.0, 0.85, 0.7, 0.5)
 _SEQUENCES = 8
 
@@ -79,14 +79,16 @@ class HSDAGPlacer:
         threads = usable_cores()
         crowded = _crowded(problem)
         kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
-        turns = Turns.of(problem, threads)
-        proposals = self.propose(problem, turns)
-        if problem.objective == "throughput" and turns.view.size <= _LARGE:
-            orders = min(_TURN_GROUPS // turns.view.size, _TURN_ORDERS)
-            proposals = np.concatenate([proposals, turns.placements((1.0,), _TURN_SEQUENCES, orders, self.seed)])
+        partitions = CoarsePartitions.of(problem, threads)
+        proposals = self.propose(problem, partitions)
+        if problem.objective == "throughput" and partitions.view.size <= _LARGE:
+            orders = min(_ORDERED_GROUPS // partitions.view.size, _ORDERS)
+            proposals = np.concatenate(
+                [proposals, partitions.placements((1.0,), _ORDERED_SEQUENCES, orders, self.seed)]
+            )
         candidates = _ranked(problem, proposals, threads)[:kept]
         if problem.evaluate(candidates[0]).infeasible[0]:
-            candidates = np.concatenate([candidates, _splits(problem), turns.placements(_ROOMS, _SEQUENCES)])
+            candidates = np.concatenate([candidates, _splits(problem), partitions.placements(_ROOMS, _SEQUENCES)])
             repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
             candidates = _ranked(problem, np.stack(repaired), threads)
         if not self.refined:
@@ -115,12 +117,12 @@ class HSDAGPlacer:
         assert first is not None
         return first
 
-    def propose(self, problem: PlacementProblem, turns: Turns | None = None) -> NDArray[np.uint8]:
+    def propose(self, problem: PlacementProblem, partitions: CoarsePartitions | None = None) -> NDArray[np.uint8]:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups].
 
-        turns: the problem's, where they are known already.
+        partitions: the problem's, where they are known already.
         """
-        reading = self._read(problem, turns)
+        reading = self._read(problem, partitions)
         generator = np.random.default_rng(self.seed)
         found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
         for cluster in self._clusterings(reading):
@@ -129,14 +131,14 @@ class HSDAGPlacer:
             found.append(expand(choices, logits, cluster[reading.x.coarse], problem.group_supported))
         return _distinct(np.concatenate(found))
 
-    def _read(self, problem: PlacementProblem, turns: Turns | None = None) -> _Reading:
+    def _read(self, problem: PlacementProblem, partitions: CoarsePartitions | None = None) -> _Reading:
         policy = PolicyFolder.load(self.policy)
         if policy.devices not in (None, len(problem.devices)):
             raise UserError(
                 f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
                 " choose another policy"
             )
-        x = policy_input(problem, policy.features, usable_cores(), turns)
+        x = policy_input(problem, policy.features, usable_cores(), partitions)
         return _Reading(policy, x, *policy.encode(x))
 
     def _clusterings(self, reading: _Reading) -> list[NDArray[np.int32]]:

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.placers.contiguous import Contiguous, contiguous_placements
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.pipeline import Pipeline, stages
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
-SEARCH = 4
+SEARCH = 5
 """Version of `teacher`: another one may find other placements."""
+
+# Sequences of devices in the order of the list: all subsets of up to four devices.
+_SEQUENCES = 15
 
 # Moves of the native refinement, in the teacher: a few milliseconds.
 _MOVES = 20_000
@@ -160,7 +162,7 @@ def _starts(problem: PlacementProblem, limited: bool) -> tuple[list[str], NDArra
     candidates.append(("mincut", MinCut().place(problem)))
     candidates += [("lagrangian", placement) for placement in lagrangian_cuts(problem)]
     if problem.objective == "throughput" or limited:
-        candidates.append(("pipeline", Pipeline().place(problem)))
+        candidates.append(("pipeline", Contiguous().place(problem)))
     placements = np.stack([placement for _, placement in candidates])
     for row in np.flatnonzero(problem.evaluate(placements).broken):
         placements[row] = problem.repair(placements[row])
@@ -192,11 +194,7 @@ def in_order(problem: PlacementProblem, found: NDArray[np.uint8], tolerance: flo
     """
     if problem.objective != "throughput" or (found == found[0]).all():
         return found
-    order = topological_groups(problem)
-    starts = []
-    for count in range(2, len(problem.devices) + 1):
-        for devices in combinations(range(len(problem.devices)), count):
-            starts += stages(problem, order, devices)[:6]
+    starts = contiguous_placements(problem, in_list_order=True, sequences=_SEQUENCES, per_sequence=6)
     if not starts:
         return found
     placements = np.stack(starts)

@@ -1,0 +1,489 @@
+"""Contiguous partitions: an order of the operations is cut into parts, and each device has one of them at most.
+
+They balance work over devices when many requests are in flight, and fill their memory; minimum cuts do neither. For a
+given order the best ones are found by one dynamic programme over the devices that are left, the last device and the cut
+(cpp_ext/contiguous.hpp), after Bokhari, "Partitioning problems in parallel, pipeline, and distributed computing", IEEE
+Transactions on Computers 37(1), 1988. It is used in two ways:
+
+- `Contiguous` is a placer. It cuts the order of colocation groups, knows the transfers between neighbouring devices,
+  and lets the simulator choose among the best partitions.
+- `CoarsePartitions` estimates: it cuts orders of coarse groups, counts transfers as means over devices, and guesses
+  the time of what a device does not run. Policies see what it finds, and placers begin with it.
+
+Partitions are optimal among those that end parts at candidate cuts (all cuts, up to some hundred groups), whatever the
+order of the devices; with more than eight devices that differ (`_MOST_STATES`), in the order of the device list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.placers.base import best_of
+from ov_hsdag.problem.coarse import CoarseView, Floats
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+
+# Candidate cuts; of more places, the cheapest of equal slices of the work are taken. Where the time of a part is no
+# difference of sums (it includes what exceeds a memory limit), every pair of cuts is looked at.
+_MOST_CUTS = 600
+_MOST_CUTS_IN_PAIRS = 96
+
+# Pairs of a device and a set of devices behind it, up to which all orders of devices are looked at: eight devices that
+# differ have 1,024, nine 2,304.
+_MOST_STATES = 2048
+
+# What the simulator judges: sequences of devices (all of up to four devices), partitions of each.
+_SEQUENCES = 64
+_PER_SEQUENCE = 24
+
+# Estimates this much worse are taken if the devices come in the order of the list: it often hardly matters who begins,
+# and answers that begin now here, now there, have nothing in common.
+_IN_LIST_ORDER = 1.05
+
+# Cost of what exceeds a memory limit, in times of all work for all of the model's memory.
+_EXCESS = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class ContiguousPartition:
+    """Parts of an order of items, and their devices.
+
+    Attributes:
+        value: estimate of the objective, µs.
+        sequence: devices in the order of their parts, each at most once, int64 [parts].
+        bounds: part k has the items bounds[k] … bounds[k + 1] - 1, perhaps none; int64 [parts + 1].
+    """
+
+    value: float
+    sequence: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    @property
+    def devices(self) -> NDArray[np.int64]:
+        """Device of each item, int64 [items]."""
+        return np.repeat(self.sequence, np.diff(self.bounds))
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """The best contiguous partition of the topological order, over all orders of all subsets of the devices."""
+
+    name: str = "pipeline"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`. Never worse than a single device."""
+        singles = [problem.single(device) for device in range(len(problem.devices))]
+        return best_of(problem, singles + contiguous_placements(problem))
+
+
+def contiguous_placements(
+    problem: PlacementProblem,
+    *,
+    in_list_order: bool = False,
+    sequences: int = _SEQUENCES,
+    per_sequence: int = _PER_SEQUENCE,
+) -> list[NDArray[np.uint8]]:
+    """Placements of the best contiguous partitions of the topological order of colocation groups.
+
+    Args:
+        problem: to place.
+        in_list_order: only devices in the order of the list, some perhaps left out.
+        sequences: at most so many sequences of devices, best first.
+        per_sequence: at most so many partitions of each, with different cuts before the last device.
+
+    Returns:
+        uint8 [groups] each, those on fewer devices first; what a device does not run is in none of its parts.
+    """
+    order = topological_groups(problem)
+    count, size, penalty = _group_crossings(problem, order)
+    supported = np.isfinite(problem.group_us)
+    us = np.where(supported, problem.group_us, 0.0)[order]
+    memory = _memory_shares(problem)
+    limited = bool((memory.room < 1.0).any())
+    cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS if limited else _MOST_CUTS)
+
+    columns = np.concatenate([problem.group_us, penalty, problem.submodel_us[None], memory.room[None]])
+    kind = _kinds(problem, columns) if not in_list_order else np.arange(len(problem.devices))
+    if not in_list_order and _states(kind) > _MOST_STATES:
+        kind, in_list_order = np.arange(len(problem.devices)), True
+    device = np.unique(kind, return_index=True)[1]
+    work = _before(us[:, device])[cuts].T
+    blocked = np.diff(_before(~supported[order][:, device])[cuts].T) > 0
+    fixed = problem.submodel_us[device]
+
+    # Transfers between kinds; between devices of one kind as between its first two.
+    other = np.array([np.flatnonzero(kind == number)[-1] for number in range(len(device))])
+    pair = np.ix_(device, device)
+    links = []
+    for matrix in (problem.transfer_us, problem.transfer_us_per_byte):
+        between = matrix[pair].copy()
+        np.fill_diagonal(between, matrix[device, other])
+        links.append(between[:, :, None])
+    moved = links[0] * count[cuts] + links[1] * size[cuts]
+    # Transfers load both of their ends, but take their time once.
+    enter = moved + penalty[cuts][:, device].T
+    leave = moved if problem.objective == "throughput" else np.zeros_like(moved)
+
+    part: dict[str, Any] = {"separable": (work, fixed, blocked)}
+    if limited:
+        weights = np.bincount(problem.groups, problem.graph.weight_bytes, problem.group_count)[order] / memory.need
+        alive = _alive(_largest(problem.graph, problem.groups, problem.group_count)[order], size, weights)
+        excess = _excess(weights, alive, memory.room[device], cuts, work)
+        nothing = np.zeros_like(work)
+        part = {"span": np.where(_any_within(blocked), np.inf, _spans(work, nothing, fixed, nothing, excess))}
+    found = _best(
+        kind,
+        problem.objective == "throughput",
+        cuts,
+        links=(enter, leave),
+        any_order=not in_list_order,
+        sequences=sequences,
+        per_sequence=per_sequence,
+        **part,
+    )
+    placements = []
+    # Of equally good placements, `best_of` takes the first: the one on fewer devices.
+    for partition in sorted(found, key=lambda partition: len(partition.sequence)):
+        placement = np.empty(problem.group_count, np.uint8)
+        placement[order] = partition.devices
+        placements.append(placement)
+    return placements
+
+
+@dataclass(frozen=True, eq=False)
+class CoarsePartitions:
+    """What contiguous partitions of any topological order of a problem's coarse groups are made of.
+
+    Attributes:
+        view: the problem by coarse groups.
+        us: times with guesses for what a device lacks: the fastest does it, with transfers in and out; µs [size, D].
+        weights: of each group, as a share of what the model needs of memory on one device [size].
+        largest: bytes of the largest operation's inputs and outputs of each group [size].
+        room: what of that need each device has memory for, inf where there is no limit [D].
+        kind: devices of equal costs have the same number, [D].
+    """
+
+    view: CoarseView
+    us: Floats
+    weights: Floats
+    largest: Floats
+    room: Floats
+    kind: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarsePartitions:
+        """The partitions of a problem.
+
+        Args:
+            problem: each of its groups has a device that supports it.
+            threads: for the structural features of the view.
+        """
+        view = CoarseView.of(problem, threads)
+        memory = _memory_shares(problem)
+        us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
+        return cls(
+            view=view,
+            us=us,
+            weights=view.sums(problem.graph.weight_bytes) / memory.need,
+            largest=_largest(problem.graph, view.node, view.size),
+            room=memory.room,
+            kind=_kinds(problem, np.concatenate([us, problem.submodel_us[None], memory.room[None]])),
+        )
+
+    def best(self, position: NDArray[np.int32]) -> ContiguousPartition:
+        """The best partition of a topological order, or one that is about as good and in the order of the device list.
+
+        Args:
+            position: place of each group in the order [size].
+
+        Returns:
+            A partition in whose sequence all devices are, some perhaps without items.
+        """
+        (listed,) = self._partitions(position, 1.0, 1, in_list_order=True)
+        found = self._partitions(position, 1.0, 1)
+        return found[0] if found and listed.value > found[0].value * _IN_LIST_ORDER else listed
+
+    def placements(self, shares: Sequence[float], sequences: int, orders: int = 0, seed: int = 0) -> NDArray[np.uint8]:
+        """Placements by contiguous partitions of topological orders, uint8 [placements, groups].
+
+        Args:
+            shares: of the memory that devices have; how much is needed is an estimate.
+            sequences: of the devices, at most so many, the best ones for each order and share.
+            orders: besides the order of the features, so many random ones that finish a branch before they begin
+                another: where branches are independent, each order has other cuts.
+            seed: of these.
+        """
+        view, problem = self.view, self.view.problem
+        generator = np.random.default_rng(seed)
+        positions = [view.position, *(_branch_by_branch(view, generator) for _ in range(orders))]
+        found = [
+            partition.devices[position][problem.coarse]
+            for position in positions
+            for filled in shares
+            for partition in self._partitions(position, filled, sequences)
+        ]
+        placements = np.stack(found).astype(np.uint8)
+        instead = problem.group_us.argmin(axis=1).astype(np.uint8)
+        supported = problem.group_supported[np.arange(problem.group_count), placements]
+        return np.where(supported, placements, instead)
+
+    def _partitions(
+        self, position: NDArray[np.int32], filled: float, sequences: int, *, in_list_order: bool = False
+    ) -> list[ContiguousPartition]:
+        """The best partition of an order for each of the best sequences of all devices.
+
+        Args:
+            position: place of each group in the order [size].
+            filled: share of the devices' room that may be filled.
+            sequences: at most so many.
+            in_list_order: only the sequence of the device list.
+        """
+        problem, view = self.view.problem, self.view
+        order = np.argsort(position)
+        first, last = view.spans(position)
+        forward = last > first
+        count, size = (
+            _crossing(amount[forward], first[forward], last[forward], view.size)
+            for amount in (np.ones(len(first)), view.tensor_bytes)
+        )
+        us = self.us[order]
+        cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS)
+        kind = self.kind
+        if in_list_order or _states(kind) > _MOST_STATES:
+            kind, in_list_order = np.arange(len(problem.devices)), True
+        device = np.unique(kind, return_index=True)[1]
+        work = _before(us)[cuts].T
+        others = max(len(problem.devices) - 1, 1)
+        fixed, rate = (_off_diagonal(matrix) for matrix in (problem.transfer_us, problem.transfer_us_per_byte))
+        enter, leave = (
+            (count[cuts] * fixed.sum(axis=axis)[:, None] + size[cuts] * rate.sum(axis=axis)[:, None]) / others
+            for axis in (0, 1)
+        )
+        if problem.objective == "latency":
+            leave = np.zeros_like(leave)
+        excess: Floats | float = 0.0
+        if np.isfinite(self.room).any():
+            weights = self.weights[order]
+            alive = _alive(self.largest[order], size, weights)
+            excess = _excess(weights, alive, filled * self.room, cuts, work)
+        span = _spans(work, enter, problem.submodel_us, leave, excess)
+        return _best(
+            kind,
+            problem.objective == "throughput",
+            cuts,
+            span=span[device],
+            any_order=not in_list_order,
+            skip=True,
+            sequences=sequences,
+        )
+
+
+def _best(
+    kind: NDArray[np.int64], throughput: bool, cuts: NDArray[np.int64], **arguments: Any
+) -> list[ContiguousPartition]:
+    """The partitions that `_native.contiguous_partitions` finds, best sequences first."""
+    values, devices, bounds = _native.contiguous_partitions(kind.astype(np.int32), throughput, **arguments)
+    parts = (devices >= 0).sum(axis=1).tolist()
+    return [
+        ContiguousPartition(value, sequence[:count].astype(np.int64), cuts[bound[: count + 1]])
+        for value, sequence, bound, count in zip(values.tolist(), devices, bounds, parts, strict=True)
+    ]
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def _kinds(problem: PlacementProblem, columns: Floats) -> NDArray[np.int64]:
+    """Devices that may change places without changing any cost have the same number, int64 [D].
+
+    Args:
+        problem: its transfers are compared.
+        columns: all other costs, a column for each device.
+    """
+    devices = len(problem.devices)
+    transfers = np.stack([_off_diagonal(problem.transfer_us), _off_diagonal(problem.transfer_us_per_byte)])
+    kind, first = np.zeros(devices, np.int64), [0]
+    for device in range(1, devices):
+        kind[device] = len(first)
+        for number, other in enumerate(first):
+            turned = np.arange(devices)
+            turned[[device, other]] = other, device
+            if np.array_equal(columns[:, device], columns[:, other]) and np.array_equal(
+                transfers[:, turned][:, :, turned], transfers
+            ):
+                kind[device] = number
+                break
+        else:
+            first.append(device)
+    return kind
+
+
+def _states(kind: NDArray[np.int64]) -> float:
+    """Pairs of a device's kind and what is left behind it: Σ_k m_k Π_{j ≠ k} (m_j + 1) for m_k devices of kind k."""
+    members = np.bincount(kind).astype(np.float64)
+    return float((members / (members + 1)).sum() * (members + 1).prod())
+
+
+def _off_diagonal(matrix: Floats) -> Floats:
+    return np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[np.int64]:
+    """Where parts may end: all of 0 … n, or the cut that the least bytes cross of each of `most` slices of the work."""
+    count = len(work)
+    if count < most:
+        return np.arange(count + 1)
+    slices = (work.cumsum() / max(work.sum(), 1e-30) * (most - 1)).astype(np.int64)
+    places = np.lexsort((crossing_bytes[1:], slices)) + 1
+    cheapest = places[np.unique(slices[places - 1], return_index=True)[1]]
+    return np.unique(np.concatenate([[0], cheapest, [count]]))
+
+
+def _group_crossings(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+    """What crosses each place of an order of colocation groups.
+
+    Returns:
+        Number and bytes of the tensors, [groups + 1] each; what a device behind it pays for fusions that it breaks, µs
+        [groups + 1, D].
+    """
+    tensors, groups = problem.tensors, problem.group_count
+    place = np.empty(groups, np.int64)
+    place[order] = np.arange(groups)
+    ends = [place[tensors.source]]
+    if len(tensors):
+        ends += [
+            ufunc.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]) for ufunc in (np.minimum, np.maximum)
+        ]
+    first, last = np.minimum.reduce(ends), np.maximum.reduce(ends)
+    return (
+        _crossing(np.ones(len(tensors)), first, last, groups),
+        _crossing(tensors.bytes.astype(np.float64), first, last, groups),
+        np.stack(
+            [_crossing(amount, first, last, groups) for amount in problem.tensor_fusion_penalty_us.T.copy()], axis=1
+        ),
+    )
+
+
+def _crossing(amount: Floats, first: NDArray[np.int64], last: NDArray[np.int64], size: int) -> Floats:
+    """Sums of what crosses each place of an order from `first` to `last`, [size + 1]."""
+    change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
+    return np.maximum(np.cumsum(change)[: size + 1], 0.0)
+
+
+def _branch_by_branch(view: CoarseView, generator: np.random.Generator) -> NDArray[np.int32]:
+    """Place of each group in a random topological order, from the outputs back: depth first, inputs in random order."""
+    inputs: list[list[int]] = [[] for _ in range(view.size)]
+    shuffled = generator.permutation(view.edge_index.shape[1])
+    for producer, consumer in view.edge_index[:, shuffled].T.tolist():
+        inputs[consumer].append(producer)
+    ends = np.setdiff1d(np.arange(view.size), view.edge_index[0])
+    position = np.full(view.size, -1, np.int32)
+    opened = np.zeros(view.size, bool)
+    number = 0
+    # All groups follow the ends, in case of a cycle among groups, which has none.
+    for end in [*generator.permutation(ends).tolist(), *range(view.size)]:
+        stack = [end]
+        while stack:
+            at = stack[-1]
+            if not opened[at]:
+                opened[at] = True
+                stack += [group for group in inputs[at] if not opened[group]]
+                continue
+            stack.pop()
+            if position[at] < 0:
+                position[at] = number
+                number += 1
+    return position
+
+
+# --- costs of parts ---------------------------------------------------------------------------------------------------
+
+
+def _before(values: NDArray[Any]) -> NDArray[Any]:
+    """Sums of all rows before each, and of all: [n + 1, …]."""
+    return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values.cumsum(axis=0)])
+
+
+def _spans(work: Floats, enter: Floats, fixed: Floats, leave: Floats, excess: Floats | float) -> Floats:
+    """Time of a part between each two cuts, inf where it would be empty or end before it begins, µs [D, P, P].
+
+    Args:
+        work: time of all items before each cut [D, P].
+        enter, leave: of what crosses its first and its last cut [D, P].
+        fixed: of every part [D].
+        excess: cost of memory that is exceeded [D, P, P].
+    """
+    cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + fixed[:, None, None] + leave[:, None, :] + excess
+    return np.where(np.tri(work.shape[1], dtype=bool), np.inf, cost)
+
+
+def _any_within(between: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether any of `between` [D, P - 1] lies between two cuts, [D, P, P]."""
+    before = _before(between.T.astype(np.int64)).T
+    return before[:, None, :] > before[:, :, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _MemoryShares:
+    """need: bytes of the model on one device. room: what of that each device may have, inf without a limit [D]."""
+
+    need: float
+    room: Floats
+
+
+def _memory_shares(problem: PlacementProblem) -> _MemoryShares:
+    need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
+    return _MemoryShares(need, np.where(problem.memory_bytes >= 0, problem.memory_bytes / need, np.inf))
+
+
+def _largest(graph: ComputationGraph, group: NDArray[np.int32], size: int) -> Floats:
+    """Bytes of the largest operation's inputs and outputs, constants aside, of each group [size].
+
+    group: of each node [nodes].
+    """
+    moved = np.where(graph.kinds[graph.output_node] == NodeKind.CONSTANT, 0, graph.output_bytes).astype(np.float64)
+    of_node = np.bincount(graph.output_node, moved, graph.nodes)
+    of_node += np.bincount(graph.input_node, moved[graph.input_output], graph.nodes)
+    largest = np.zeros(size)
+    np.maximum.at(largest, group, of_node)
+    return largest
+
+
+def _alive(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
+    """Tensors that are alive at once while each item runs, as shares of what the model needs [n].
+
+    Roughly: what crosses the places around an item, or an operation's inputs and outputs inside it; all of the model
+    needs what its weights do not.
+    """
+    alive = np.maximum(largest, np.maximum(crossing_bytes[:-1], crossing_bytes[1:]))
+    alive *= (1 - weights.sum()) / max(alive.max(), 1e-30)
+    return alive
+
+
+def _excess(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64], work: Floats) -> Floats:
+    """Cost of what parts between two cuts exceed memory by, µs [D, P, P].
+
+    Args:
+        weights: of each item [n], like all of these a share of what the model needs.
+        alive: tensors that are alive at once while each item runs [n]; a part needs the most of its items.
+        room: of each device [D].
+        cuts: [P].
+        work: time of all items before each cut, µs [D, P].
+    """
+    held = _before(weights)[cuts]
+    most = np.zeros((len(cuts), len(cuts)))
+    of_slice = np.maximum.reduceat(alive, cuts[:-1])
+    for first in range(len(cuts) - 1):
+        most[first, first + 1 :] = np.maximum.accumulate(of_slice[first:])
+    need = held[None, :] - held[:, None] + most
+    scale: float = _EXCESS * work[:, -1].min()
+    return np.asarray(scale * np.maximum(need - room[:, None, None], 0.0))
