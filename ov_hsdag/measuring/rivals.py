@@ -18,7 +18,7 @@ from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
-from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.placers.single import HeteroDefault, simple_placers
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
@@ -61,8 +61,11 @@ def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSD
         devices: of the problem.
         policies: the learned placers, each under its own name.
     """
-    found = [_placed(problem, devices, SingleDevice(name), Candidate(name)) for name in devices.names]
-    found.append(_placed(problem, devices, HeteroDefault(), Candidate.hetero(devices)))
+    found = []
+    for placer in simple_placers(problem):
+        alone = not isinstance(placer, HeteroDefault)
+        candidate = Candidate(placer.name) if alone else Candidate.hetero(devices)
+        found.append(_placed(problem, devices, placer, candidate))
     if problem.objective == "throughput":
         found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
     placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Contiguous(), *policies]

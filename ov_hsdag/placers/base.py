@@ -25,3 +25,9 @@ def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]], thre
     """The first of the best placements by the simulator."""
     scores = problem.scores(np.stack(placements), threads)
     return placements[int(scores.argmin())]
+
+
+def distinct(placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Each placement once, in the order of first occurrence, uint8 [distinct, groups]."""
+    first = {row.tobytes(): number for number, row in reversed(list(enumerate(placements)))}
+    return placements[sorted(first.values())]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
@@ -61,11 +61,9 @@ def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
     return [HSDAGPlacer(folder)]
 
 
-def simple_placers(problem: PlacementProblem) -> list[Placer]:
+def unlearned_placers(problem: PlacementProblem) -> list[Placer]:
     """Every placer that needs no learning, the simplest first."""
-    found: list[Placer] = [SingleDevice(name) for name in problem.devices]
-    found += [HeteroDefault(), MinCut(), Contiguous()]
-    return found
+    return [*simple_placers(problem), MinCut(), Contiguous()]
 
 
 def find_candidates(
@@ -86,7 +84,7 @@ def find_candidates(
         RunError: a required policy does not run.
     """
     found = _learned_candidates(problem, learned, required=required)
-    return [run(placer, problem) for placer in simple_placers(problem)] + found, found
+    return [run(placer, problem) for placer in unlearned_placers(problem)] + found, found
 
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.contiguous import CoarsePartitions
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.policy.bundle import PolicyFolder
@@ -129,7 +130,7 @@ class HSDAGPlacer:
             logits = reading.logits(cluster)
             choices = np.concatenate([lean(logits), sample(logits, self.samples, generator)])
             found.append(expand(choices, logits, cluster[reading.x.coarse], problem.group_supported))
-        return _distinct(np.concatenate(found))
+        return distinct(np.concatenate(found))
 
     def _read(self, problem: PlacementProblem, partitions: CoarsePartitions | None = None) -> _Reading:
         policy = PolicyFolder.load(self.policy)
@@ -297,8 +298,3 @@ def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArr
     if problem.objective == "latency":
         return busy.sum(axis=1) + transfers
     return busy.max(axis=1) + transfers / len(problem.devices)
-
-
-def _distinct(placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    first = {row.tobytes(): number for number, row in reversed(list(enumerate(placements)))}
-    return placements[sorted(first.values())]

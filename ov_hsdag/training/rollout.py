@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ov_hsdag import _native
+from ov_hsdag.policy import placer
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, join_clusters
@@ -284,12 +285,11 @@ def expand(
     Returns:
         uint8 [samples, groups].
     """
-    of_group = cluster[example.x.coarse]
     supported = example.problem.group_supported
-    chosen = actions[:, of_group]
-    likeliest = np.where(supported, log_probability[of_group, : supported.shape[1]], -np.inf).argmax(axis=1)
-    runs = np.take_along_axis(supported, np.minimum(chosen, supported.shape[1] - 1).T, axis=1).T
-    return np.where(runs, chosen, likeliest).astype(np.uint8)
+    # A batch has as many devices as its largest problem; those that this one lacks are never likely.
+    devices = supported.shape[1]
+    chosen = np.minimum(actions, devices - 1).astype(np.uint8)
+    return placer.expand(chosen, log_probability[:, :devices], cluster[example.x.coarse], supported)
 
 
 def greedy_scores(network: HSDAGNetwork, batch: Batch) -> NDArray[np.float64]:

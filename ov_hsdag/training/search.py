@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ov_hsdag.placers.contiguous import Contiguous, contiguous_placements
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.refine import refine
-from ov_hsdag.placers.single import HeteroDefault
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 SEARCH = 5
@@ -62,8 +62,7 @@ def simple(problem: PlacementProblem) -> list[tuple[str, NDArray[np.uint8]]]:
 
     They are each single device, HETERO's rule ("hetero"), and the fastest device of each group ("groups"), repaired.
     """
-    found = [(name, problem.single(number)) for number, name in enumerate(problem.devices)]
-    found.append(("hetero", HeteroDefault().place(problem)))
+    found = [(placer.name, placer.place(problem)) for placer in simple_placers(problem)]
     found.append(("groups", problem.repair(problem.group_us.argmin(axis=1))))
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
-from ov_hsdag.placers.single import HeteroDefault
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
 
@@ -66,4 +66,4 @@ class Simulated:
 
 def simple_placement(problem: PlacementProblem, name: str) -> NDArray[np.uint8]:
     """Returns everything on the device `name`, or HETERO's own choice for `HETERO_DEFAULT`; uint8 [groups]."""
-    return HeteroDefault().place(problem) if name == HETERO_DEFAULT else problem.single(problem.devices.index(name))
+    return next(placer for placer in simple_placers(problem) if placer.name == name).place(problem)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy import placer
 from ov_hsdag.problem.problem import PlacementProblem
@@ -108,7 +109,7 @@ def _policy_candidates(
 ) -> tuple[Placements, NDArray[np.float64]]:
     """What the policy proposes, each once, with its scores; where none is feasible, repaired and random placements."""
     threads = usable_cores()
-    fresh = _distinct(policy_placements(network, task, settings, generator))
+    fresh = distinct(policy_placements(network, task, settings, generator))
     scores = believed.scores(fresh, threads)
     if not np.isfinite(scores).any():
         repaired = [believed.repair(placement) for placement in fresh[: settings.refined]]
@@ -155,8 +156,3 @@ def _first_new(
             return index, recalled
         second = index if second is None else second
     return second, recalled
-
-
-def _distinct(placements: Placements) -> Placements:
-    """Each placement once, in the order of first occurrence."""
-    return placements[np.sort(np.unique(placements, axis=0, return_index=True)[1])]
