@@ -1,12 +1,12 @@
 """How fast fine-tuning finds good placements on real HETERO: from the pretrained policy, from scratch, random search.
 
 Two virtual one-core CPU devices in f32, throughput. Every start measures placements with the same instrument, against
-the best single device in turns (`ov_hsdag.measuring.evaluator`); the curve is the best ratio
-after so many measurements.
+the best single device in interleaved rounds (`ov_hsdag.measuring.evaluator`); the curve is the best ratio after each
+number of measurements.
 
-Random search draws legal placements in turn from two distributions: contiguous splits (stages of random ends along the
-topological order, on the devices in random order), and a device for each legality group by the throw of a die, repaired
-until HETERO runs it. Its best are measured again in the end, as in fine-tuning: the best of many noisy measurements
+Random search draws legal placements alternately from two distributions: contiguous partitions (random cuts of the
+topological order, devices in random order), and uniform random assignments of legality groups to devices, repaired
+until HETERO runs them. Its best are measured again in the end, as in fine-tuning: the best of many noisy measurements
 is partly luck, and the column "again" is what remains.
 
 Runs are kept in --runs and go on where they were interrupted; results are added to those in --output. Exit status 1
@@ -57,12 +57,12 @@ DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 
 
 def contiguous(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Stages with random ends along the topological order, on the devices in random order, repaired; uint8 [groups]."""
+    """Returns a random contiguous partition, devices in random order, repaired; uint8 [groups]."""
     order = topological_groups(problem)
     ends = np.sort(generator.integers(0, len(order) + 1, len(problem.devices) - 1))
-    stage = np.searchsorted(ends, np.arange(len(order)), side="right")
+    part = np.searchsorted(ends, np.arange(len(order)), side="right")
     placement = np.empty(problem.group_count, np.uint8)
-    placement[order] = generator.permutation(len(problem.devices))[stage]
+    placement[order] = generator.permutation(len(problem.devices))[part]
     return problem.repair(placement)
 
 
@@ -103,7 +103,7 @@ def random_search(folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int,
         record["entries"].append({"measurement": measured.to_dict(), "source": ("contiguous", "uniform")[number % 2]})
         record["seconds"] = before + time.monotonic() - begin
         write_json(path, record)
-        tell(number + 1, measured, max([1.0, *ratios]))
+        log(number + 1, measured, max([1.0, *ratios]))
     for number in sorted(range(len(ratios)), key=lambda number: -ratios[number])[: settings.finalists]:
         if str(number) in record["final"] or ratios[number] <= 1:
             continue
@@ -122,7 +122,7 @@ def tuned(
     """Runs or continues fine-tuning; its record."""
 
     def report(number: int, share: float, entry: Entry, best: float) -> None:
-        tell(number, entry.measurement, best)
+        log(number, entry.measurement, best)
 
     resume = (folder / CHECKPOINT).exists()
     record, _ = finetune(
@@ -140,9 +140,9 @@ def tuned(
     return record
 
 
-def tell(number: int, measured: Measurement, best: float) -> None:
-    told = measured.error or f"{measured.ratio:.3f} in {measured.submodels} submodels"
-    print(f"  {number}: {told}, best {best:.3f}, {measured.seconds:.1f} s", file=sys.stderr, flush=True)
+def log(number: int, measured: Measurement, best: float) -> None:
+    result = measured.error or f"{measured.ratio:.3f} in {measured.submodels} submodels"
+    print(f"  {number}: {result}, best {best:.3f}, {measured.seconds:.1f} s", file=sys.stderr, flush=True)
 
 
 def summary(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ cpu   two CPU devices in f32
 gpu   OpenVINO's GPU plugin, in the rig of tests/rig (an f32 hint), and the CPU
 npu   two CPU devices, the first of which is said to run only what an NPU-like device would (SUPPORTED)
 
-Placements are drawn at random from all legal ones that use both devices: a device for each legality group by the throw
-of a die, which cuts a model into many more submodels than a placer would. In the rig, where each submodel takes a
-quarter of a second to compile, two of three have random stretches of the model instead. The outputs of each are
+Placements are drawn at random from all legal ones that use both devices: a uniform random assignment of legality
+groups to devices, which cuts a model into many more submodels than a placer would. In the rig, where each submodel
+takes a quarter of a second to compile, two of three are random contiguous partitions instead. The outputs of each are
 compared with those of the CPU alone (largest difference relative to the output's largest magnitude: 1e-3), its number
 of submodels with what the native splitting rule says.
 
@@ -77,7 +77,7 @@ class Pair:
     devices: DeviceSet
     placements: int
     title: str
-    dice: int | None = None  # of the placements; all by default
+    uniform: int | None = None  # placements that are uniform random assignments; all by default
     rig: bool = False
     lacking: str | None = None  # the device that is said to run SUPPORTED alone
 
@@ -87,7 +87,7 @@ CPUS = DeviceSet(("CPU_A", "CPU_B"))
 REFERENCE = "CPU_B"
 PAIRS = {
     "cpu": Pair(CPUS, 10, "CPU + CPU"),
-    "gpu": Pair(DeviceSet(("GPU", "CPU")), 3, "GPU + CPU", dice=1, rig=True),
+    "gpu": Pair(DeviceSet(("GPU", "CPU")), 3, "GPU + CPU", uniform=1, rig=True),
     "npu": Pair(CPUS, 3, "NPU-like + CPU", lacking="CPU_A"),
 }
 
@@ -165,7 +165,7 @@ def check(zoo_model: ZooModel, name: str, count: int, seed: int, keep: Callable[
     if pair.lacking:
         problem = lacking(problem, pair.lacking)
     row.nodes, row.groups = problem.graph.nodes, problem.group_count
-    placements = draw(problem, count, seed, pair.dice)
+    placements = draw(problem, count, seed, pair.uniform)
     if len({placement.tobytes() for placement in placements}) < count:
         row.notes.append(f"{len({placement.tobytes() for placement in placements})} different placements")
     if any(placement.min() == placement.max() for placement in placements):
@@ -215,33 +215,40 @@ def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
     return replace(problem, supported=supported)
 
 
-def draw(problem: PlacementProblem, count: int, seed: int, dice: int | None = None) -> list[NDArray[np.uint8]]:
-    """Random legal placements, on both devices where any are; the first `dice` by dice, others in stretches.
+def draw(problem: PlacementProblem, count: int, seed: int, uniform: int | None = None) -> list[NDArray[np.uint8]]:
+    """Returns random legal placements, on both devices where there are such; uint8 [groups] each.
 
     Making a random placement legal can end with everything on one device, which would prove nothing: such draws are
     repeated.
+
+    Args:
+        problem: the problem.
+        count: of placements.
+        seed: of the draws.
+        uniform: how many, the first ones, are uniform random assignments of groups; the others are contiguous
+            partitions. None: all.
     """
     random = np.random.default_rng(seed)
     placements: list[NDArray[np.uint8]] = []
     while len(placements) < count:
         for _ in range(20):
-            if dice is None or len(placements) < dice:
+            if uniform is None or len(placements) < uniform:
                 drawn = problem.random(random, 1)[0]
             else:
-                drawn = problem.repair(stretches(problem, random))
+                drawn = problem.repair(contiguous(problem, random))
             if drawn.min() != drawn.max():
                 break
         placements.append(drawn)
     return placements
 
 
-def stretches(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
-    """The devices in turn along the topological order, with up to eight borders at random; uint8 [groups]."""
+def contiguous(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
+    """Returns a contiguous partition: devices alternate along the order, at up to eight random cuts; uint8 [groups]."""
     first_node = np.unique(problem.groups, return_index=True)[1]
-    borders = random.integers(0, problem.group_count, random.integers(1, 9))
-    turn = (np.arange(problem.group_count)[:, None] >= borders).sum(axis=1) + random.integers(2)
+    cuts = random.integers(0, problem.group_count, random.integers(1, 9))
+    part = (np.arange(problem.group_count)[:, None] >= cuts).sum(axis=1) + random.integers(2)
     chosen = np.empty(problem.group_count, np.int64)
-    chosen[first_node.argsort()] = turn % len(problem.devices)
+    chosen[first_node.argsort()] = part % len(problem.devices)
     return problem.where_supported(chosen)
 
 

@@ -1,8 +1,9 @@
 """Throughput on two one-core devices: what `place` chooses, against everything else that runs the model.
 
-Cells are models × two pairs of virtual CPU devices: f32 and f32, bf16 and f32. Rivals are each single device, HETERO's
-own choice, HETERO with the hint PIPELINE_PARALLEL, splits by number of operations (0.5, 0.7, 0.8, 0.9 on the first
-device), a minimum cut, and balanced stages. All run on real HETERO in turns, in worker processes of their own.
+Cells are models × two pairs of virtual CPU devices: f32 and f32, bf16 and f32. Rivals are each single device,
+HETERO's own choice, HETERO with the hint PIPELINE_PARALLEL, splits by number of operations (0.5, 0.7, 0.8, 0.9 on the
+first device), a minimum cut, and balanced contiguous partitions. All run on real HETERO in interleaved rounds, in
+worker processes of their own.
 
 What both devices could do at most is the sum of what each does alone, in the same rounds. Exit status 1 when the
 geometric mean of what is reached of that stays below the floor, or when a cell's choice is measurably below a rival.

@@ -442,46 +442,66 @@ def pretrain(
     targets, first_shard = Targets(corpus, folder), math.ceil(settings.validation / SHARD)
     checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
     check_count = checks.count(first_shard)
-    last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
+
+    def checked() -> dict[str, float]:
+        return validate(state.network, checks, check_count, settings.batch)
+
     if end:
-        last_step = state.step
         if not state.history or state.history[-1]["step"] != state.step:
-            checked = validate(state.network, checks, check_count, settings.batch)
-            state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked})
-    begin = saved = time.monotonic()
-    before = state.seconds
-    try:
-        with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
-            while state.step < last_step:
-                indices = batch_indices(settings, pool, state.step)
-                examples = Batch.of([pool[index] for index in indices])
-                with uninterrupted():
-                    scalars = update(state, settings, examples, indices)
-                    state.step += 1
-                    state.seconds = before + time.monotonic() - begin
-                    for name, value in scalars.items():
-                        writer.add_scalar(name, value, state.step)
-                    if state.step % settings.validate_every == 0 or state.step == settings.steps:
-                        checked = validate(state.network, checks, check_count, settings.batch)
-                        seconds = round(state.seconds, 1)
-                        state.history.append({"step": state.step, "seconds": seconds, **checked, **scalars})
-                        checked = {f"validation/{name}": value for name, value in checked.items()}
-                        for name, value in checked.items():
-                            writer.add_scalar(name, value, state.step)
-                        scalars |= checked
-                if report:
-                    report(state.step, settings.steps, scalars)
-                if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
-                    save()
-                    saved = time.monotonic()
-    except KeyboardInterrupt:
-        with uninterrupted():
-            save()
-        raise
+            state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked()})
+    else:
+        last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
+        try:
+            with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
+                _train(state, settings, pool, last_step, checked, save, checkpoint_seconds, writer, report)
+        except KeyboardInterrupt:
+            with uninterrupted():
+                save()
+            raise
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
     if end or state.step == settings.steps:
         finish(output, state, record)
     return record
+
+
+def _train(
+    state: State,
+    settings: Settings,
+    pool: Pool,
+    last_step: int,
+    checked: Callable[[], dict[str, float]],
+    save: Callable[[], None],
+    checkpoint_seconds: float,
+    writer: SummaryWriter,
+    report: Report | None,
+) -> None:
+    """The loop: draws problems, updates the policy, validates, reports and saves; up to `last_step`.
+
+    An interrupt comes between two steps, where the state is whole.
+    """
+    begin = saved = time.monotonic()
+    before = state.seconds
+    while state.step < last_step:
+        indices = batch_indices(settings, pool, state.step)
+        examples = Batch.of([pool[index] for index in indices])
+        with uninterrupted():
+            scalars = update(state, settings, examples, indices)
+            state.step += 1
+            state.seconds = before + time.monotonic() - begin
+            for name, value in scalars.items():
+                writer.add_scalar(name, value, state.step)
+            if state.step % settings.validate_every == 0 or state.step == settings.steps:
+                found = checked()
+                state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **found, **scalars})
+                found = {f"validation/{name}": value for name, value in found.items()}
+                for name, value in found.items():
+                    writer.add_scalar(name, value, state.step)
+                scalars |= found
+        if report:
+            report(state.step, settings.steps, scalars)
+        if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
+            save()
+            saved = time.monotonic()
 
 
 def _widths(corpus: Corpus) -> Widths:

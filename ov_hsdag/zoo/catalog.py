@@ -3,6 +3,12 @@
 Architectures come from the onnx wheel, from transformers' configurations and from torch modules written out in this
 package; weights are drawn from a seed, nothing is downloaded. Needs the extra `bench` when a model is built for the
 first time; later it is read from a cache.
+
+How models are made: a `ZooModel` (models/base.py) has a recipe, the inputs to infer it with (models/inputs.py) and
+tags. A recipe (models/recipes.py, derived.py, formats.py) turns a class of transformers, a torch module or a graph of
+onnx, OpenVINO or TFLite operations into an `ov.Model`. The models are listed in models/onnx_light.py, text.py,
+vision.py, other.py and formats.py: a new one is a line in one of them. The cache is keyed by the recipe's settings, the
+text of its sources and the versions of the packages, so an edit of a source builds its models again.
 """
 
 from __future__ import annotations
@@ -29,9 +35,16 @@ ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.
 
 
 def select(wanted: Iterable[str]) -> list[ZooModel]:
-    """Models by name, else by family or tag, in the zoo's order, each once.
+    """Selects models of the zoo.
 
-    Raises UserError for a word that is none of these.
+    Args:
+        wanted: names of models, else families or tags.
+
+    Returns:
+        The models in the zoo's order, each once.
+
+    Raises:
+        UserError: a word is none of these.
     """
     chosen: set[str] = set()
     for word in wanted:

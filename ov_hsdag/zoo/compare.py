@@ -1,4 +1,4 @@
-"""Outputs of compiled models, to be compared."""
+"""Outputs of compiled models, for comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ __all__ = ["TOLERANCE", "infer", "largest_difference"]
 
 
 def infer(compiled: ov.CompiledModel, input_sets: Sequence[Mapping[str, NDArray[Any]]]) -> list[list[NDArray[Any]]]:
-    """Outputs of each input set, in order. One request runs all sets, so a stateful model carries its state over."""
+    """Infers input sets one after the other, in one request: a stateful model carries its state from set to set.
+
+    Args:
+        compiled: the model.
+        input_sets: an array for every input of the model, by its name.
+
+    Returns:
+        The outputs of each input set, copies in the model's order.
+    """
     request = compiled.create_infer_request()
     results = []
     for inputs in input_sets:

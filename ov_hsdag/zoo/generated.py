@@ -1,4 +1,4 @@
-"""Random models with all that makes placing hard, in the small.
+"""Small random models with everything that makes placing hard.
 
 Every model works on sequences of eight features: branches, multi-output splits, weights in several precisions, shared
 constants, shape arithmetic (ShapeOf … Gather … Concat → Reshape, Broadcast, Slice, Range), attention,
@@ -38,7 +38,7 @@ class Case:
 
 
 def generate(seed: int, steps: int = 12) -> Case:
-    """A model of `steps` random building blocks. The same for the same arguments."""
+    """Returns a model of `steps` random building blocks; the same for the same arguments."""
     return _Generator(np.random.default_rng(seed)).case(steps)
 
 

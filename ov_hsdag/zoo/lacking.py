@@ -1,4 +1,4 @@
-"""A device that lacks operations, made of one that has them: what is tested and measured then has a known truth."""
+"""A device that lacks operations, made of one that has them, so that tests and benchmarks know the right answer."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ class Lacking:
         return getattr(self._core, name)
 
     def query_model(self, model: ov.Model, device: str) -> dict[str, str]:
-        """What the device runs, as the Core says, less what it lacks."""
+        """Returns what the Core says that the device runs, without what it lacks; as `Core.query_model`."""
         lacks = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() in self._types}
         answer = self._core.query_model(model, device)
         return {name: at for name, at in answer.items() if device != self._device or name not in lacks}
 
     def compile_model(self, model: ov.Model, device: str, config: dict[str, Any] | None = None) -> ov.CompiledModel:
-        """As the Core does. Raises RuntimeError where the device alone is to run what it lacks."""
+        """Compiles as the Core does.
+
+        Raises:
+            RuntimeError: the device alone is to run what it lacks.
+        """
         if device == self._device and any(node.get_type_name() in self._types for node in model.get_ops()):
             raise RuntimeError(f"{device} does not support some operations")
         return self._core.compile_model(model, device, config or {})

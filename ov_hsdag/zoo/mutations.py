@@ -1,4 +1,4 @@
-"""Random changes of models, as tools and users make them, and the check that a changed model can still be placed."""
+"""Random changes of models, like those that tools and users make, and checks that changed models can be placed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Mutation = Callable[[Case, np.random.Generator], "Case | None"]
 """Changes the model of a case in place (or gives another); None where the model has nothing that it could change."""
 
 Outputs = list[list[NDArray[Any]]]
-"""Of each input set."""
+"""The outputs of each input set."""
 
 _STATES = ("ReadValue", "Assign")
 
@@ -47,7 +47,7 @@ def _float_edges(model: ov.Model) -> list[Any]:
 
 
 def _weights(model: ov.Model) -> set[int]:
-    """Ids of nodes that rest on constants alone.
+    """Ids of nodes that depend on constants alone.
 
     OpenVINO 2026.4's CPU plugin computes nonsense, on a single device too, where weights that are decompressed become
     something that changes from run to run; so they stay constant.
@@ -107,7 +107,7 @@ def add_branch(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def remove_node(case: Case, random: np.random.Generator) -> Case | None:
-    """A node whose output has the shape and type of an input of it is left out."""
+    """A node is removed whose output has the shape and type of one of its inputs."""
     found = []
     for node in _nodes(case.model, but=(*_STATES, "Result", "Parameter", "Constant")):
         if node.get_output_size() != 1:
@@ -170,7 +170,7 @@ def fix_shapes(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def _first_dimension(port: Any) -> int | None:
-    """Of a float tensor, where it is static."""
+    """The shape of a float tensor, where it is static."""
     shape = port.get_partial_shape()
     known = _is_f32(port) and shape.rank.is_static and shape.rank.get_length() > 0 and shape[0].is_static
     return int(shape[0].get_length()) if known else None
@@ -284,7 +284,7 @@ def repeat_result(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def expose_tensor(case: Case, random: np.random.Generator) -> Case | None:
-    """An inner tensor becomes an output: of a follower or a constant, too."""
+    """An inner tensor becomes an output, also one of a replicable producer or a constant."""
     nodes = _nodes(case.model, but=("Result", "Assign"))
     ports = [port for node in nodes for port in node.outputs() if port.get_element_type() != ov.Type.string]
     port = _some(random, [port for port in ports if port.get_target_inputs()])
@@ -295,7 +295,7 @@ def expose_tensor(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def remove_result(case: Case, random: np.random.Generator) -> Case | None:
-    """An output goes, and with it what only it needed."""
+    """An output is removed, with the nodes that only it needs."""
     results = case.model.get_results()
     if len(results) < 2:
         return None
@@ -304,7 +304,7 @@ def remove_result(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def pass_input_through(case: Case, random: np.random.Generator) -> Case | None:
-    """A new input that is an output and nothing else, or an output that is an old input."""
+    """A new input is an output at once, or an existing input becomes an output too."""
     if random.random() < 0.5 and case.model.get_parameters():
         case.model.add_results([ops.result(_some(random, case.model.get_parameters()))])
         return case
@@ -364,7 +364,7 @@ def add_state(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def leave_affinities(case: Case, random: np.random.Generator) -> Case | None:
-    """Some nodes have an affinity from somewhere."""
+    """Some nodes have affinities from an earlier run."""
     for node in _nodes(case.model):
         if random.random() < 0.3:
             node.get_rt_info()["affinity"] = ("CPU_A", "CPU_B")[random.integers(0, 2)]
@@ -372,7 +372,7 @@ def leave_affinities(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def common_transformations(case: Case, random: np.random.Generator) -> Case | None:
-    """What converters run at their end."""
+    """The transformations that converters run at their end."""
     from openvino._offline_transformations import apply_moc_transformations
 
     apply_moc_transformations(case.model, cf=bool(random.random() < 0.5), smart_reshape=bool(random.random() < 0.5))
@@ -391,9 +391,17 @@ MUTATIONS: dict[str, Mutation] = {
 
 
 def mutated(case: Case, names: list[str], seed: int) -> tuple[Case, list[str]]:
-    """A changed copy of a case, and the names of the mutations that had something to change.
+    """Applies mutations to a copy of a case, one after the other.
 
-    One that makes a model which OpenVINO calls invalid (a reshape that the model does not bear) counts as nothing.
+    A mutation that makes a model invalid (such as a reshape that the model does not allow) is left out.
+
+    Args:
+        case: not changed.
+        names: of mutations, keys of `MUTATIONS`.
+        seed: of the mutations.
+
+    Returns:
+        The changed case, and the names of the mutations that changed something.
     """
     random = np.random.default_rng(seed)
     done = []
@@ -416,12 +424,18 @@ def _wrapped(model: Any) -> ov.Model:
 
 
 class Wrong(Exception):
-    """A placement that does not compile, or computes something else."""
+    """A placement does not compile, or computes something else than a single device."""
 
 
 @dataclass
 class Checked:
-    """What a check went through: placements that compiled and computed the same, and their numbers of submodels."""
+    """The result of a check.
+
+    Attributes:
+        nodes: of the model.
+        groups: legality groups of the model.
+        submodels: of each placement that compiled.
+    """
 
     nodes: int = 0
     groups: int = 0
@@ -429,8 +443,10 @@ class Checked:
 
 
 def runs(case: Case, core: ov.Core, device: str) -> Outputs | None:
-    """The outputs on one device, from a copy; None where OpenVINO cannot run the model at all, gives no numbers, or
-    others when it is asked again."""
+    """Returns the outputs of a copy of the case on one device.
+
+    None where OpenVINO cannot run the model, where outputs are not finite, and where a second run gives others.
+    """
     try:
         compiled = core.compile_model(case.model.clone(), device)
         outputs, again = infer(compiled, _by_index(case)), infer(compiled, _by_index(case))
@@ -480,7 +496,7 @@ def _placed(
     after: list[str],
     checked: Checked,
 ) -> Iterator[tuple[str, Case, Outputs, int | None]]:
-    """Ways to place the case: what it is, the placed case, its outputs, and its submodels where they are predicted."""
+    """Yields ways to place the case: a description, the placed case, its expected outputs and predicted submodels."""
     model = _wrapped(case.model.clone())
     problem = build_problem(model, devices, core=core)
     checked.nodes, checked.groups = problem.graph.nodes, problem.group_count
