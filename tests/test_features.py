@@ -145,7 +145,7 @@ def test_features_of_random_problems(seed: int, nodes: int, devices: int, object
     supported = np.ones((size, devices), bool)
     np.logical_and.at(supported, problem.coarse, problem.group_supported)
     np.testing.assert_array_equal(x.pair_x[:, :, 0], supported)
-    # A clock that runs differently changes nothing. By a power of two, which rounds nothing: among stretches of equal
+    # A clock that runs differently changes nothing. By a power of two, which rounds nothing: among partitions of equal
     # cost, as whole-number costs have them, rounding would decide.
     assert_close(policy_input(scaled(problem, 32.0)), x)
 
@@ -172,7 +172,7 @@ def test_devices_can_be_listed_in_any_order() -> None:
     assert y.device_x[:, 2].tolist() == [0, 0.25, 0.5]
 
 
-def test_turns_balance_work_and_keep_to_memory() -> None:
+def test_contiguous_parts_balance_work_and_keep_to_memory() -> None:
     # A chain of equal operations; the second device is three times faster.
     problem = random_problem(6, nodes=42, objective="throughput")
     operations = problem.graph.kinds == NodeKind.OP

@@ -205,8 +205,9 @@ class CoarsePartitions:
         Returns:
             A partition in whose sequence all devices are, some perhaps without items.
         """
-        (listed,) = self._partitions(position, 1.0, 1, in_list_order=True)
-        found = self._partitions(position, 1.0, 1)
+        span, cuts = self._parts(position, 1.0)
+        (listed,) = self._find(span, cuts, 1, in_list_order=True)
+        found = self._find(span, cuts, 1)
         return found[0] if found and listed.value > found[0].value * _IN_LIST_ORDER else listed
 
     def placements(self, shares: Sequence[float], sequences: int, orders: int = 0, seed: int = 0) -> NDArray[np.uint8]:
@@ -226,23 +227,19 @@ class CoarsePartitions:
             partition.devices[position][problem.coarse]
             for position in positions
             for filled in shares
-            for partition in self._partitions(position, filled, sequences)
+            for partition in self._find(*self._parts(position, filled), sequences)
         ]
         placements = np.stack(found).astype(np.uint8)
         instead = problem.group_us.argmin(axis=1).astype(np.uint8)
         supported = problem.group_supported[np.arange(problem.group_count), placements]
         return np.where(supported, placements, instead)
 
-    def _partitions(
-        self, position: NDArray[np.int32], filled: float, sequences: int, *, in_list_order: bool = False
-    ) -> list[ContiguousPartition]:
-        """The best partition of an order for each of the best sequences of all devices.
+    def _parts(self, position: NDArray[np.int32], filled: float) -> tuple[Floats, NDArray[np.int64]]:
+        """Time of a part of an order between each two candidate cuts, µs [D, P, P], and these cuts [P].
 
         Args:
             position: place of each group in the order [size].
             filled: share of the devices' room that may be filled.
-            sequences: at most so many.
-            in_list_order: only the sequence of the device list.
         """
         problem, view = self.view.problem, self.view
         order = np.argsort(position)
@@ -254,10 +251,6 @@ class CoarsePartitions:
         )
         us = self.us[order]
         cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS)
-        kind = self.kind
-        if in_list_order or _states(kind) > _MOST_STATES:
-            kind, in_list_order = np.arange(len(problem.devices)), True
-        device = np.unique(kind, return_index=True)[1]
         work = _before(us)[cuts].T
         others = max(len(problem.devices) - 1, 1)
         fixed, rate = (_off_diagonal(matrix) for matrix in (problem.transfer_us, problem.transfer_us_per_byte))
@@ -272,12 +265,26 @@ class CoarsePartitions:
             weights = self.weights[order]
             alive = _alive(self.largest[order], size, weights)
             excess = _excess(weights, alive, filled * self.room, cuts, work)
-        span = _spans(work, enter, problem.submodel_us, leave, excess)
+        return _spans(work, enter, problem.submodel_us, leave, excess), cuts
+
+    def _find(
+        self, span: Floats, cuts: NDArray[np.int64], sequences: int, *, in_list_order: bool = False
+    ) -> list[ContiguousPartition]:
+        """The best partition for each of the best sequences of all devices.
+
+        Args:
+            span, cuts: of `_parts`.
+            sequences: at most so many.
+            in_list_order: only the sequence of the device list.
+        """
+        problem, kind = self.view.problem, self.kind
+        if in_list_order or _states(kind) > _MOST_STATES:
+            kind, in_list_order = np.arange(len(problem.devices)), True
         return _best(
             kind,
             problem.objective == "throughput",
             cuts,
-            span=span[device],
+            span=span[np.unique(kind, return_index=True)[1]],
             any_order=not in_list_order,
             skip=True,
             sequences=sequences,

@@ -1,5 +1,8 @@
 """Minimum s-t cut: the exact optimum of additive latency on two devices; alpha-expansion for more.
 
+Stone, "Multiprocessor scheduling with the aid of network flow algorithms", IEEE Transactions on Software Engineering
+SE-3(1), 1977: modules on two processors at the least sum of running and communication times are a minimum cut.
+
 Additive latency is the sum of node times and transfers, each tensor once per receiving device. What the simulator adds
 (a cost per submodel, memory limits) is no part of the cut; a surcharge on every transfer stands in for the submodels.
 """

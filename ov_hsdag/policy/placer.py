@@ -1,4 +1,9 @@
-"""HSDAG, the learned policy: features → encoder → parsing → placer → candidates → simulator → refinement → best."""
+"""HSDAG, the learned policy: features → encoder → parsing → placer → candidates → simulator → refinement → best.
+
+Duan et al., "A structure-aware framework for learning device placements on computation graphs", NeurIPS 2024
+(arXiv:2405.14185). Clusters come from a graph parsing network (Song et al., "Graph parsing networks", ICLR 2024), and
+their features from DeepSets over their members (Zaheer et al., "Deep sets", NeurIPS 2017).
+"""
 
 from __future__ import annotations
 

@@ -54,6 +54,12 @@ class CoarseView:
 
     @classmethod
     def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarseView:
+        """The view of a problem.
+
+        Args:
+            problem: each of its groups has a device that supports it.
+            threads: for the structural features.
+        """
         """The view of a problem; threads: threads for the structural features."""
         coarse = problem.coarse
         size = int(coarse.max()) + 1
