@@ -1,5 +1,6 @@
 # make demo   the main job: from an ONNX file to a placement that runs on two devices
-# make test   everything that CI checks
+# make test   what to run before a change is handed in: minutes
+# make test-all   everything that CI checks: with the tests that take longer
 # make lanes  the core of the tests on older releases of OpenVINO
 # Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
 
@@ -29,7 +30,7 @@ DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test lanes lint format native-test pytest rig clean
+.PHONY: demo test test-slow test-all lanes lint format native-test pytest tree rig clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -46,16 +47,25 @@ DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
 
 test: lint native-test pytest
 
+test-all: test test-slow
+
+# What `make test` leaves out: the tests of more than about ten seconds (marked "slow").
+test-slow: tree
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "slow and not alone"
+	$(BIN)/pytest -m "slow and alone"
+
+# Two processes, for two cores (torch would start a thread for each core in both); what measures time runs by itself.
+pytest: tree
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not alone and not slow"
+	$(BIN)/pytest -m "alone and not slow"
+
 # Tests, and the commands that they start here, find the package of the tree before the installed one: it gets the
-# wheel's native core and extension library. The .pth file and the console scripts are the wheel's. Two processes, for
-# two cores (torch would start a thread for each core in both); what measures time runs by itself.
-pytest: $(VENV)/.test $(VENV)/.installed
+# wheel's native core and extension library. The .pth file and the console scripts are the wheel's.
+tree: $(VENV)/.test $(VENV)/.installed
 	rm -f ov_hsdag/_native*.so
 	cp $(VENV)/lib/python*/site-packages/ov_hsdag/_native*.so ov_hsdag/
 	rm -rf ov_hsdag/lib
 	cp -r $(VENV)/lib/python*/site-packages/ov_hsdag/lib ov_hsdag/
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not alone"
-	$(BIN)/pytest -m alone
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check $(PYTHON_FILES)
@@ -96,7 +106,7 @@ $(VENV)/.demo: constraints.txt $(VENV)/.created
 	touch $@
 
 # Our compiler's warnings are errors in the tests, and in them alone (see setup.py).
-test pytest lint format: export OV_HSDAG_WERROR := 1
+test test-slow test-all pytest lint format: export OV_HSDAG_WERROR := 1
 
 $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.created
 	$(PIP) torch $(TORCH_OPTIONS)

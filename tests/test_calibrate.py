@@ -560,6 +560,7 @@ def slow_model(size: int = 1200, layers: int = 10) -> ov.Model:
     return ov.Model([op.result(node)], [x], "slow")
 
 
+@pytest.mark.slow
 def test_a_placing_of_a_slow_model_keeps_its_budget(two_cpu_core: ov.Core) -> None:
     begin = time.monotonic()
     told: list[str] = []

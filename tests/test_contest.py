@@ -38,6 +38,7 @@ def core(two_cpu_core: ov.Core) -> ov.Core:
     return two_cpu_core
 
 
+@pytest.mark.slow
 def test_place_measures_and_tells(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     told: list[str] = []

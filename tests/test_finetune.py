@@ -322,6 +322,7 @@ class Stopping:
         return self._judge.measure(affinity, worth=worth, rounds=rounds)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
     problem = problem_of(11)
     start(tmp_path / "whole", problem, Budget(measurements=7))
@@ -436,6 +437,7 @@ def test_a_run_is_not_continued_with_other_costs(tmp_path: Path, name: str) -> N
         load_checkpoint(path, other, TINY)
 
 
+@pytest.mark.slow
 def test_older_checkpoints_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of(13)
     with monkeypatch.context() as older:
@@ -447,6 +449,7 @@ def test_older_checkpoints_are_continued(tmp_path: Path, monkeypatch: pytest.Mon
         run(tmp_path / "run", replace(problem, submodel_us=problem.submodel_us + 1), partial(simulated, problem), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("budget", "why"),
     [
@@ -493,6 +496,7 @@ def test_what_is_no_duration(text: str) -> None:
 # --- models ---
 
 
+@pytest.mark.slow
 def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ov_hsdag.training.finetune.model.Measurer", partial(Measurer, rounds=2, seconds=0.1))
     told: list[tuple[int, float]] = []

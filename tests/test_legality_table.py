@@ -41,6 +41,7 @@ def table() -> Iterator[ModuleType]:
         yield module
 
 
+@pytest.mark.slow
 def test_every_kind_of_model_runs_split_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     output = tmp_path / "table.json"
     options = ("--pairs", "cpu", "npu", "--placements", "2", "--jobs", "2", "--output", output)

@@ -294,6 +294,7 @@ def test_a_run_of_few_problems_draws_from_few() -> None:
     assert all(shards_at(replace(TINY, problems=1, first_problems=2048), step) == 1 for step in (0, 3, 90))
 
 
+@pytest.mark.slow
 def test_a_run_repeats_with_its_seed(corpus: Path, tmp_path: Path) -> None:
     record = pretrain(tmp_path / "a", corpus, TINY)
     pretrain(tmp_path / "b", corpus, TINY)
@@ -308,6 +309,7 @@ def test_a_run_repeats_with_its_seed(corpus: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "a").glob("events.*"))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_exactly(corpus: Path, tmp_path: Path) -> None:
     pretrain(tmp_path / "whole", corpus, TINY)
     pretrain(tmp_path / "parts", corpus, TINY, stop_at=4)
@@ -457,6 +459,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1, "--ppo-clip", 0.2)
