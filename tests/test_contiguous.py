@@ -184,9 +184,9 @@ def test_eight_devices_and_six_hundred_cuts_take_less_than_a_tenth_of_a_second(
     arguments["separable"] = (*arguments["separable"][:2], np.zeros((max(kinds) + 1, 600), bool))
     spent = []
     for _ in range(10):
-        begin = time.perf_counter()
+        begin = time.process_time()
         values, *_ = _native.contiguous_partitions(costs.kind, throughput, **arguments)
-        spent.append(time.perf_counter() - begin)
+        spent.append(time.process_time() - begin)
     assert len(values) == 1
     assert min(spent) < 0.1
 
