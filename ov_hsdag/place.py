@@ -46,7 +46,7 @@ _UNSUPPORTED = 2
 
 def place(
     model: ov.Model,
-    device: str,
+    device: str | Sequence[str],
     *,
     objective: str = "latency",
     profile: Profile | str | PathLike[str] | None = None,
@@ -64,7 +64,7 @@ def place(
 
     Args:
         model: any model; changed in place.
-        device: the devices, in order of preference: "HETERO:GPU,CPU".
+        device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
         objective: "latency" of one request or "throughput" of many in flight.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the learned policy, "none" for none; by default the one that ships.
@@ -90,6 +90,10 @@ def place(
         RunError: a policy that was asked for does not run.
     """
     clock = Clock()
+    if not 0 < measure_seconds <= _LONGEST_SECONDS:
+        raise UserError(
+            f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
+        )
     request = _resolve(model, device, objective, profile, policy, core, affinity, memory, measure, costs)
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
     costs = request.costs
@@ -119,6 +123,9 @@ def place(
     return placement
 
 
+_LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
+
+
 @dataclass(frozen=True)
 class _Request:
     """What the caller wants, checked and read."""
@@ -134,7 +141,7 @@ class _Request:
 
 def _resolve(
     model: ov.Model,
-    device: str,
+    device: str | Sequence[str],
     objective: str,
     profile: Profile | str | PathLike[str] | None,
     policy: str | PathLike[str] | None,
@@ -145,6 +152,11 @@ def _resolve(
     costs: ModelCosts | str | PathLike[str] | None,
 ) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
+    if not hasattr(model, "get_ops"):
+        raise UserError(
+            f"place() changes a model in memory and got {model!r}:"
+            " read it with openvino.convert_model or Core.read_model"
+        )
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = policy_placers(policy)

@@ -510,6 +510,100 @@ class TestProfile:
         refused(model, out, "missing.json", more=("--profile", tmp_path / "missing.json"))
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            if {native!r}:
+                try:
+                    raise KeyboardInterrupt
+                except KeyboardInterrupt as error:  # as pybind11 does where a module's initialisation is interrupted
+                    raise ImportError("initialization failed") from error
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC)
+from ov_hsdag.cli import main
+main()
+"""
+
+NO_TEMPORARY_DIRECTORY = """
+import tempfile
+tempfile._candidate_tempdir_list = lambda: ["/proc/nowhere"]
+from ov_hsdag.cli import main
+main()
+"""
+
+
+class TestSurroundings:
+    @pytest.mark.parametrize("native", [False, True])
+    @pytest.mark.parametrize("module", ["typer", "ov_hsdag.cli.verify", "numpy", "openvino", "ov_hsdag.place"])
+    def test_interrupted_while_it_starts(self, model: Path, out: Path, module: str, native: bool) -> None:
+        code = INTERRUPTED.format(module=module, native=native)
+        done = run("place", model, "--device", DEVICE, "--no-measure", "--output", out, code=code)
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+        assert not out.exists()
+
+    def test_no_directory_for_temporary_files(self, model: Path, out: Path) -> None:
+        """As in a container that runs with --read-only, where only the output's folder can be written to."""
+        options = ("--device", DEVICE)
+        placed = run("place", model, *options, "--no-measure", "--output", out, code=NO_TEMPORARY_DIRECTORY)
+        assert (placed.returncode, placed.stderr) == (0, "")
+        verified = run("verify", out, *options, code=NO_TEMPORARY_DIRECTORY)
+        assert (verified.returncode, verified.stderr) == (0, "")
+        stripped = run("strip", out, "--output", out.with_name("plain.xml"), code=NO_TEMPORARY_DIRECTORY)
+        assert (stripped.returncode, stripped.stderr) == (0, "")
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes descriptors")
+    @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&- <&-"])
+    @pytest.mark.parametrize("more", [(), ("--json",)])
+    def test_closed_streams(self, model: Path, out: Path, closed: str, more: tuple[str, ...]) -> None:
+        place = ("place", str(model), "--device", DEVICE, "--no-measure", "--output", str(out), *more)
+        code = "import os; " + MAIN
+        shell = f'exec "{sys.executable}" "$@" {closed}'
+        environment = {**os.environ, "PYTHONPATH": PACKAGE, "OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B"}
+        command = ["sh", "-c", shell, "sh", "-c", code, *place]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert Placement.of(ov.Core().read_model(out)) is not None
+        if ">&-" not in closed.replace("2>&-", ""):
+            assert "CPU_A" in done.stdout
+        missing = subprocess.run(
+            [*command[:6], "strip", "missing.xml", "--output", str(out)],
+            env=environment,
+            capture_output=True,
+            timeout=120,
+        )
+        assert missing.returncode == 2
+
+    @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+    def test_consoles_that_lack_characters(self, model: Path, out: Path, encoding: str) -> None:
+        output = out.with_name("модель→.xml")
+        place = ("place", model, "--device", DEVICE, "--no-measure", "--output", output)
+        done = run(*place, PYTHONIOENCODING=encoding)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\\u043c" in done.stdout and output.exists()
+        verified = run("verify", output, "--device", DEVICE, PYTHONIOENCODING=encoding)
+        assert (verified.returncode, verified.stderr) == (0, "")
+        missing = run("strip", out.with_name("нет.xml"), "--output", output, PYTHONIOENCODING=encoding)
+        assert_one_error_line(missing, "no such model")
+
+    def test_files_that_begin_with_a_byte_order_mark(self, model: Path, out: Path, tmp_path: Path) -> None:
+        """As PowerShell writes them."""
+        affinity, profile = tmp_path / "affinity.json", tmp_path / "profile.json"
+        affinity.write_text('{"stem": "GPU", "sum": "NPU"}', encoding="utf-8-sig")
+        profile.write_text(json.dumps(gpu_and_npu_profile()), encoding="utf-8-sig")
+        options = ("--affinity", affinity, "--profile", profile, "--output", out, "--json")
+        done = run("place", model, "--device", "HETERO:GPU,NPU", *options)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["placement"]["sum"] == "NPU"
+
+    @pytest.mark.parametrize("seconds", ["inf", "nan", "1e300"])
+    def test_endless_measuring(self, model: Path, out: Path, seconds: str) -> None:
+        refused(model, out, "seconds", more=("--measure-seconds", seconds))
+
+
 class TestDebug:
     def test_shows_the_traceback(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", "HETERO:CPU", "--output", out, "--debug")

@@ -274,6 +274,22 @@ def test_failing_placement_is_one_line_and_leaves_no_file(
     assert entries(tmp_path) == set()
 
 
+@pytest.mark.parametrize("cause", [None, KeyboardInterrupt()])
+def test_interrupted_while_placing_is_130_without_a_word(
+    ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: BaseException | None
+) -> None:
+    def interrupted(*args: object, **kwargs: object) -> None:
+        if cause is None:
+            raise KeyboardInterrupt
+        raise ImportError("initialization failed") from cause  # what pybind11 makes of it
+
+    monkeypatch.setattr(converters, "_place", interrupted)
+    ended = ovc(SQUEEZENET, "--placement", DEVICE)
+    assert (ended.status, ended.errors) == (130, [])
+    assert "Traceback" not in ended.err
+    assert entries(tmp_path) == set()
+
+
 def test_failed_save_keeps_the_old_model(ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "m.xml").status == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

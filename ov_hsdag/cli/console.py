@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +37,25 @@ def _told(error: BaseException) -> str:
     """The error's message in one line."""
     # Usage errors of the command line tell their message, option names included, by a method only.
     return one_line(error.format_message() if hasattr(error, "format_message") else error)
+
+
+def prepare_streams() -> None:
+    """Make standard streams usable: those that are closed go nowhere, and no character is refused.
+
+    A service or `2>&-` closes streams, and the next file that is opened would take the place of one. A console in
+    cp1252 or ASCII lacks characters that names of models and nodes have: they are printed as escapes.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def broken_pipe() -> int:
@@ -133,14 +151,14 @@ def quiet_native_errors() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(real, 2)
-            os.close(real)
+    real, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
 
 
 def _write(descriptor: int, text: str) -> None:

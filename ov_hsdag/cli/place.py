@@ -113,7 +113,7 @@ def place(
                 shapes=shapes,
                 memory=limits,
                 measure=measure,
-                measure_seconds=measure_seconds or selection.SECONDS,
+                measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
                 report=tell,
                 costs=measured,
             )

@@ -223,7 +223,7 @@ def _checker() -> Checker:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # PowerShell begins files with a mark
     except OSError as error:
         raise UserError(f"cannot read profile {path}: {error.strerror or error}; name a profile's JSON file") from error
     except UnicodeDecodeError as error:

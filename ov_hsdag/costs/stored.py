@@ -216,7 +216,7 @@ class ModelCosts:
     def load(cls, path: str | os.PathLike[str]) -> ModelCosts:
         """Reads what `save` wrote. Raises UserError where the file is none."""
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = json.loads(Path(path).read_text(encoding="utf-8-sig"))
             if document["version"] != FORMAT_VERSION:
                 raise UserError(
                     f"'{path}' has format {document['version']} of measured costs, expected {FORMAT_VERSION}"

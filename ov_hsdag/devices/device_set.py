@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,14 +26,18 @@ class DeviceSet:
     names: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> DeviceSet:
-        """Read a device string such as "HETERO:GPU,CPU".
+    def parse(cls, text: str | Sequence[str]) -> DeviceSet:
+        """Read a device string such as "HETERO:GPU,CPU", or a list of names such as ["GPU", "CPU"].
 
         Raises:
-            UserError: not a HETERO string, an empty or malformed name, fewer than two devices, or a device twice
-                ("GPU" and "GPU.0" are the same device).
+            UserError: not a HETERO string or a list of names, an empty or malformed name, fewer than two devices, or a
+                device twice ("GPU" and "GPU.0" are the same device).
         """
         example = 'give at least two devices, for example "HETERO:GPU,CPU"'
+        if isinstance(text, Sequence) and not isinstance(text, str | bytes) and all(isinstance(n, str) for n in text):
+            text = f"{HETERO}:{','.join(text)}"
+        if not isinstance(text, str):
+            raise UserError(f"device {text!r} is not a HETERO device list; {example}")
         head, colon, tail = text.strip().partition(":")
         if head != HETERO or not colon:
             raise UserError(f'device "{text}" is not a HETERO device list; {example}')

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag._env import disabled
 from ov_hsdag.utils import files
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.errors import INTERRUPTED, RunError, UserError, interrupted, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -199,6 +199,8 @@ class _errors_end_the_command:
     def __enter__(self) -> None: ...
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if interrupted(error):
+            raise SystemExit(INTERRUPTED)
         if not isinstance(error, Exception):
             return
         reason = one_line(error)

@@ -191,7 +191,7 @@ class Placement:
         """
         shown = fspath(path)
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8-sig") as file:  # PowerShell begins files with a mark
                 affinity = json.load(file, object_pairs_hook=lambda pairs: _unique(pairs, shown))
         except OSError as error:
             raise UserError(f"cannot read affinity file {shown!r}: {error.strerror or error}") from error

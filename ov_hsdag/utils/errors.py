@@ -24,6 +24,19 @@ class PlacementNotFollowedWarning(RuntimeWarning):
     """
 
 
+INTERRUPTED = 130
+"""Exit status of a command that was interrupted (Ctrl-C), as shells have it."""
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what an error comes from: during an import of native code it arrives as an ImportError."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def one_line(error: BaseException | str) -> str:
     """The message of an error in one line.
 

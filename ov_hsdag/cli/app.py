@@ -1,0 +1,58 @@
+"""The commands, and the exit status of each way in which one ends."""
+
+from __future__ import annotations
+
+import typer
+
+from ov_hsdag.cli import console
+from ov_hsdag.cli.bench import bench
+from ov_hsdag.cli.calibrate import calibrate
+from ov_hsdag.cli.devices import devices
+from ov_hsdag.cli.extension import extension
+from ov_hsdag.cli.finetune import finetune
+from ov_hsdag.cli.place import place
+from ov_hsdag.cli.pretrain import pretrain
+from ov_hsdag.cli.strip import strip
+from ov_hsdag.cli.verify import verify
+from ov_hsdag.utils.errors import RunError, UserError, interrupted
+
+app = typer.Typer(
+    help="Decide on which device each operation of an OpenVINO model runs.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for _command in (place, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
+    app.command()(_command)
+
+# Its own class is private to typer, which carries its own copy of click in newer releases.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def run() -> int:
+    """Run the command line.
+
+    Returns:
+        The exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input.
+
+    Raises:
+        BaseException: The command was interrupted; :func:`ov_hsdag.utils.errors.interrupted` is true of it.
+    """
+    console.prepare_streams()
+    console.one_line_warnings()
+    try:
+        return app(prog_name="ov-hsdag", standalone_mode=False) or 0
+    except UserError as error:
+        return console.fail(error, 2)
+    except _UsageError as error:
+        return console.fail(error, 2, hint="see ov-hsdag --help")
+    except RunError as error:
+        return console.fail(error, 1)
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except BrokenPipeError:
+        return console.broken_pipe()
+    except Exception as error:
+        if interrupted(error):
+            raise
+        return console.fail(error, 1, hint="--debug shows where")
