@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdlib>
 #include <numeric>
+#include <utility>
 
 namespace ov_hsdag {
 namespace {
@@ -37,6 +39,13 @@ void set_bit(std::uint64_t* bits, std::int32_t bit) {
 }
 
 }  // namespace
+
+SplitRule split_rule_of(const std::string& openvino_version) {
+    char* rest = nullptr;
+    const long year = std::strtol(openvino_version.c_str(), &rest, 10);
+    const long minor = *rest == '.' ? std::strtol(rest + 1, nullptr, 10) : 0;
+    return std::pair(year, minor) >= std::pair(2026L, 3L) ? SplitRule::kScc : SplitRule::kClassic;
+}
 
 Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(rule) {
     const auto nodes = static_cast<std::size_t>(graph.nodes());

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "graph.hpp"
@@ -19,6 +20,11 @@ enum class SplitRule : std::uint8_t {
     kScc = 1,  // from 2026.3: inputs where a cycle comes back count as its boundaries too, and what is still cyclic is
                // taken apart node by node
 };
+
+// Of a release as it names itself: "2026.4.1-22982-…". Source: the plugin's subgraph_collector.cpp,
+// openvinotoolkit/openvino pull request 36126. Checked against the plugins of 2025.4, 2026.2 and 2026.4 on random
+// graphs.
+SplitRule split_rule_of(const std::string& openvino_version);
 
 struct Split {
     std::vector<std::int32_t> submodel;         // [nodes] dense number, -1 for a node in no submodel (a lone constant)

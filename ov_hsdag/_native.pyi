@@ -1,5 +1,6 @@
-"""Types of the native core (cpp_ext/bindings.cpp, cpp_ext/bindings_policy.cpp, cpp_ext/bindings_placers.cpp)."""
+"""Types of the native core (cpp_ext/bindings*.cpp)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,3 +76,42 @@ def contiguous_partitions(
     sequences: int = 1,
     per_sequence: int = 1,
 ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]: ...
+def split_rule_of(openvino_version: str) -> int: ...
+
+class Legality:
+    def __init__(
+        self,
+        graph: Graph,
+        types: Sequence[str],
+        variables: Sequence[str],
+        movable: NDArray[np.bool_],
+        ranks: NDArray[np.int16],
+        shape_ptr: NDArray[np.int32],
+        dimensions: NDArray[np.int64],
+    ) -> None: ...
+    @property
+    def constant(self) -> NDArray[np.bool_]: ...
+    @property
+    def replicable(self) -> NDArray[np.bool_]: ...
+    @property
+    def colocated(self) -> NDArray[np.int32]: ...
+    @property
+    def hosts(self) -> NDArray[np.int32]: ...
+    @property
+    def groups(self) -> NDArray[np.int32]: ...
+    @property
+    def same_submodel(self) -> NDArray[np.int32]: ...
+    def host_devices(self, known: NDArray[np.int32], devices: int) -> NDArray[np.int32]: ...
+    def replication(
+        self, home: NDArray[np.int32], copyable: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int32], list[tuple[int, int, list[tuple[int, int]]]]]: ...
+    def settle(self, device: NDArray[np.int32], devices: int, rule: int) -> NDArray[np.uint8]: ...
+
+def repair(
+    graph: Graph,
+    group: NDArray[np.int32],
+    same_submodel: NDArray[np.int32],
+    device: NDArray[np.uint8],
+    supported: NDArray[np.bool_],
+    rule: int,
+) -> NDArray[np.uint8]: ...

@@ -153,3 +153,68 @@ def unflattening_model() -> ov.Model:
     exp = ops.exp(back, name="exp")
     second = ops.matmul(exp, ops.constant(np.full((8, 4), 0.1, np.float32)), False, False, name="second")
     return ov.Model([ops.result(ops.relu(second, name="relu"), name="out")], [x], "unflattening")
+
+
+# What the rules of legality look at, and operations that they leave alone.
+_TYPES = (
+    *("Relu", "Add", "MatMul", "Softmax", "ScaledDotProductAttention", "Transpose", "Reshape", "ShapeOf", "Gather"),
+    *("Concat", "Broadcast", "RandomUniform", "Convert", "Slice", "Loop"),
+)
+# What attention has one after the other.
+_NEXT = {"Softmax": "MatMul", "MatMul": "Transpose", "ScaledDotProductAttention": "Transpose"}
+
+
+def random_typed_graph(generator: np.random.Generator, nodes: int) -> ComputationGraph:
+    """A graph without a model in which all rules of legality have something to say.
+
+    Constants, states, tensors that cannot be moved, shape arithmetic, attention, several inputs and outputs.
+    """
+    kinds: list[NodeKind] = []
+    types: list[str] = []
+    variables: list[str] = []
+    input_ptr, input_output, output_ptr = [0], [], [0]
+    shapes: list[tuple[int, ...]] = []
+    for _ in range(nodes):
+        available = output_ptr[-1]
+        kind = NodeKind.OP
+        if available == 0 or generator.random() < 0.2:
+            kind = (NodeKind.PARAMETER, NodeKind.CONSTANT)[generator.integers(2)]
+        elif generator.random() < 0.15:
+            kind = (NodeKind.RESULT, NodeKind.SINK)[generator.integers(2)]
+        state = kind is NodeKind.SINK or (kind is NodeKind.OP and generator.random() < 0.1)
+        kinds.append(kind)
+        follows = bool(types) and types[-1] in _NEXT and not state and generator.random() < 0.7
+        operation = _NEXT[types[-1]] if follows else str(_TYPES[generator.integers(len(_TYPES))])
+        types.append(
+            {NodeKind.OP: "ReadValue" if state else operation, NodeKind.SINK: "Assign"}.get(kind, kind.name.title())
+        )
+        variables.append(str(generator.integers(1, 4)) if state else "")
+        if kind in (NodeKind.OP, NodeKind.RESULT, NodeKind.SINK):
+            count = 1 if kind is not NodeKind.OP else int(generator.integers(0 if types[-1] == "ReadValue" else 1, 4))
+            # Mostly what came last, so that chains such as Softmax → MatMul → Transpose appear.
+            reach = available if generator.random() < 0.4 else min(available, 3)
+            input_output += [available - 1 - int(generator.integers(reach)) for _ in range(count)]
+            if follows and count:
+                input_output[-count] = output_ptr[-2]
+        input_ptr.append(len(input_output))
+        for _ in range(0 if kind in (NodeKind.RESULT, NodeKind.SINK) else int(generator.integers(1, 3))):
+            rank = int(generator.choice([0, 1, 1, 2, 4, 4, 4]))
+            shapes.append(tuple(int(size) for size in generator.choice([4, 4, 40], rank)))
+        output_ptr.append(len(shapes))
+    ranks = [-1 if generator.random() < 0.1 else len(shape) for shape in shapes]
+    return ComputationGraph(
+        names=tuple(f"node_{i}" for i in range(nodes)),
+        types=tuple(types),
+        kinds=np.array(kinds, np.uint8),
+        input_ptr=np.array(input_ptr, np.int32),
+        input_output=np.array(input_output, np.int32),
+        output_ptr=np.array(output_ptr, np.int32),
+        output_bytes=np.ones(len(shapes), np.int64),
+        output_shapes=tuple(shapes),
+        output_ranks=np.array(ranks, np.int16),
+        output_movable=generator.random(len(shapes)) < 0.9,
+        output_types=("f32",) * len(shapes),
+        flops=np.zeros(nodes),
+        weight_bytes=np.zeros(nodes, np.int64),
+        variables=tuple(variables),
+    )

@@ -718,23 +718,6 @@ def test_sample_and_benchmark_app_run_the_placement_of_python(
 # --- what has to be the same in several places
 
 
-def test_rules_are_those_of_python() -> None:
-    text = (ROOT / "transformations/src/legality.cpp").read_text(encoding="utf-8")
-    table = re.search(r"kShapeInputs = \{\n(.*?)\n\};", text, re.S)
-    assert table is not None
-    rows = re.findall(r'\{"(\w+)", \{([\d, ]+)\}\}', table[1])
-    assert {name: tuple(map(int, ports.split(","))) for name, ports in rows} == colocation._SHAPE_INPUTS
-    never = re.search(r"kNeverCopied = \{(.*?)\};", text)
-    assert never is not None
-    assert set(re.findall(r'"(\w+)"', never[1])) == colocation._NEVER_COPIED
-    assert f"kShapeVector = {colocation._SHAPE_VECTOR};" in text
-    graph = (ROOT / "transformations/src/model_graph.cpp").read_text(encoding="utf-8")
-    from ov_hsdag.model.graph import UNBOUNDED_BATCH, UNBOUNDED_DIMENSION
-
-    assert f"kUnboundedBatch = {UNBOUNDED_BATCH};" in graph
-    assert f"kUnboundedDimension = {UNBOUNDED_DIMENSION};" in graph
-
-
 def test_cmake_project_has_the_version_of_the_package() -> None:
     text = (ROOT / "transformations/CMakeLists.txt").read_text(encoding="utf-8")
     assert f"project(ov_hsdag VERSION {ov_hsdag.__version__} " in text

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import openvino as ov
 import pytest
@@ -7,12 +10,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openvino.preprocess import PrePostProcessor
 
-from ov_hsdag.model import colocation, complete, normalize, support
+from ov_hsdag import _native
+from ov_hsdag.model import colocation, complete, normalize, repair, support
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
-from tests.graphs import random_inputs, random_model, set_affinities, unflattening_model
+from tests import legality_oracle
+from tests.graphs import (
+    random_graph,
+    random_inputs,
+    random_model,
+    random_typed_graph,
+    set_affinities,
+    unflattening_model,
+)
 
 
 def groups_by_name(model: ov.Model) -> dict[str, int]:
@@ -67,12 +79,12 @@ def test_static_shapes_are_folded_though_a_converter_forbids_it() -> None:
 def test_shape_arithmetic_stays_with_its_consumer() -> None:
     model = dynamic_reshape_model()
     graph = ComputationGraph.from_model(model)
-    follows = dict(zip(graph.names, colocation.followers(graph).tolist(), strict=True))
-    assert follows["shape"]
-    assert follows["batch"]
-    assert follows["pattern"]
-    assert not follows["relu"]
-    assert not follows["first"]
+    replicable = dict(zip(graph.names, colocation.replicable_producers(graph).tolist(), strict=True))
+    assert replicable["shape"]
+    assert replicable["batch"]
+    assert replicable["pattern"]
+    assert not replicable["relu"]
+    assert not replicable["first"]
 
 
 def test_shape_arithmetic_of_two_consumers_is_copied() -> None:
@@ -380,3 +392,112 @@ def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core
         set_affinities(placed, [("CPU_A", "CPU_B")[device] for device in chosen])
         outputs = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B")(data)[0]
         assert np.abs(outputs - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+# --- the native core's rules against the same rules as plain Python
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40))
+def test_constraints_are_those_of_the_oracle(seed: int, nodes: int) -> None:
+    graph = random_typed_graph(np.random.default_rng(seed), nodes)
+    assert colocation.constant_nodes(graph).tolist() == legality_oracle.constant_nodes(graph)
+    assert colocation.replicable_producers(graph).tolist() == legality_oracle.replicable_producers(graph)
+    pairs = sorted(map(tuple, colocation.colocation_constraints(graph).tolist()))
+    assert set(pairs) == set(legality_oracle.colocation_constraints(graph))
+    together = list(map(tuple, colocation.same_submodel_constraints(graph).tolist()))
+    assert together == legality_oracle.same_submodel_constraints(graph)  # repair begins with the first
+    assert graph.legality.hosts.tolist() == legality_oracle.hosts(graph)
+    assert colocation.colocation(graph).tolist() == legality_oracle.colocation(graph)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), devices=st.integers(1, 4), rule=st.integers(0, 1))
+def test_completion_is_that_of_the_oracle(seed: int, nodes: int, devices: int, rule: int) -> None:
+    generator = np.random.default_rng(seed)
+    graph = random_typed_graph(generator, nodes)
+    known = generator.integers(-1, devices, nodes).astype(np.int32)
+    hosts = graph.legality.host_devices(known, devices)
+    assert hosts.tolist() == legality_oracle.host_devices(graph, known.tolist(), devices)
+    copyable = generator.random(nodes) < 0.8
+    homes, replicas = graph.legality.replication(hosts, copyable)
+    assert (homes.tolist(), replicas) == legality_oracle.replication(graph, hosts.tolist(), copyable.tolist())
+    settled = graph.legality.settle(homes, devices, rule)
+    assert settled.tolist() == legality_oracle.settle(graph, homes.tolist(), devices, rule)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), devices=st.integers(1, 4), rule=st.integers(0, 1))
+def test_repair_is_that_of_the_oracle(seed: int, nodes: int, devices: int, rule: int) -> None:
+    generator = np.random.default_rng(seed)
+    graph = random_typed_graph(generator, nodes)
+    groups, pairs = colocation.colocation(graph), colocation.same_submodel_constraints(graph)
+    count = int(groups.max()) + 1
+    supported = generator.random((count, devices)) < 0.8
+    placement = generator.integers(0, devices, count).astype(np.uint8)
+    repaired = repair.repair(graph, groups, pairs, placement, supported, rule)
+    assert repaired.tolist() == legality_oracle.repair(graph, groups, pairs, placement, supported, rule).tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), devices=st.integers(2, 3))
+def test_completed_placements_keep_all_constraints(seed: int, nodes: int, devices: int) -> None:
+    generator = np.random.default_rng(seed)
+    graph = random_typed_graph(generator, nodes)
+    device = graph.legality.settle(generator.integers(0, devices, nodes).astype(np.int32), devices, 1)
+    for a, b in colocation.colocation_constraints(graph):
+        assert device[a] == device[b]
+    replicable = colocation.replicable_producers(graph)
+    for source, target in zip(graph.input_source, graph.input_node, strict=True):
+        assert not replicable[source] or device[source] == device[target]
+    split = _native.split(graph.native, device, 1)
+    submodel = split["submodel"]
+    if len(set(device.tolist())) > 1:  # else nothing helped, and all is on one device
+        assert split["sortable"]
+        assert all(submodel[a] == submodel[b] for a, b in colocation.same_submodel_constraints(graph))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda graph: graph.legality.host_devices(np.full(graph.nodes, 2, np.int32), 2),
+        lambda graph: graph.legality.settle(np.full(graph.nodes, -1, np.int32), 2, 1),
+        lambda graph: graph.legality.replication(np.zeros(1, np.int32), np.ones(graph.nodes, bool)),
+        lambda graph: replace(graph, types=graph.types[1:]).legality,
+        lambda graph: replace(graph, output_shapes=((),) * graph.outputs).legality,
+    ],
+)
+def test_arrays_that_do_not_fit_the_graph_are_refused(wrong: Callable[[ComputationGraph], object]) -> None:
+    graph = random_graph(np.random.default_rng(0), 10)
+    with pytest.raises(ValueError, match="expected"):
+        wrong(graph)
+
+
+# --- the road is walked once
+
+
+def extractions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of models whose graph is extracted from now on."""
+    found: list[str] = []
+    extract = ComputationGraph.from_model.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[ComputationGraph], model: ov.Model, **options: object) -> ComputationGraph:
+        found.append(model.get_friendly_name())
+        return extract(cls, model, **options)
+
+    monkeypatch.setattr(ComputationGraph, "from_model", classmethod(counted))
+    return found
+
+
+def test_a_graph_is_extracted_again_only_where_nodes_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    extracted = extractions(monkeypatch)
+    plain, shared = attention(8, 4, False), shared_constant_model()
+    for model, times in ((plain, 1), (shared, 2)):
+        extracted.clear()
+        graph = normalize.normalize(model)
+        assert len(extracted) == times
+        assert graph.names == tuple(node.get_friendly_name() for node in model.get_ordered_ops())
+        extracted.clear()
+        affinity = complete.complete(model, {graph.names[-2]: "CPU_B"}, ["CPU_A", "CPU_B"], graph)
+        assert len(extracted) == 0
+        assert set(affinity) == set(graph.names)

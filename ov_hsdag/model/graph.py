@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -124,6 +125,16 @@ class ComputationGraph:
         """The same graph for the native core."""
         return _native.Graph(
             self.kinds, self.input_ptr, self.input_output, self.output_ptr, self.output_bytes, self.weight_bytes
+        )
+
+    @cached_property
+    def legality(self) -> _native.Legality:
+        """The constraints between its nodes, which the native core computes once (cpp_ext/colocation.hpp)."""
+        shape_ptr = np.zeros(self.outputs + 1, np.int32)
+        np.cumsum([len(shape) for shape in self.output_shapes], out=shape_ptr[1:])
+        dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
+        return _native.Legality(
+            self.native, self.types, self.variables, self.output_movable, self.output_ranks, shape_ptr, dimensions
         )
 
     @cached_property

@@ -1,32 +1,41 @@
-"""Makes a model safe to place: OpenVINO's common clean-up, unique names, replicated producers."""
+"""Makes a model safe to place: OpenVINO's common clean-up, unique names, copies of replicable producers."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.clean_up import clean_up
-from ov_hsdag.model.colocation import _merged, _tied, constant_nodes, followers
 from ov_hsdag.model.graph import ComputationGraph
 
 if TYPE_CHECKING:
     import openvino as ov
 
 
-def normalize(model: ov.Model) -> None:
+def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> ComputationGraph:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
-    names become unique; followers with consumers in several groups are copied.
+    names become unique; replicable producers with consumers in several colocation groups are copied.
+
+    Args:
+        model: any model.
+        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
+
+    Returns:
+        The graph of the model as it is afterwards.
+
+    Raises:
+        UserError: `shapes` names no input of the model or does not fit it.
     """
     clean_up(model)
     unique_names(model)
-    graph = ComputationGraph.from_model(model)
-    follows = followers(graph)
-    _copy_followers(model, graph, follows, _merged(graph, _tied(graph, follows)))
+    graph = ComputationGraph.from_model(model, shapes=shapes)
+    homes = replicate(model, graph, graph.legality.hosts)
+    return graph if len(homes) == graph.nodes else ComputationGraph.from_model(model, shapes=shapes)
 
 
 def unique_names(model: ov.Model) -> None:
@@ -50,55 +59,40 @@ def _free_name(name: str, taken: set[str]) -> str:
     return f"{name}/copy_{number}"
 
 
-def _copy_followers(
-    model: ov.Model, graph: ComputationGraph, follows: NDArray[np.bool_], homes: NDArray[Any]
-) -> dict[str, Any]:
-    """Copies followers so that all consumers of each share a home.
+def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]) -> dict[str, int]:
+    """Copies replicable producers until all consumers of each share a home.
+
+    The native core says which copies it takes and what they feed (cpp_ext/complete.hpp).
 
     Args:
         model: the model of `graph`; changed.
-        follows: bool [nodes].
-        homes: where each node is that does not follow: a group or a device; [nodes].
+        graph: its graph.
+        homes: where each node is that is no replicable producer: number of a group or a device, int32 [nodes].
 
     Returns:
-        Home of every node of the changed model, by friendly name.
+        Home of every node of the changed model, by friendly name: more of them than `graph` has where there are copies.
     """
     nodes = model.get_ordered_ops()
-    constant = constant_nodes(graph)
+    constant = graph.legality.constant
+    copyable = np.ones(graph.nodes, bool)
+    while True:
+        own_homes, replicas = graph.legality.replication(homes, copyable)
+        copies = [_copy_constants(nodes[n]) if constant[n] else _copy_operation(nodes[n]) for n, _, _ in replicas]
+        stuck = [node for (node, _, _), copy in zip(replicas, copies, strict=True) if not copy]
+        if not stuck:
+            break
+        # Operations that cannot be rebuilt: their consumers keep sharing them, and share a device instead.
+        copyable[stuck] = False
+    result = dict(zip(graph.names, own_homes.tolist(), strict=True))
     taken = set(graph.names)
-    # Consumers are handled before producers, so that a copy's own inputs are copied in turn.
-    consumers: list[dict[Any, list[Any]]] = [defaultdict(list) for _ in range(graph.nodes)]
-    result: dict[str, Any] = {}
-
-    def note_inputs(node: Any, index: int, home: Any) -> None:
-        for port in range(graph.input_ptr[index + 1] - graph.input_ptr[index]):
-            source = int(graph.input_source[graph.input_ptr[index] + port])
-            if follows[source]:
-                consumers[source][home].append(node.input(port))
-
-    for index in reversed(range(graph.nodes)):
-        node = nodes[index]
-        if not follows[index] or not consumers[index]:
-            result[graph.names[index]] = homes[index]
-            note_inputs(node, index, homes[index])
-            continue
-        # The original stays where most of its consumers are (ties: where the first in the graph is).
-        first, *others = sorted(consumers[index], key=lambda home: -len(consumers[index][home]))
-        result[graph.names[index]] = first
-        note_inputs(node, index, first)
-        for home in others:
-            copies = _copy_constants(node) if constant[index] else _copy_operation(node)
-            if not copies:
-                # An operation that cannot be rebuilt: its consumers keep sharing it and are tied together instead.
-                continue
-            for copy in copies:
-                copy.set_friendly_name(_free_name(copy.get_friendly_name(), taken))
-                result[copy.get_friendly_name()] = home
-            for target in consumers[index][home]:
-                port = target.get_source_output().get_index()
-                target.replace_source_output(copies[-1].output(port))
-            if not constant[index]:
-                note_inputs(copies[-1], index, home)
+    instances = [*nodes, *(copy[-1] for copy in copies)]
+    for (_, home, inputs), copy in zip(replicas, copies, strict=True):
+        for made in copy:
+            made.set_friendly_name(_free_name(made.get_friendly_name(), taken))
+            result[made.get_friendly_name()] = home
+        for instance, port in inputs:
+            target = instances[instance].input(port)
+            target.replace_source_output(copy[-1].output(target.get_source_output().get_index()))
     return result
 
 

@@ -159,7 +159,7 @@ class PlacementProblem:
     @cached_property
     def same_submodel(self) -> NDArray[np.int32]:
         """Same-submodel constraints: pairs of nodes that must be in one submodel, int32 [pairs, 2]."""
-        return colocation.bonds(self.graph)
+        return colocation.same_submodel_constraints(self.graph)
 
     @cached_property
     def group_us(self) -> NDArray[np.float64]:

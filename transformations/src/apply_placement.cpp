@@ -1,6 +1,6 @@
 #include "ov_hsdag/apply_placement.hpp"
 
-#include "complete.hpp"
+#include "complete_model.hpp"
 #include "openvino/core/except.hpp"
 #include "stored_placement.hpp"
 

@@ -1,6 +1,9 @@
 #include "model_graph.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -120,46 +123,35 @@ Graph graph_of(Arrays arrays) {
             std::move(arrays.output_ptr), std::move(output_bytes),     std::move(weight_bytes)};
 }
 
-}  // namespace
-
-ModelGraph::ModelGraph(const ov::NodeVector& given) : nodes(given), graph(graph_of(arrays_of(given))) {
+// The outputs of all nodes but Results, in their order.
+ov::OutputVector outputs_of(const ov::NodeVector& nodes) {
+    ov::OutputVector outputs;
     for (const auto& node : nodes) {
-        types.emplace_back(node->get_type_name());
-        variables.push_back(variable_of(node));
-        if (graph.kind[types.size() - 1] == NodeKind::kResult) continue;
-        for (const auto& output : node->outputs()) outputs_.push_back(output);
+        if (kind_of(node->get_type_name()) == NodeKind::kResult) continue;
+        for (const auto& output : node->outputs()) outputs.push_back(output);
     }
-    std::optional<Copy> without;
-    if (const auto lost = lost_values(nodes); !lost.empty()) {
-        without = copy([&lost](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
-            const bool instead = output.get_node()->get_type_name() == std::string("Parameter");
-            if (!instead && lost.count(output.get_node()) == 0) return std::nullopt;
-            return output.get_partial_shape();
-        });
-    }
-    for (std::size_t number = 0; number < outputs_.size(); ++number) {
-        const auto& known = without ? without->outputs[number] : outputs_[number];
-        movable.push_back(is_movable(outputs_[number], known.get_partial_shape()) ? 1 : 0);
-    }
+    return outputs;
 }
 
-bool ModelGraph::is_short(std::int32_t output, std::int64_t most) const {
-    const ov::PartialShape& declared = outputs_[output].get_partial_shape();
-    if (declared.rank().is_dynamic() || declared.rank().get_length() > 1) return false;
-    if (declared.rank().get_length() == 0) return true;
-    if (declared[0].is_static()) return declared[0].get_length() <= most;
-    const ov::PartialShape& shape = sized(output).get_partial_shape();
-    if (shape.rank().is_dynamic()) return kUnboundedDimension <= most;
-    return shape.size() == 0 || bounded(shape[0], kUnboundedDimension) <= most;
-}
+// A copy of nodes, Results left out: its outputs, and what owns them.
+struct Copy {
+    ov::OutputVector outputs;  // [outputs]
+    ov::NodeVector kept;
+};
 
-std::optional<ModelGraph::Copy> ModelGraph::copy(const ShapeOfParameter& shape_of) const {
+// For the outputs of a node that a Parameter takes the place of, its shape.
+using ShapeOfParameter = std::function<std::optional<ov::PartialShape>(const ov::Output<ov::Node>&)>;
+
+// Nothing where the shapes do not fit together.
+std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter& shape_of) {
     Copy made;
     std::unordered_map<const ov::Node*, ov::OutputVector> copies;
+    std::size_t expected = 0;
     try {
         for (const auto& node : nodes) {
             const std::string type = node->get_type_name();
             if (type == "Result") continue;
+            expected += node->get_output_size();
             ov::OutputVector outputs;
             for (const auto& output : node->outputs()) {
                 if (const auto shape = shape_of(output)) {
@@ -183,21 +175,65 @@ std::optional<ModelGraph::Copy> ModelGraph::copy(const ShapeOfParameter& shape_o
     } catch (const std::exception&) {
         return std::nullopt;
     }
-    if (made.outputs.size() != outputs_.size()) return std::nullopt;
+    if (made.outputs.size() != expected) return std::nullopt;
     return made;
 }
 
-const ov::Output<ov::Node>& ModelGraph::sized(std::int32_t output) const {
-    if (!sized_) {
-        sized_ = copy([](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
-            if (output.get_node()->get_type_name() != std::string("Parameter")) return std::nullopt;
-            return static_shape(output.get_partial_shape());
-        });
-        // The inputs' defaults do not fit together: what the model declares has to do.
-        if (!sized_) sized_ = Copy{outputs_, {}};
-    }
-    return sized_->outputs[static_cast<std::size_t>(output)];
+// The nodes with static inputs; nothing where all is static already, or the inputs' defaults do not fit together.
+std::optional<Copy> with_static_inputs(const ov::NodeVector& nodes, const ov::OutputVector& outputs) {
+    const bool is_static = std::all_of(outputs.begin(), outputs.end(), [](const ov::Output<ov::Node>& output) {
+        return output.get_partial_shape().is_static();
+    });
+    if (is_static) return std::nullopt;
+    return copy_of(nodes, [](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
+        if (output.get_node()->get_type_name() != std::string("Parameter")) return std::nullopt;
+        return static_shape(output.get_partial_shape());
+    });
 }
+
+// The nodes without values that plugins lose; nothing where there are none, or an operation needs to know them.
+std::optional<Copy> without_lost_values(const ov::NodeVector& nodes) {
+    const auto lost = lost_values(nodes);
+    if (lost.empty()) return std::nullopt;
+    return copy_of(nodes, [&lost](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
+        const bool instead = output.get_node()->get_type_name() == std::string("Parameter");
+        if (!instead && lost.count(output.get_node()) == 0) return std::nullopt;
+        return output.get_partial_shape();
+    });
+}
+
+}  // namespace
+
+NodeArrays node_arrays(const ov::NodeVector& nodes) {
+    NodeArrays arrays;
+    for (const auto& node : nodes) {
+        arrays.types.emplace_back(node->get_type_name());
+        arrays.variables.push_back(variable_of(node));
+    }
+    const ov::OutputVector outputs = outputs_of(nodes);
+    const std::optional<Copy> sized = with_static_inputs(nodes, outputs);
+    const std::optional<Copy> unsure = without_lost_values(nodes);
+    arrays.shape_ptr.push_back(0);
+    for (std::size_t number = 0; number < outputs.size(); ++number) {
+        const ov::PartialShape& declared = outputs[number].get_partial_shape();
+        const ov::PartialShape& least = unsure ? unsure->outputs[number].get_partial_shape() : declared;
+        const ov::PartialShape& shape = sized ? sized->outputs[number].get_partial_shape() : declared;
+        arrays.movable.push_back(is_movable(outputs[number], least) ? 1 : 0);
+        const bool ranked = declared.rank().is_static();
+        arrays.ranks.push_back(ranked ? static_cast<std::int16_t>(declared.rank().get_length()) : std::int16_t{-1});
+        if (shape.rank().is_dynamic()) {
+            arrays.dimensions.push_back(kUnboundedDimension);
+        } else {
+            for (const ov::Dimension& one : shape) arrays.dimensions.push_back(bounded(one, kUnboundedDimension));
+        }
+        arrays.shape_ptr.push_back(static_cast<std::int32_t>(arrays.dimensions.size()));
+    }
+    return arrays;
+}
+
+ModelGraph::ModelGraph(ov::NodeVector given)
+    : nodes(std::move(given)),
+      legality_(std::make_shared<Legality>(std::make_shared<Graph>(graph_of(arrays_of(nodes))), node_arrays(nodes))) {}
 
 ov::NodeVector ordered(const ov::NodeVector& roots) { return ov::topological_sort(roots); }
 

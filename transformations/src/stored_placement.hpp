@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "complete.hpp"
+#include "complete_model.hpp"
 #include "openvino/core/model.hpp"
 
 namespace ov_hsdag {

@@ -1,0 +1,235 @@
+#include "colocation.hpp"
+
+#include <numeric>
+#include <stdexcept>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "groups.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// Inputs whose values decide the shape of the output (OpenVINO operation specifications). Constants are replicable
+// anyway.
+// clang-format off
+const std::unordered_map<std::string, std::vector<std::int32_t>> kShapeInputs = {
+    {"Reshape", {1}}, {"Squeeze", {1}}, {"Unsqueeze", {1}}, {"Broadcast", {1, 2}}, {"Tile", {1}},
+    {"StridedSlice", {1, 2, 3}}, {"Slice", {1, 2, 3, 4}}, {"Gather", {2}}, {"Range", {0, 1, 2}},
+    {"Interpolate", {1, 2, 3}}, {"Pad", {1, 2}}, {"TopK", {1}}, {"Split", {1}}, {"VariadicSplit", {1, 2}},
+    {"Transpose", {1}}, {"OneHot", {1}}, {"ConvolutionBackpropData", {2}}, {"GroupConvolutionBackpropData", {2}},
+    {"RandomUniform", {0}}, {"BatchToSpace", {1, 2, 3}}, {"SpaceToBatch", {1, 2, 3}}, {"NonMaxSuppression", {2}},
+    {"AdaptiveAvgPool", {1}}, {"AdaptiveMaxPool", {1}}, {"DFT", {1, 2}}, {"IDFT", {1, 2}}, {"RDFT", {1, 2}},
+    {"IRDFT", {1, 2}}, {"Eye", {0, 1, 2, 3}}, {"Multinomial", {1}}, {"PriorBox", {0, 1}}, {"Col2Im", {1, 2}},
+    {"PriorBoxClustered", {0, 1}}, {"STFT", {2, 3}}, {"ISTFT", {2, 3, 4}}, {"EmbeddingSegmentsSum", {3}},
+    {"SegmentMax", {2}}, {"ReduceMax", {1}}, {"ReduceMin", {1}}, {"ReduceMean", {1}}, {"ReduceSum", {1}},
+    {"ReduceProd", {1}}, {"ReduceL1", {1}}, {"ReduceL2", {1}}, {"ReduceLogicalAnd", {1}}, {"ReduceLogicalOr", {1}},
+    {"Roll", {1, 2}}, {"MVN", {1}}, {"CumSum", {1}}, {"NormalizeL2", {1}}, {"Loop", {0}}
+};
+// clang-format on
+
+// A list of dimensions, axes or scales is no longer than this; longer vectors are data.
+constexpr std::int64_t kShapeVector = 32;
+
+// A copy would have a state of its own, or draw other numbers.
+const std::unordered_set<std::string> kNeverCopied = {"ReadValue", "RandomUniform", "Multinomial"};
+
+std::vector<std::int32_t> merged(std::int32_t nodes, const Pairs& pairs) {
+    Groups groups(nodes);
+    for (const auto& [a, b] : pairs) groups.merge(a, b);
+    return groups.numbers();
+}
+
+}  // namespace
+
+Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
+    : graph_(std::move(graph)), arrays_(std::move(arrays)) {
+    const auto nodes = static_cast<std::size_t>(graph_->nodes());
+    const auto outputs = static_cast<std::size_t>(graph_->outputs());
+    const std::vector<std::int32_t>& pointer = arrays_.shape_ptr;
+    bool fits = arrays_.types.size() == nodes && arrays_.variables.size() == nodes &&
+                arrays_.movable.size() == outputs && arrays_.ranks.size() == outputs && pointer.size() == outputs + 1 &&
+                pointer.front() == 0 && static_cast<std::size_t>(pointer.back()) == arrays_.dimensions.size();
+    for (std::size_t output = 0; fits && output < outputs; ++output) {
+        const std::int32_t dimensions = pointer[output + 1] - pointer[output];
+        fits = dimensions >= 0 && (arrays_.ranks[output] != 1 || dimensions == 1);
+    }
+    if (!fits) throw std::invalid_argument("expected types, variables and shapes of the graph's nodes and outputs");
+
+    constant_ = constant_nodes();
+    replicable_ = shape_arithmetic();
+    for (std::size_t node = 0; node < nodes; ++node) replicable_[node] |= constant_[node];
+    colocated_ = colocation_constraints();
+    same_submodel_ = same_submodel_constraints();
+    hosts_ = merged(graph_->nodes(), colocated_);
+    Pairs all = colocated_;
+    for (std::int32_t e = 0; e < graph_->edges(); ++e) {
+        if (replicable_[graph_->source[e]] != 0) all.emplace_back(graph_->source[e], graph_->target[e]);
+    }
+    groups_ = merged(graph_->nodes(), all);
+}
+
+Flags Legality::constant_nodes() const {
+    const Graph& graph = *graph_;
+    Flags constant(graph.kind.size(), 0);
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        if (graph.kind[node] == NodeKind::kConstant) constant[node] = 1;
+        const std::int32_t first = graph.input_ptr[node];
+        const std::int32_t last = graph.input_ptr[node + 1];
+        if (graph.kind[node] != NodeKind::kOp || first == last || kNeverCopied.count(arrays_.types[node]) != 0)
+            continue;
+        constant[node] = 1;
+        for (std::int32_t e = first; e < last; ++e) {
+            if (constant[graph.source[e]] == 0) constant[node] = 0;
+        }
+    }
+    return constant;
+}
+
+// Whether an output is a scalar or a short vector.
+bool Legality::is_short(std::int32_t output) const {
+    const std::int16_t rank = arrays_.ranks[output];
+    return rank == 0 || (rank == 1 && arrays_.dimensions[arrays_.shape_ptr[output]] <= kShapeVector);
+}
+
+// Nodes that compute what a shape input needs, from there upwards to a ShapeOf or to where the values are data.
+Flags Legality::shape_arithmetic() const {
+    const Graph& graph = *graph_;
+    Flags wanted(graph.kind.size(), 0);
+    const auto want = [&](std::int32_t edge) {
+        const std::int32_t output = graph.input_output[edge];
+        const std::int32_t owner = graph.output_node[output];
+        if (graph.kind[owner] == NodeKind::kOp && kNeverCopied.count(arrays_.types[owner]) == 0 && is_short(output)) {
+            wanted[owner] = 1;
+        }
+    };
+    for (std::int32_t node = graph.nodes() - 1; node >= 0; --node) {
+        const std::int32_t first = graph.input_ptr[node];
+        const std::int32_t last = graph.input_ptr[node + 1];
+        if (wanted[node] != 0) {
+            if (arrays_.types[node] == "ShapeOf") continue;
+            for (std::int32_t e = first; e < last; ++e) want(e);
+        } else if (const auto found = kShapeInputs.find(arrays_.types[node]); found != kShapeInputs.end()) {
+            for (const std::int32_t port : found->second) {
+                if (first + port < last) want(first + port);
+            }
+        }
+    }
+    return wanted;
+}
+
+// The ReadValue and the Assign of each variable that has both.
+Pairs Legality::states() const {
+    std::unordered_map<std::string, std::int32_t> readers;
+    Pairs pairs;
+    for (std::int32_t node = 0; node < graph_->nodes(); ++node) {
+        if (!arrays_.variables[node].empty() && graph_->kind[node] != NodeKind::kSink) {
+            readers[arrays_.variables[node]] = node;
+        }
+    }
+    for (std::int32_t node = 0; node < graph_->nodes(); ++node) {
+        if (graph_->kind[node] != NodeKind::kSink) continue;
+        const auto reader = readers.find(arrays_.variables[node]);
+        if (reader != readers.end()) pairs.emplace_back(reader->second, node);
+    }
+    return pairs;
+}
+
+// Every node between a ReadValue and the Assign of its variable, with them: the plugin that holds the state needs both
+// in one submodel, so no tensor between them may be cut.
+void Legality::add_state_paths(Pairs& pairs) const {
+    const Graph& graph = *graph_;
+    for (const auto& [read, assign] : states()) {
+        Flags ahead(graph.kind.size(), 0);
+        ahead[assign] = 1;
+        for (std::int32_t node = assign; node > read; --node) {
+            if (ahead[node] == 0) continue;
+            for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) ahead[graph.source[e]] = 1;
+        }
+        Flags after(graph.kind.size(), 0);
+        after[read] = 1;
+        for (std::int32_t node = read + 1; node < assign; ++node) {
+            for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+                if (after[graph.source[e]] != 0) after[node] = 1;
+            }
+            if (after[node] != 0 && ahead[node] != 0) pairs.emplace_back(read, node);
+        }
+    }
+}
+
+// Whether it is [batch, heads, tokens, size] with as many tokens as heads.
+bool Legality::as_many_tokens_as_heads(std::int32_t output) const {
+    const std::int32_t first = arrays_.shape_ptr[output];
+    return arrays_.shape_ptr[output + 1] - first == 4 && arrays_.dimensions[first + 1] == arrays_.dimensions[first + 2];
+}
+
+// Attention with as many tokens as heads, and the Transpose that puts tokens first. The CPU plugin (2026.4;
+// docs/facts.md) fuses the Transposes around attention into it, and takes heads for tokens where the last of them is in
+// another submodel and the shape would not tell.
+void Legality::add_ambiguous_attention(Pairs& pairs) const {
+    const Graph& graph = *graph_;
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        const std::int32_t edge = graph.input_ptr[node];
+        if (arrays_.types[node] != "Transpose" || edge == graph.input_ptr[node + 1]) continue;
+        const std::int32_t source = graph.source[edge];
+        bool attends = arrays_.types[source] == "ScaledDotProductAttention";
+        if (arrays_.types[source] == "MatMul" && graph.input_ptr[source] < graph.input_ptr[source + 1]) {
+            attends = arrays_.types[graph.source[graph.input_ptr[source]]] == "Softmax";
+        }
+        if (attends && as_many_tokens_as_heads(graph.input_output[edge])) pairs.emplace_back(source, node);
+    }
+}
+
+// Parameters, each with a consumer: its submodel would hold nothing but Parameter → Result otherwise. A consumer that
+// computes is the better host.
+void Legality::add_parameters(Pairs& pairs) const {
+    const Graph& graph = *graph_;
+    std::vector<std::int32_t> user(graph.kind.size(), -1), computing(graph.kind.size(), -1);
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t source = graph.source[e];
+        const std::int32_t target = graph.target[e];
+        if (user[source] < 0) user[source] = target;
+        const bool computes = graph.kind[target] != NodeKind::kResult && replicable_[target] == 0;
+        if (computes && computing[source] < 0) computing[source] = target;
+    }
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        if (graph.kind[node] != NodeKind::kParameter) continue;
+        const std::int32_t host = computing[node] >= 0 ? computing[node] : user[node];
+        if (host >= 0) pairs.emplace_back(node, host);
+    }
+}
+
+Pairs Legality::colocation_constraints() const {
+    const Graph& graph = *graph_;
+    Pairs pairs;
+    std::unordered_map<std::string, std::int32_t> variables;
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        const std::string& variable = arrays_.variables[node];
+        if (!variable.empty()) pairs.emplace_back(variables.emplace(variable, node).first->second, node);
+    }
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        if (graph.kind[graph.target[e]] == NodeKind::kResult || arrays_.movable[graph.input_output[e]] == 0) {
+            pairs.emplace_back(graph.source[e], graph.target[e]);
+        }
+    }
+    add_state_paths(pairs);
+    add_ambiguous_attention(pairs);
+    add_parameters(pairs);
+    return pairs;
+}
+
+Pairs Legality::same_submodel_constraints() const {
+    const Graph& graph = *graph_;
+    Pairs pairs;
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t source = graph.source[e];
+        if (graph.kind[source] == NodeKind::kConstant) continue;
+        if (replicable_[source] != 0 || arrays_.movable[graph.input_output[e]] == 0) {
+            pairs.emplace_back(source, graph.target[e]);
+        }
+    }
+    for (const auto& pair : states()) pairs.push_back(pair);
+    return pairs;
+}
+
+}  // namespace ov_hsdag

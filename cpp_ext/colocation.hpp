@@ -1,0 +1,76 @@
+// Which nodes must share a device or a submodel, so that every placement compiles and computes the same outputs. Python
+// (ov_hsdag.model) and the C++ library (transformations/) both extract the arrays from their models and ask here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace ov_hsdag {
+
+using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
+using Flags = std::vector<std::uint8_t>;
+
+// What the rules read of a model beside its graph. Sizes are those that costs count with: dynamic dimensions are
+// replaced by examples, bounds or defaults.
+struct NodeArrays {
+    std::vector<std::string> types;        // [nodes] "Convolution"
+    std::vector<std::string> variables;    // [nodes] of a ReadValue or Assign, "" for others
+    Flags movable;                         // [outputs] whether HETERO can hand the tensor from submodel to submodel
+    std::vector<std::int16_t> ranks;       // [outputs] that the model declares, -1 where it leaves the rank open
+    std::vector<std::int32_t> shape_ptr;   // [outputs + 1]
+    std::vector<std::int64_t> dimensions;  // [shape_ptr.back()] sizes of the outputs, one after the other
+};
+
+// The constraints of one model, computed once.
+//
+// HETERO cuts a model into submodels at every edge between devices. Three kinds of nodes do not survive a cut from
+// their consumers ("replicable producers"): constants, nodes that rest on constants alone (decompressed weights), and
+// shape arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes,
+// or not even a rank. One with consumers on several devices is copied, once for each further device.
+class Legality {
+public:
+    // Throws std::invalid_argument where the arrays do not fit the graph.
+    Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays);
+
+    [[nodiscard]] const Graph& graph() const { return *graph_; }
+    // Constants, and operations that rest on constants alone and give the same at each run. [nodes]
+    [[nodiscard]] const Flags& constant() const { return constant_; }
+    // Nodes that must be where their consumers are. [nodes]
+    [[nodiscard]] const Flags& replicable() const { return replicable_; }
+    // Pairs of nodes that must share a device, those of replicable producers with their consumers left out.
+    [[nodiscard]] const Pairs& colocated() const { return colocated_; }
+    // Groups by `colocated` alone: what decides where replicable producers are needed. Dense numbers, [nodes].
+    [[nodiscard]] const std::vector<std::int32_t>& hosts() const { return hosts_; }
+    // Groups of nodes that must share a device, replicable producers with all of their consumers: any assignment of
+    // devices to groups is legal. Dense numbers in the order of the groups' first nodes, [nodes].
+    [[nodiscard]] const std::vector<std::int32_t>& groups() const { return groups_; }
+    // Pairs of nodes that must share a submodel, not only a device: HETERO splits devices further against cycles.
+    // Shape arithmetic and decompressed weights with their consumers (constants alone are never taken off), tensors
+    // that HETERO cannot hand over with theirs, and each ReadValue with its Assign.
+    [[nodiscard]] const Pairs& same_submodel() const { return same_submodel_; }
+
+private:
+    [[nodiscard]] Flags constant_nodes() const;
+    [[nodiscard]] Flags shape_arithmetic() const;
+    [[nodiscard]] bool is_short(std::int32_t output) const;
+    [[nodiscard]] bool as_many_tokens_as_heads(std::int32_t output) const;
+    [[nodiscard]] Pairs states() const;
+    void add_state_paths(Pairs& pairs) const;
+    void add_ambiguous_attention(Pairs& pairs) const;
+    void add_parameters(Pairs& pairs) const;
+    [[nodiscard]] Pairs colocation_constraints() const;
+    [[nodiscard]] Pairs same_submodel_constraints() const;
+
+    std::shared_ptr<const Graph> graph_;
+    NodeArrays arrays_;
+    Flags constant_, replicable_;
+    Pairs colocated_, same_submodel_;
+    std::vector<std::int32_t> hosts_, groups_;
+};
+
+}  // namespace ov_hsdag

@@ -1,0 +1,241 @@
+"""The rules of legality, completion and repair once more, as plain Python that can be read beside the native core.
+
+Written before the core had them; the tests compare the two on random graphs. Slow, and used by tests alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+
+SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
+    "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Broadcast": (1, 2), "Tile": (1,), "StridedSlice": (1, 2, 3),
+    "Slice": (1, 2, 3, 4), "Gather": (2,), "Range": (0, 1, 2), "Interpolate": (1, 2, 3), "Pad": (1, 2), "TopK": (1,),
+    "Split": (1,), "VariadicSplit": (1, 2), "Transpose": (1,), "OneHot": (1,), "ConvolutionBackpropData": (2,),
+    "GroupConvolutionBackpropData": (2,), "RandomUniform": (0,), "BatchToSpace": (1, 2, 3), "SpaceToBatch": (1, 2, 3),
+    "NonMaxSuppression": (2,), "AdaptiveAvgPool": (1,), "AdaptiveMaxPool": (1,), "DFT": (1, 2), "IDFT": (1, 2),
+    "RDFT": (1, 2), "IRDFT": (1, 2), "Eye": (0, 1, 2, 3), "Multinomial": (1,), "PriorBox": (0, 1), "Col2Im": (1, 2),
+    "PriorBoxClustered": (0, 1), "STFT": (2, 3), "ISTFT": (2, 3, 4), "EmbeddingSegmentsSum": (3,), "SegmentMax": (2,),
+    "ReduceMax": (1,), "ReduceMin": (1,), "ReduceMean": (1,), "ReduceSum": (1,), "ReduceProd": (1,), "ReduceL1": (1,),
+    "ReduceL2": (1,), "ReduceLogicalAnd": (1,), "ReduceLogicalOr": (1,), "Roll": (1, 2), "MVN": (1,), "CumSum": (1,),
+    "NormalizeL2": (1,), "Loop": (0,),
+}  # fmt: skip
+SHAPE_VECTOR = 32
+NEVER_COPIED = {"ReadValue", "RandomUniform", "Multinomial"}
+
+Pair = tuple[int, int]
+
+
+def inputs_of(graph: ComputationGraph, node: int) -> list[int]:
+    """The nodes that feed a node, by port."""
+    return graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]].tolist()
+
+
+def edges_of(graph: ComputationGraph) -> list[tuple[int, int, int]]:
+    """(source, target, output port) of every input port."""
+    return list(zip(graph.input_source.tolist(), graph.input_node.tolist(), graph.input_output.tolist(), strict=True))
+
+
+def constant_nodes(graph: ComputationGraph) -> list[bool]:
+    constant: list[bool] = []
+    for node, type_name in enumerate(graph.types):
+        inputs = inputs_of(graph, node)
+        computed = graph.kinds[node] == NodeKind.OP and inputs and type_name not in NEVER_COPIED
+        constant.append(bool(graph.kinds[node] == NodeKind.CONSTANT or (computed and all(constant[i] for i in inputs))))
+    return constant
+
+
+def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
+    wanted = [False] * graph.nodes
+    for node in reversed(range(graph.nodes)):
+        count = len(inputs_of(graph, node))
+        ports: Iterable[int] = SHAPE_INPUTS.get(graph.types[node], ())
+        if wanted[node]:
+            ports = () if graph.types[node] == "ShapeOf" else range(count)
+        for port in ports:
+            if port >= count:
+                continue
+            output = graph.input_output[graph.input_ptr[node] + port]
+            owner, rank = graph.output_node[output], graph.output_ranks[output]
+            short = rank == 0 or (rank == 1 and graph.output_shapes[output][0] <= SHAPE_VECTOR)
+            if short and graph.kinds[owner] == NodeKind.OP and graph.types[owner] not in NEVER_COPIED:
+                wanted[owner] = True
+    return wanted
+
+
+def replicable_producers(graph: ComputationGraph) -> list[bool]:
+    return [a or b for a, b in zip(constant_nodes(graph), shape_arithmetic(graph), strict=True)]
+
+
+def states(graph: ComputationGraph) -> list[Pair]:
+    readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
+    assigns = np.flatnonzero(graph.kinds == NodeKind.SINK).tolist()
+    return [(readers[graph.variables[n]], n) for n in assigns if graph.variables[n] in readers]
+
+
+def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
+    replicable = replicable_producers(graph)
+    pairs: list[Pair] = []
+    first: dict[str, int] = {}
+    for node, variable in enumerate(graph.variables):
+        if variable:
+            pairs.append((first.setdefault(variable, node), node))
+    for source, target, output in edges_of(graph):
+        if graph.kinds[target] == NodeKind.RESULT or not graph.output_movable[output]:
+            pairs.append((source, target))
+    network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
+    network.add_nodes_from(range(graph.nodes))
+    for read, assign in states(graph):
+        between = nx.descendants(network, read) & nx.ancestors(network, assign)
+        pairs += [(read, node) for node in between]
+    for node, type_name in enumerate(graph.types):
+        inputs = inputs_of(graph, node)
+        if type_name != "Transpose" or not inputs:
+            continue
+        source, shape = inputs[0], graph.output_shapes[graph.input_output[graph.input_ptr[node]]]
+        attends = graph.types[source] == "ScaledDotProductAttention"
+        if graph.types[source] == "MatMul" and inputs_of(graph, source):
+            attends = graph.types[inputs_of(graph, source)[0]] == "Softmax"
+        if attends and len(shape) == 4 and shape[1] == shape[2]:
+            pairs.append((source, node))
+    for node in np.flatnonzero(graph.kinds == NodeKind.PARAMETER).tolist():
+        users = [target for source, target, _ in edges_of(graph) if source == node]
+        computing = [user for user in users if graph.kinds[user] != NodeKind.RESULT and not replicable[user]]
+        pairs += [(node, user) for user in (computing or users)[:1]]
+    return pairs
+
+
+def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
+    replicable = replicable_producers(graph)
+    return [
+        (source, target)
+        for source, target, output in edges_of(graph)
+        if graph.kinds[source] != NodeKind.CONSTANT and (replicable[source] or not graph.output_movable[output])
+    ] + states(graph)
+
+
+def merged(graph: ComputationGraph, pairs: Sequence[Pair]) -> list[int]:
+    """Dense group numbers in the order of the groups' first nodes."""
+    network = nx.Graph(list(pairs))
+    network.add_nodes_from(range(graph.nodes))
+    groups = [0] * graph.nodes
+    for number, members in enumerate(sorted(nx.connected_components(network), key=min)):
+        for node in members:
+            groups[node] = number
+    return groups
+
+
+def hosts(graph: ComputationGraph) -> list[int]:
+    return merged(graph, colocation_constraints(graph))
+
+
+def colocation(graph: ComputationGraph) -> list[int]:
+    replicable = replicable_producers(graph)
+    followed = [(source, target) for source, target, _ in edges_of(graph) if replicable[source]]
+    return merged(graph, colocation_constraints(graph) + followed)
+
+
+def votes(graph: ComputationGraph, groups: Sequence[int], device: Sequence[int], devices: int) -> NDArray[np.int64]:
+    """[groups, devices]; a device of -1 is no vote."""
+    counts = np.zeros((max(groups) + 1, devices), np.int64)
+    for node, one in enumerate(device):
+        if one >= 0:
+            counts[groups[node], one] += graph.nodes if graph.kinds[node] == NodeKind.OP else 1
+    return counts
+
+
+def host_devices(graph: ComputationGraph, known: Sequence[int], devices: int) -> list[int]:
+    replicable, groups = replicable_producers(graph), hosts(graph)
+    told = [-1 if replicable[node] else one for node, one in enumerate(known)]
+    counts = votes(graph, groups, told, devices)
+    chosen = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
+    edges = [(groups[a], groups[b]) for a, b, _ in edges_of(graph) if not replicable[a] and groups[a] != groups[b]]
+    for source, target in edges:
+        if chosen[target] < 0:
+            chosen[target] = chosen[source]
+    for source, target in reversed(edges):
+        if chosen[source] < 0:
+            chosen[source] = chosen[target]
+    return [max(0, int(chosen[group])) for group in groups]
+
+
+def replication(
+    graph: ComputationGraph, homes: Sequence[int], copyable: Sequence[bool]
+) -> tuple[list[int], list[tuple[int, int, list[Pair]]]]:
+    replicable, constant = replicable_producers(graph), constant_nodes(graph)
+    consumers: list[dict[int, list[Pair]]] = [defaultdict(list) for _ in range(graph.nodes)]
+    result, replicas = list(homes), []
+
+    def note(node: int, instance: int, home: int) -> None:
+        for port, source in enumerate(inputs_of(graph, node)):
+            if replicable[source]:
+                consumers[source][home].append((instance, port))
+
+    for node in reversed(range(graph.nodes)):
+        others: list[int] = []
+        if consumers[node]:
+            result[node], *others = sorted(consumers[node], key=lambda home: -len(consumers[node][home]))
+        note(node, node, result[node])
+        for home in others if copyable[node] else ():
+            replicas.append((node, home, consumers[node][home]))
+            if not constant[node]:
+                note(node, graph.nodes + len(replicas) - 1, home)
+    return result, replicas
+
+
+def settle(graph: ComputationGraph, device: Sequence[int], devices: int, rule: int) -> list[int]:
+    groups = colocation(graph)
+    placement = votes(graph, groups, device, devices).argmax(axis=1)
+    pairs = np.array(same_submodel_constraints(graph), np.int32).reshape(-1, 2)
+    everywhere = np.ones((len(placement), devices), bool)
+    settled = repair(graph, np.array(groups, np.int32), pairs, placement, everywhere, rule)
+    return settled[np.array(groups)].tolist()
+
+
+def repair(
+    graph: ComputationGraph,
+    groups: NDArray[np.int32],
+    same_submodel: NDArray[np.int32],
+    placement: NDArray[np.integer[Any]],
+    supported: NDArray[np.bool_],
+    rule: int,
+) -> NDArray[np.uint8]:
+    result = np.array(placement, np.uint8)
+    source, target = graph.input_source, graph.input_node
+    for _ in range(len(supported)):
+        split = _native.split(graph.native, result[groups], rule)
+        submodel = split["submodel"]
+        trivial = np.append(split["trivial"], False)[submodel]
+        separated = submodel[same_submodel[:, 0]] != submodel[same_submodel[:, 1]]
+        if trivial.any():
+            moving = submodel[trivial.argmax()]
+        elif separated.any():
+            end = submodel[same_submodel[separated.argmax(), 1]]
+            feeders = submodel[source[(submodel[target] == end) & (result[groups[source]] != result[groups[target]])]]
+            numbers, sizes = np.unique(submodel[np.isin(submodel, feeders)], return_counts=True)
+            moving = numbers[sizes.argmin()] if len(numbers) else end
+        elif not split["sortable"]:
+            numbers, sizes = np.unique(submodel[split["cyclic"]], return_counts=True)
+            moving = numbers[sizes.argmin()]
+        else:
+            return result
+        inside = submodel == moving
+        border = inside[source] != inside[target]
+        outside = np.where(inside[source], target, source)[border]
+        moved = np.unique(groups[inside])
+        counts = np.bincount(result[groups[outside]], minlength=supported.shape[1]).astype(float)
+        counts[result[moved[0]]] = -1
+        counts[~supported[moved].all(axis=0)] = -1
+        if counts.max() < 0:
+            break
+        result[moved] = counts.argmax()
+    everywhere = np.flatnonzero(supported.all(axis=0))
+    return np.full(len(supported), everywhere[0], np.uint8) if len(everywhere) else result
