@@ -31,7 +31,7 @@ from ov_hsdag.policy.candidates import (
     require_runnable,
 )
 from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.analysis import Prepared, prepare
+from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import price, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -197,7 +197,7 @@ def _checked_limits(memory: Mapping[str, int], devices: DeviceSet) -> Mapping[st
 
 
 def _calibrated(
-    analysis: Prepared, request: _Request, seconds: float, report: Callable[[str], None] | None
+    analysis: ModelAnalysis, request: _Request, seconds: float, report: Callable[[str], None] | None
 ) -> ModelCosts | None:
     """The model's costs on these devices: the given ones where they hold, else measured now. seconds: time budget."""
     names, costs = analysis.devices, request.costs
@@ -220,7 +220,7 @@ def _calibrated(
 
 
 def _candidates(
-    problem: PlacementProblem, analysis: Prepared, request: _Request, *, hedged: bool
+    problem: PlacementProblem, analysis: ModelAnalysis, request: _Request, *, hedged: bool
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
     """What all placers find, simplest first, and the problem that they found it for.
 
@@ -244,7 +244,7 @@ def _candidates(
 
 def _completed(model: ov.Model, problem: PlacementProblem, given: Placement) -> NamedPlacement:
     """A given placement, completed for the nodes that it does not name. Raises UserError where HETERO refuses it."""
-    affinity = complete.complete(model, given.affinity, problem.devices)
+    affinity = complete.complete(model, given.affinity, problem.devices, problem.graph)
     chosen = NamedPlacement("affinity", problem.placement_of(affinity))
     require_runnable(problem, [chosen], ignored=_UNSUPPORTED)
     return chosen

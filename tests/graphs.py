@@ -218,3 +218,32 @@ def random_typed_graph(generator: np.random.Generator, nodes: int) -> Computatio
         weight_bytes=np.zeros(nodes, np.int64),
         variables=tuple(variables),
     )
+
+
+def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
+    """Self-attention of a sequence as frameworks export it, [1, tokens, heads * 8] → the same, with seeded weights.
+
+    Reshape takes it to another number of tokens.
+    """
+    random = np.random.default_rng(0)
+    data = ops.parameter([1, tokens, heads * 8], np.float32)
+
+    def head() -> ov.Node:
+        weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
+        return ops.transpose(
+            ops.reshape(ops.matmul(data, weights, False, False), np.array([0, 0, heads, 8]), True),
+            np.array([0, 2, 1, 3]),
+        )
+
+    query, key, value = head(), head(), head()
+    if fused:
+        attended = ops.scaled_dot_product_attention(query, key, value, causal=False)
+    else:
+        scores = ops.multiply(ops.matmul(query, key, False, True), np.float32(8**-0.5))
+        attended = ops.matmul(ops.softmax(scores, 3), value, False, False)
+    attended.set_friendly_name("attention")
+    tokens_first = ops.transpose(attended, np.array([0, 2, 1, 3]))
+    tokens_first.set_friendly_name("tokens first")
+    joined = ops.reshape(tokens_first, np.array([0, 0, heads * 8]), True)
+    weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
+    return ov.Model([ops.matmul(joined, weights, False, False)], [data])

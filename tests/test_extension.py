@@ -24,8 +24,8 @@ from ov_hsdag.integration import extension, extension_build
 from ov_hsdag.model import colocation, normalize, output_tags
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils.errors import RunError, UserError
-from tests.graphs import random_model, unflattening_model
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
+from tests.graphs import attention, random_model, unflattening_model
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("CPU_A", "CPU_B")
@@ -407,6 +407,50 @@ def changed_files(tmp_path: Path) -> dict[str, Path]:
     return {path.stem: path for path in tmp_path.glob("*.xml")}
 
 
+def cut_attention(fused: bool, path: Path) -> None:
+    """Attention of 8 tokens and 4 heads with its last Transpose on the other device, which is legal."""
+    model = attention(8, 4, fused)
+    normalize.normalize(model)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    end = names.index("tokens first")
+    constants = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() == "Constant"}
+    later = [name for name in names[end:] if name not in constants]
+    affinity = {name: DEVICES[name in later] for name in names if name not in constants}
+    Placement(DEVICES, affinity).embed(model)
+    ov.save_model(model, path, compress_to_fp16=False)
+
+
+@pytest.mark.skipif(
+    tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4),
+    reason="wrong in older releases where a Transpose before attention is in another submodel, too (docs/facts.md)",
+)
+@pytest.mark.parametrize("when", ["in the file", "after reading", "with preprocessing"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+def test_attention_reshaped_to_as_many_tokens_as_heads_is_not_cut(
+    core: ov.Core, stock: ov.Core, tmp_path: Path, fused: bool, when: str
+) -> None:
+    path = tmp_path / "model.xml"
+    cut_attention(fused, path)
+    before = affinities(core.read_model(path))
+    assert before["attention"] != before["tokens first"]
+    if when == "in the file":
+        changed = stock.read_model(path)
+        changed.reshape([1, 4, 32])
+        path = tmp_path / "reshaped.xml"
+        ov.save_model(changed, path, compress_to_fp16=False)
+    model = core.read_model(path)
+    if when != "in the file":
+        model.reshape([1, 4, 32])
+    if when == "with preprocessing":
+        steps = PrePostProcessor(model)
+        steps.input().preprocess().scale(2.0)
+        model = steps.build()
+    copied = affinities(model.clone())
+    assert copied["attention"] == copied["tokens first"]
+    compiled = core.compile_model(model, HETERO)
+    check_outputs(compiled, model, stock)
+
+
 def test_changed_models_run(core: ov.Core, stock: ov.Core, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     files = changed_files(tmp_path)
     assert len(files) == 6
@@ -637,7 +681,7 @@ def test_pass_replaces_devices_and_refuses_nonsense(programs: Path, stock: ov.Co
     texts = done.stdout.split("model ")[1:]
     assert texts[0].split("\n", 1)[1] == "changed 0\n"
     read = stock.read_model(placed)
-    with pytest.warns(UserWarning, match="uses") as warned:
+    with pytest.warns(PlacementNotFollowedWarning, match="uses") as warned:
         mapped = Placement.of(read).map_to(("CPU_A", "GPU.1"))  # type: ignore[union-attr]
     mapped.apply(read)
     lines = texts[1].splitlines()[2:]

@@ -18,6 +18,7 @@ from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from tests import legality_oracle
 from tests.graphs import (
+    attention,
     random_graph,
     random_inputs,
     random_model,
@@ -342,32 +343,6 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
         assert counts[-1] == problem.evaluate(placement).submodels[0]
         assert largest_difference(expected, infer(compiled, inputs)) <= TOLERANCE
     assert max(counts) > 2
-
-
-def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
-    """Self-attention of a sequence as frameworks export it, [1, tokens, heads * 8] → the same, with seeded weights."""
-    random = np.random.default_rng(0)
-    data = ops.parameter([1, tokens, heads * 8], np.float32)
-
-    def head() -> ov.Node:
-        weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
-        return ops.transpose(
-            ops.reshape(ops.matmul(data, weights, False, False), np.array([1, tokens, heads, 8]), False),
-            np.array([0, 2, 1, 3]),
-        )
-
-    query, key, value = head(), head(), head()
-    if fused:
-        attended = ops.scaled_dot_product_attention(query, key, value, causal=False)
-    else:
-        scores = ops.multiply(ops.matmul(query, key, False, True), np.float32(8**-0.5))
-        attended = ops.matmul(ops.softmax(scores, 3), value, False, False)
-    attended.set_friendly_name("attention")
-    tokens_first = ops.transpose(attended, np.array([0, 2, 1, 3]))
-    tokens_first.set_friendly_name("tokens first")
-    joined = ops.reshape(tokens_first, np.array([1, tokens, heads * 8]), False)
-    weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
-    return ov.Model([ops.matmul(joined, weights, False, False)], [data])
 
 
 @pytest.mark.parametrize("fused", [True, False])

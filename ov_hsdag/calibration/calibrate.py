@@ -25,7 +25,7 @@ from ov_hsdag.model import repair
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import set_affinities
-from ov_hsdag.problem.analysis import Prepared, prepare
+from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
@@ -61,7 +61,7 @@ def calibrate_model(
 
 
 def calibrate_prepared(
-    prepared: Prepared,
+    prepared: ModelAnalysis,
     core: ov.Core,
     profile: Profile,
     advance: Advance = lambda _: None,
@@ -106,7 +106,7 @@ class _Calibration:
     """
 
     def __init__(
-        self, prepared: Prepared, core: ov.Core, profile: Profile, advance: Advance, deadline: Deadline
+        self, prepared: ModelAnalysis, core: ov.Core, profile: Profile, advance: Advance, deadline: Deadline
     ) -> None:
         self._prepared, self._core, self._profile = prepared, core, profile
         self._advance, self._deadline = advance, deadline
@@ -280,7 +280,7 @@ def measured_fusions(
 
 
 def latency_problem(
-    prepared: Prepared, profile: Profile, times: Mapping[str, NodeTimes], fusions: Fusions
+    prepared: ModelAnalysis, profile: Profile, times: Mapping[str, NodeTimes], fusions: Fusions
 ) -> PlacementProblem:
     """The problem of placing a model on the measured devices for latency, without memory limits.
 

@@ -340,6 +340,24 @@ def is_unbounded(model: ov.Model) -> bool:
     return any(shape.rank.is_dynamic or any(_upper(dimension) is None for dimension in shape) for shape in shapes)
 
 
+def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
+    """The shapes that costs count with, one for each input of `model`, in order.
+
+    They are those of `input_shapes`, unless these do not fit together.
+
+    Args:
+        model: any model; left as it is.
+        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
+
+    Raises:
+        UserError: `shapes` names no input of the model or does not fit it.
+    """
+    wanted = input_shapes(model, shapes or {})
+    if model.is_dynamic() and _with_static_shapes(model, shapes) is None:
+        return [_bounded(port.get_partial_shape()) for port in model.inputs]
+    return [tuple(shape) for shape in wanted]
+
+
 def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
     """A static shape for every input of `model`: the user's example, else upper bounds, else defaults.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.graph import ComputationGraph, input_shapes
+from ov_hsdag.model.graph import counted_input_shapes, input_shapes
 from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -97,11 +97,9 @@ def random_inputs(
     (they are images). Dynamic dimensions get the size that costs count with, or that of `shapes`. Raises RunError for
     inputs of other types.
     """
-    graph = ComputationGraph.from_model(model, shapes=shapes)
     random = np.random.default_rng(seed)
     arrays: list[NDArray[Any]] = []
-    for parameter in model.get_parameters():
-        shape = graph.output_shapes[graph.output_ptr[graph.index(parameter.get_friendly_name())]]
+    for parameter, shape in zip(model.get_parameters(), counted_input_shapes(model, shapes), strict=True):
         try:
             dtype = np.dtype(parameter.get_element_type().to_dtype())
         except (RuntimeError, TypeError, KeyError) as error:

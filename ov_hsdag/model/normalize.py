@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
     import openvino as ov
 
 
-def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> ComputationGraph:
+def normalize(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None
+) -> ComputationGraph:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
@@ -24,6 +27,7 @@ def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
     Args:
         model: any model.
         shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
+        clock: counts the phases "normalise", "graph" and "legality" (keys of `Placement.seconds`, spelt as they were).
 
     Returns:
         The graph of the model as it is afterwards.
@@ -31,11 +35,18 @@ def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
     Raises:
         UserError: `shapes` names no input of the model or does not fit it.
     """
-    clean_up(model)
-    unique_names(model)
-    graph = ComputationGraph.from_model(model, shapes=shapes)
-    homes = replicate(model, graph, graph.legality.hosts)
-    return graph if len(homes) == graph.nodes else ComputationGraph.from_model(model, shapes=shapes)
+    clock = clock or Clock()
+    with clock("normalise"):
+        clean_up(model)
+        unique_names(model)
+    with clock("graph"):
+        graph = ComputationGraph.from_model(model, shapes=shapes)
+    with clock("legality"):
+        homes = replicate(model, graph, graph.legality.hosts)
+    if len(homes) == graph.nodes:
+        return graph
+    with clock("graph"):
+        return ComputationGraph.from_model(model, shapes=shapes)
 
 
 def unique_names(model: ov.Model) -> None:

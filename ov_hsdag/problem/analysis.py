@@ -1,9 +1,10 @@
-"""A model made ready for placement, and what of it does not depend on what things cost."""
+"""The analysis of a model: what of it does not depend on what things cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """What calibration and placement share.
+class ModelAnalysis:
+    """What of a model does not depend on what things cost; calibration and placement share it.
 
     Attributes:
         model: normalized.
@@ -31,7 +32,6 @@ class Prepared:
         graph: of the model.
         devices: names, in HETERO's order.
         supported: which devices run which nodes, bool [nodes, devices].
-        groups: group of each node; nodes of one group share a device. int32 [nodes].
     """
 
     model: ov.Model
@@ -39,7 +39,26 @@ class Prepared:
     graph: ComputationGraph
     devices: tuple[str, ...]
     supported: NDArray[np.bool_]
-    groups: NDArray[np.int32]
+
+    @cached_property
+    def groups(self) -> NDArray[np.int32]:
+        """Colocation groups: nodes of one group share a device. Dense numbers, int32 [nodes]."""
+        return colocation.colocation(self.graph)
+
+    @cached_property
+    def replicable_producers(self) -> NDArray[np.bool_]:
+        """Nodes that must be where their consumers are, bool [nodes]."""
+        return colocation.replicable_producers(self.graph)
+
+    @cached_property
+    def colocation_constraints(self) -> NDArray[np.int32]:
+        """Pairs of nodes that must share a device, those of replicable producers left out, int32 [pairs, 2]."""
+        return colocation.colocation_constraints(self.graph)
+
+    @cached_property
+    def same_submodel_constraints(self) -> NDArray[np.int32]:
+        """Pairs of nodes that must share a submodel, int32 [pairs, 2]."""
+        return colocation.same_submodel_constraints(self.graph)
 
     def supported_by(self, names: Sequence[str]) -> NDArray[np.bool_]:
         """The columns of `supported` of these devices, bool [nodes, len(names)]."""
@@ -54,7 +73,7 @@ def prepare(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     clock: Clock | None = None,
-) -> Prepared:
+) -> ModelAnalysis:
     """Normalizes `model`, in place, and asks which devices run what.
 
     Args:
@@ -72,10 +91,7 @@ def prepare(
     clock = clock or Clock()
     for name in names:
         profile.device(name)
-    with clock("normalise"):  # a key of Placement.seconds: spelt as it was
-        normalize.normalize(model)
-    with clock("graph"):
-        graph = ComputationGraph.from_model(model, shapes=shapes)
+    graph = normalize.normalize(model, shapes, clock)
     with clock("legality"):
         groups = colocation.colocation(graph)
     with clock("support"):
@@ -84,4 +100,4 @@ def prepare(
         present = [name for name in names if name not in absent]
         supported[:, [names.index(name) for name in present]] = support(model, graph, present, core)
         require_support(graph, groups, supported, names)
-    return Prepared(model, shapes, graph, tuple(names), supported, groups)
+    return ModelAnalysis(model, shapes, graph, tuple(names), supported)

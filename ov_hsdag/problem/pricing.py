@@ -17,7 +17,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import repair
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.problem.analysis import Prepared, prepare
+from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def resolve_profile(profile: Profile | str | PathLike[str] | None, names: Sequen
 
 
 def price(
-    analysis: Prepared, objective: str, profile: Profile, core: ov.Core, costs: ModelCosts | None
+    analysis: ModelAnalysis, objective: str, profile: Profile, core: ov.Core, costs: ModelCosts | None
 ) -> PlacementProblem:
     """The placement problem: operations and boundaries cost what `costs` measured where they hold, else the profile's.
 

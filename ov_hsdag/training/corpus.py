@@ -145,8 +145,7 @@ def extract(model: Any, rule: int) -> PlacementProblem:
         model: an `ov.Model`; normalized in place.
         rule: HETERO's splitting rule, see `split_rule`.
     """
-    normalize.normalize(model)
-    graph = ComputationGraph.from_model(model)
+    graph = normalize.normalize(model)
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
     empty = _unpriced(graph, names, rule)
     return assemble(empty, names, profile, "latency")

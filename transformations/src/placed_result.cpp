@@ -70,4 +70,9 @@ std::shared_ptr<ov::Node> PlacedResult::clone_with_new_inputs(const ov::OutputVe
     return copy;
 }
 
+void PlacedResult::validate_and_infer_types() {
+    Result::validate_and_infer_types();
+    if (reading) note_shapes(*this);
+}
+
 }  // namespace ov_hsdag

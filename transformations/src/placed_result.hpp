@@ -22,8 +22,9 @@ public:
     static PlacedResult* of(ov::Node& node);
 
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
+    void validate_and_infer_types() override;
 
-    std::shared_ptr<const Reading> reading;  // none: no placement is known to be for this model
+    std::shared_ptr<Reading> reading;  // none: no placement is known to be for this model
 };
 
 }  // namespace ov_hsdag

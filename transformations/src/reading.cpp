@@ -162,12 +162,45 @@ void assign(const std::shared_ptr<ov::Node>& output, const StoredPlacement& plac
     }
 }
 
-// Makes the affinities of a whole model legal, as Placement.apply in Python does.
-void settle(Reading& reading) {
+ov::NodeVector outputs_of(const Reading& reading) {
     ov::NodeVector outputs;
     for (const auto& [number, output] : reading.outputs) outputs.push_back(output.lock());
     for (const auto& output : reading.others) outputs.push_back(output.lock());
     outputs.erase(std::remove(outputs.begin(), outputs.end(), nullptr), outputs.end());
+    return outputs;
+}
+
+// A number that changes with the shapes of all tensors above the outputs.
+std::size_t shapes_above(const ov::NodeVector& outputs) {
+    std::size_t sum = 0;
+    std::unordered_set<const ov::Node*> seen;
+    std::vector<const ov::Node*> stack;
+    for (const auto& output : outputs) stack.push_back(output.get());
+    while (!stack.empty()) {
+        const ov::Node* node = stack.back();
+        stack.pop_back();
+        if (!seen.insert(node).second) continue;
+        std::size_t one = node->get_instance_id();  // shapes that two nodes exchange are a change, too
+        const auto add = [&one](std::int64_t value) { one = one * 1099511628211U + static_cast<std::size_t>(value); };
+        for (std::size_t port = 0; port < node->get_output_size(); ++port) {
+            const ov::PartialShape& shape = node->get_output_partial_shape(port);
+            add(shape.rank().is_static() ? shape.rank().get_length() : -1);
+            if (shape.rank().is_dynamic()) continue;
+            for (const ov::Dimension& dimension : shape) {
+                add(dimension.get_min_length());
+                add(dimension.get_max_length());
+            }
+        }
+        sum += one;
+        for (std::size_t port = 0; port < node->get_input_size(); ++port)
+            stack.push_back(node->get_input_node_ptr(port));
+    }
+    return sum;
+}
+
+// Makes the affinities of a whole model legal, as Placement.apply in Python does.
+void settle(Reading& reading) {
+    const ov::NodeVector outputs = outputs_of(reading);
     const auto by_name = [&](const ov::Node& node) -> std::int32_t {
         const auto found = reading.placement.numbers.find(node.get_friendly_name());
         return found == reading.placement.numbers.end() ? -1 : found->second;
@@ -177,6 +210,26 @@ void settle(Reading& reading) {
     const DeviceOfNode device = complete_as_is(nodes, by_name, static_cast<std::int32_t>(devices.size()));
     for (const auto& node : nodes) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
     reading.settled = true;
+    reading.shapes = shapes_above(outputs);
+}
+
+// The same for a model that has its affinities and other shapes than before; a program may have set them itself.
+void settle_again(Reading& reading, const PlacedResult& result) {
+    const ov::NodeVector outputs = outputs_of(reading);
+    const bool is_copy =
+        std::none_of(outputs.begin(), outputs.end(), [&](const auto& output) { return output.get() == &result; });
+    if (is_copy || !reading.settled || reading.placement.devices.empty()) return;
+    const std::size_t shapes = shapes_above(outputs);
+    if (shapes == reading.shapes) return;
+    reading.shapes = shapes;
+    const ov::NodeVector nodes = connected(outputs);
+    if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); })) return;
+    const auto& devices = reading.placement.devices;
+    const DeviceOfNode device =
+        complete_as_is(nodes, reading.placement.known(), static_cast<std::int32_t>(devices.size()));
+    for (const auto& node : nodes) {
+        if (has_affinity(*node)) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
+    }
 }
 
 // Models that this thread reads or has read last.
@@ -349,6 +402,14 @@ void complete_copies(const PlacedResult& original, const ov::Node& copy) noexcep
         complete_copied_nodes(original, copy);
     } catch (const std::exception& error) {
         say_once(std::string("nodes that were added to a placed model get no device: ") + error.what());
+    }
+}
+
+void note_shapes(const PlacedResult& result) noexcept {
+    try {
+        settle_again(*result.reading, result);
+    } catch (const std::exception& error) {
+        say_once(std::string("a placed model that was reshaped keeps its devices as they are: ") + error.what());
     }
 }
 

@@ -5,7 +5,8 @@
 // one of them has the placement. Every output that comes gives its inputs their affinities; the last one settles all.
 //
 // Nodes that are added later (preprocessing) get theirs when the model is copied, which HETERO does before it looks at
-// affinities: a Result of ours sees its copy, with all of the copied nodes above it.
+// affinities: a Result of ours sees its copy, with all of the copied nodes above it. And where the model that was read
+// gets other shapes (Model::reshape), it becomes legal for these at once: a Result of ours infers its shape anew then.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,7 @@ struct Reading {
     bool came = false;                                       // the mark with the placement
     StoredPlacement placement;                               // for the devices that are here; none known: no devices
     bool settled = false;                                    // all outputs came: affinities are legal
+    std::size_t shapes = 0;                                  // what they are legal for
 };
 
 // To be called for each Result, Assign and Parameter that is read, with its mark (empty: none). Throws nothing: what
@@ -38,5 +40,9 @@ void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark)
 // Gives devices to the nodes above a copied Result that have none. The originals are only looked at: other threads may
 // do so, too.
 void complete_copies(const PlacedResult& original, const ov::Node& copy) noexcept;
+
+// Makes affinities legal once more where shapes above the outputs of the model that was read have changed. Nodes
+// without an affinity get none.
+void note_shapes(const PlacedResult& result) noexcept;
 
 }  // namespace ov_hsdag
