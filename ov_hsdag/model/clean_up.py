@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ov_hsdag.model.names import name_generated, names_of_file
+
 if TYPE_CHECKING:
     import openvino as ov
 
@@ -17,6 +19,8 @@ def clean_up(model: ov.Model) -> bool:
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
     2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on them.
 
+    Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
+
     Returns:
         Whether they were applied. Otherwise the model computes what it did, with the same Parameters and Results.
     """
@@ -29,12 +33,15 @@ def clean_up(model: ov.Model) -> bool:
         info = node.get_rt_info()
         for mark in [key for key in info if key in _UNFOLDED]:
             del info[mark]
+    name_generated(model, names_of_file(model))  # first of all: transformations hand names on to new nodes
+    names = {node.get_friendly_name() for node in model.get_ops()}
     before = model.clone()  # shares the constants' memory
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
         _restore(model, before)
         return False
+    name_generated(model, names)
     return True
 
 

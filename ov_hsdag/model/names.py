@@ -1,0 +1,77 @@
+"""Names for nodes that have none: the same in every process.
+
+OpenVINO calls a node that nobody named after its type and a number that counts the nodes of the process
+("Constant_73084"). Placements know nodes by name, and one in such names fits no other process's copy of the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+_GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
+
+
+def name_generated(model: ov.Model, known: Collection[str] | None = None) -> None:
+    """Gives nodes with generated friendly names others that follow from the model alone, in place.
+
+    An operation is named after the first named one among its inputs ("conv1/Transpose"), a Constant after its first
+    consumer ("conv1/Transpose/Constant_1": its input 1); what has neither is named after its type.
+
+    Args:
+        model: whatever was read, converted or built.
+        known: names that were there before and stay, though they may look generated (those of an IR's nodes do); other
+            names that begin like a generated one are: transformations hand them on from node to node. None: only a
+            node's own generated name is one, for people's names may look like anybody's.
+    """
+    order = model.get_ordered_ops()
+    names = [node.get_friendly_name() for node in order]
+    if known is None:
+        generated = {number for number, node in enumerate(order) if names[number] == node.get_name()}
+    else:
+        new = (number for number, name in enumerate(names) if name not in known)
+        generated = {number for number in new if _GENERATED.match(names[number])}
+    if not generated:
+        return
+    taken = {name for number, name in enumerate(names) if number not in generated}
+    position = {node.get_instance_id(): number for number, node in enumerate(order)}
+    named = [number not in generated for number in range(len(order))]
+
+    def give(number: int, name: str) -> None:
+        free, more = name, 1
+        while free in taken:
+            more += 1
+            free = f"{name}_{more}"
+        taken.add(free)
+        named[number] = True
+        order[number].set_friendly_name(free)
+
+    constants = [number for number in sorted(generated) if not order[number].get_input_size()]
+    for number in sorted(generated.difference(constants)):
+        node = order[number]
+        sources = (position[value.get_node().get_instance_id()] for value in node.input_values())
+        base = next((order[source].get_friendly_name() + "/" for source in sources if named[source]), "")
+        give(number, base + node.get_type_name())
+    for number in constants:
+        node = order[number]
+        readers = [
+            (position[reader.get_node().get_instance_id()], reader.get_index())
+            for output in node.outputs()
+            for reader in output.get_target_inputs()
+        ]
+        if readers:
+            reader, port = min(readers)
+            give(number, f"{order[reader].get_friendly_name()}/{node.get_type_name()}_{port}")
+        else:
+            give(number, node.get_type_name())
+
+
+def names_of_file(model: ov.Model) -> set[str] | None:
+    """The friendly names of a model that was read from an IR, which stand in the file; None for other models."""
+    if not model.has_rt_info(["version"]):
+        return None
+    return {node.get_friendly_name() for node in model.get_ops()}
