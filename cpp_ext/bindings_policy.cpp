@@ -64,7 +64,6 @@ py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_inde
     result["height"] = to_array(found.height);
     result["fractal_dimension"] = to_array(found.fractal_dimension);
     result["closeness"] = to_array(found.closeness);
-    result["share_error"] = found.share_error;
     return result;
 }
 

@@ -269,9 +269,6 @@ StructureFeatures structure_features(std::int32_t nodes, std::span<const std::in
             result.fractal_dimension[node] = slope.value();
         };
     });
-    // Of n nodes and at most n distances each, and of both kinds of distances.
-    const double events = 2.0 * 2.0 * static_cast<double>(nodes) * static_cast<double>(nodes);
-    result.share_error = std::sqrt(std::log(events / 0.01) / (2.0 * options.samples));
     return result;
 }
 

@@ -29,9 +29,6 @@ struct StructureFeatures {
     // Closeness centrality over the paths that lead to the node, scaled by the share of nodes that reach it (Wasserman
     // and Faust 1994; networkx.closeness_centrality).
     std::vector<double> closeness;
-    // With probability 0.99, how far at most the estimated share of nodes that are within any one distance of any one
-    // node is from the truth (Hoeffding's inequality and the union bound); 0 where all is exact.
-    double share_error = 0;
 };
 
 // source, target: [edges] distinct pairs of different nodes. Throws std::invalid_argument for others than node numbers.

@@ -273,7 +273,7 @@ def _measured(
     """The choice by measuring; a given placement is measured beside the others and stays chosen."""
     chosen, candidates = choice.chosen, choice.candidates
     placements = {one.name: one.placement for one in (*candidates, chosen)}
-    held = selection.hold(model, problem, placements, request.core, shapes=shapes, seconds=seconds, report=report)
+    held = selection.select(model, problem, placements, request.core, shapes=shapes, seconds=seconds, report=report)
     candidates = candidates + [
         NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements
     ]

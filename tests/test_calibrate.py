@@ -35,7 +35,7 @@ from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layout
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import ModelCosts, graph_hash, identity, path_beside
-from ov_hsdag.devices import cpu, virtual
+from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
@@ -517,7 +517,7 @@ def test_what_there_was_no_time_for_comes_from_the_profile_with_a_warning(
     two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SlowMachine(monkeypatch, 0.5, 5.0)
-    with pytest.warns(UserWarning, match="no time to measure single operations on CPU_A, CPU_B") as warned:
+    with pytest.warns(UserWarning, match="no time or memory to measure single operations on CPU_A, CPU_B") as warned:
         costs, times, _ = calibrated(two_cpu_core, machine, 30)
     assert "what submodels and transfers cost" in str(warned[0].message)
     assert machine.time <= 30 and costs.boundaries is None
@@ -529,6 +529,19 @@ def test_what_there_was_no_time_for_comes_from_the_profile_with_a_warning(
     np.testing.assert_array_equal(problem.fusions[0], usual.fusions[0])
     np.testing.assert_array_equal(problem.transfer_us, usual.transfer_us)
     assert problem.node_us.sum(axis=0) == pytest.approx([5e6, 5e6], rel=0.01)
+
+
+def test_a_model_that_memory_holds_once_is_measured_as_a_whole(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, 0.01)
+    model = residual_model()
+    size = int(ComputationGraph.from_model(model).weight_bytes.sum())
+    monkeypatch.setattr(discovery, "free_bytes", lambda core, name: 2 * size)
+    with pytest.warns(UserWarning, match="no time or memory to measure single operations on CPU_A, CPU_B"):
+        costs, times, _ = calibrated(two_cpu_core, machine, math.inf)
+    assert machine.compilations == 2
+    assert costs.boundaries is None and {found.copies for found in times.values()} == {0}
 
 
 def test_where_nothing_is_measured_in_time_it_is_an_error_in_one_line(

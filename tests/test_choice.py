@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ov_hsdag.measuring.choice import GAIN, Ratio, beaten, best, challenge, choose, settled
-from ov_hsdag.measuring.evaluator import race
+from ov_hsdag.measuring.interleaving import race
 from ov_hsdag.measuring.process import WorkerError
 
 SIMPLE = {"A", "B", "hetero"}
@@ -18,12 +18,12 @@ RUNS = 200
 
 
 class Machine:
-    """Candidates that differ in speed, on a machine whose own speed wanders; one turn in twenty is disturbed."""
+    """Candidates that differ in speed, on a machine whose own speed wanders; one trial in twenty is disturbed."""
 
     def __init__(self, seed: int, noise: float) -> None:
         self._random, self._noise, self._state = np.random.default_rng(seed), noise, 0.0
 
-    def turn(self, speed: float) -> float:
+    def trial(self, speed: float) -> float:
         self._state += self._random.normal(0, self._noise / 3)
         disturbed = self._random.exponential(0.3) if self._random.random() < 0.05 else 0.0
         return speed * math.exp(self._state + self._random.normal(0, self._noise) - disturbed)
@@ -31,25 +31,25 @@ class Machine:
 
 class Runner:
     def __init__(self, speed: float, machine: Machine) -> None:
-        self.speed, self.machine, self.turns = speed, machine, 0
+        self.speed, self.machine, self.trials = speed, machine, 0
 
     def rate(self, seconds: float) -> float:
-        self.turns += 1
-        return self.machine.turn(self.speed)
+        self.trials += 1
+        return self.machine.trial(self.speed)
 
 
-def contest(speeds: dict[str, float], seed: int, noise: float) -> str:
-    """As `ov_hsdag.measuring.selection.hold` does it."""
+def selected(speeds: dict[str, float], seed: int, noise: float) -> str:
+    """As `ov_hsdag.measuring.selection.select` does it."""
     machine = Machine(seed, noise)
     runners = {name: Runner(speed, machine) for name, speed in speeds.items()}
     rates = race(runners).rates
     pair = challenge(rates, SIMPLE)
-    final = race({name: runners[name] for name in pair}, 16, halving=False).rates if pair else None
-    return choose(rates, SIMPLE, final)
+    head_to_head = race({name: runners[name] for name in pair}, 16, halving=False).rates if pair else None
+    return choose(rates, SIMPLE, head_to_head)
 
 
 def chosen(noise: float, **speeds: float) -> Counter[str]:
-    return Counter(contest(speeds, seed, noise) for seed in range(RUNS))
+    return Counter(selected(speeds, seed, noise) for seed in range(RUNS))
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
@@ -76,7 +76,7 @@ def test_the_better_device_is_found_wherever_it_stands(noise: float) -> None:
     assert not found["A"] and not found["hetero"]
 
 
-def test_what_is_far_behind_gets_few_turns() -> None:
+def test_what_is_far_behind_gets_few_trials() -> None:
     machine = Machine(0, 0.02)
     runners = {
         name: Runner(speed, machine) for name, speed in {"A": 0.2, "B": 1.0, "hsdag": 1.7, "mincut": 0.3}.items()
@@ -84,10 +84,10 @@ def test_what_is_far_behind_gets_few_turns() -> None:
     found = race(runners)
     assert not found.failed
     assert max(len(found.rates[name]) for name in ("A", "B", "mincut")) <= 5
-    assert sum(runner.turns for runner in runners.values()) <= 18
+    assert sum(runner.trials for runner in runners.values()) <= 18
 
 
-def test_a_final_ends_early_only_where_it_is_obvious() -> None:
+def test_a_head_to_head_ends_early_only_where_it_is_obvious() -> None:
     machine = Machine(0, 0.02)
 
     def rounds(**speeds: float) -> int:
@@ -99,10 +99,10 @@ def test_a_final_ends_early_only_where_it_is_obvious() -> None:
     assert rounds(A=1, hsdag=1.08) == rounds(A=1, hsdag=1) == 16
 
 
-def test_a_failure_in_a_turn_costs_its_candidate_only() -> None:
+def test_a_failure_in_a_trial_costs_its_candidate_only() -> None:
     class Broken(Runner):
         def rate(self, seconds: float) -> float:
-            if self.turns == 2:
+            if self.trials == 2:
                 raise WorkerError("gone")
             return super().rate(seconds)
 
@@ -126,6 +126,15 @@ def test_a_steady_drift_favours_nobody() -> None:
     rates = race({name: Slowing(1.0, machine) for name in names}, 2 * len(names), halving=False).rates
     for name in names:
         assert np.log(np.divide(rates[name], rates["A"])).mean() == pytest.approx(0, abs=1e-9)
+
+
+def test_who_is_beaten_leaves_and_frees_what_it_holds() -> None:
+    machine, left = Machine(0, 0.02), []
+    race(
+        {name: Runner(speed, machine) for name, speed in {"A": 0.2, "B": 1.0, "hsdag": 1.7}.items()},
+        leave=lambda name, rates: left.append((name, len(rates[name]))),
+    )
+    assert {name for name, _ in left} == {"A", "B"} and max(rounds for _, rounds in left) <= 5
 
 
 def test_there_is_no_time_for_another_round() -> None:
@@ -154,11 +163,21 @@ def test_intervals_know_little_of_single_rounds() -> None:
     assert Ratio.of([3.0, 3.0, 9.0], [2.0, 2.0]) == Ratio.of_rounds([1.5, 1.5])
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+def test_who_is_better_does_not_depend_on_the_side_that_is_asked(rounds: int) -> None:
+    random = np.random.default_rng(rounds)
+    own, other = np.exp(random.normal(0, 0.3, (2, rounds)))
+    assert Ratio.of(own, other).median * Ratio.of(other, own).median == pytest.approx(1)
+    rates = {"A": own, "B": other}
+    leader = best(rates)
+    assert all(Ratio.of(rates[name], rates[leader]).median <= 1 + 1e-12 for name in rates)
+
+
 def test_choices() -> None:
     steady = {"A": [1.0] * 8, "B": [1.2] * 8, "hsdag": [1.5] * 8}
     assert best(steady) == "hsdag" and beaten(steady) == ["A", "B"]
     assert challenge(steady, SIMPLE) == ("B", "hsdag")
-    assert choose(steady, SIMPLE) == "B", "no final, no win"
+    assert choose(steady, SIMPLE) == "B", "no head-to-head, no win"
     assert choose(steady, SIMPLE, {"B": [1.2] * 8, "hsdag": [1.5] * 8}) == "hsdag"
     assert choose(steady, SIMPLE, {"B": [1.2] * 8, "hsdag": [1.2 * (1 + GAIN / 2)] * 8}) == "B"
     assert choose(steady, SIMPLE, {"hsdag": [1.5] * 8}) == "B", "its rival failed: nothing was shown"

@@ -63,6 +63,37 @@ def test_memory_limit(tmp_path: Path, own: str, files: dict[str, str], expected:
     assert cgroups.memory_limit(*machine(tmp_path, own, files)) == expected
 
 
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        (V2, {}, math.inf),
+        (V2, {"pod/app/memory.max": "max\n", "pod/app/memory.current": "1000\n"}, math.inf),
+        (V2, {"pod/memory.max": "5000\n", "pod/memory.current": "1000\n"}, 4000),
+        (V2, {"memory.max": "5000\n", "memory.current": "4000\n", "memory.stat": "anon 9\ninactive_file 500\n"}, 1500),
+        (V2, {"memory.max": "5000\n", "memory.current": "6000\n", "memory.stat": "odd"}, 0),
+        (
+            V1,
+            {
+                "memory/memory.limit_in_bytes": "5000\n",
+                "memory/memory.usage_in_bytes": "2000\n",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 300\n",
+            },
+            3300,
+        ),
+    ],
+)
+def test_free_memory(tmp_path: Path, own: str, files: dict[str, str], expected: float) -> None:
+    assert cgroups.free_memory(*machine(tmp_path, own, files)) == expected
+
+
+def test_a_container_has_no_more_free_memory_than_its_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = ov.Core()
+    monkeypatch.setattr(cgroups, "free_memory", lambda: 12345.0)
+    assert discovery.free_bytes(core, "CPU") == discovery.free_bytes(core, "CPU_A") == 12345
+    monkeypatch.setattr(cgroups, "free_memory", lambda: math.inf)
+    assert 12345 < (discovery.free_bytes(core, "CPU") or 0) <= (discovery.memory_bytes(core, "CPU") or 0)
+
+
 def test_elsewhere_there_are_no_limits(tmp_path: Path) -> None:
     assert cgroups.cpu_limit(tmp_path, tmp_path / "none") == math.inf
     assert cgroups.memory_limit(tmp_path, tmp_path / "none") == math.inf

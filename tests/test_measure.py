@@ -10,10 +10,11 @@ import pytest
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import largest_difference
-from ov_hsdag.measuring.evaluator import Measurement, Measurer, take_turns
+from ov_hsdag.measuring.evaluator import Measurement, Measurer
+from ov_hsdag.measuring.interleaving import alternate
+from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.measuring.worker import Runner
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
@@ -35,22 +36,22 @@ def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, Plac
 
 
 class Drifting:
-    """A machine that gets slower with every turn, on which one thing is `speed` times faster than another."""
+    """A machine that gets slower with every trial, on which one thing is `speed` times faster than another."""
 
-    turn = 0
+    trial = 0
 
     def __init__(self, speed: float) -> None:
         self.speed = speed
 
     def rate(self, seconds: float) -> float:
-        Drifting.turn += 1
-        return self.speed * math.exp(-0.2 * Drifting.turn)
+        Drifting.trial += 1
+        return self.speed * math.exp(-0.2 * Drifting.trial)
 
 
 def test_a_steady_drift_cancels() -> None:
-    turns = take_turns(Drifting(10.0), Drifting(15.0), 4, 1.0)
-    assert len(turns) == 4
-    ratios = [own / other for own, other in turns]
+    trials = alternate(Drifting(10.0), Drifting(15.0), 4, 1.0)
+    assert len(trials) == 4
+    ratios = [own / other for own, other in trials]
     assert max(abs(ratio - 1.5) for ratio in ratios) > 0.2
     assert math.exp(np.log(ratios).mean()) == pytest.approx(1.5)
 
@@ -62,35 +63,63 @@ def test_what_is_clearly_worse_gets_fewer_rounds(worth: float, rounds: int) -> N
             return self.speed
 
     # 1.15 is hopeless against 1.2 once 1.2 * (1 - 0.15 / n) is above it.
-    assert len(take_turns(Steady(1.0), Steady(1.15), 5, 1.0, worth)) == rounds
+    assert len(alternate(Steady(1.0), Steady(1.15), 5, 1.0, worth)) == rounds
+
+
+class Paced(Worker):
+    """A real worker whose rates are those of a machine that gets slower with every trial."""
+
+    trials = 0
+
+    def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+        devices = set((candidate.affinity or {}).values()) or {candidate.device}
+        self.speed = {"CPU_A": 10.0, "CPU_B": 30.0}[devices.pop()] if len(devices) == 1 else 45.0
+        return super().compile(candidate, limit)
+
+    def rate(self, seconds: float, limit: float) -> float:
+        super().rate(seconds, limit)
+        Paced.trials += 1
+        return self.speed * math.exp(-0.1 * Paced.trials)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_placements_are_compared_with_the_best_single_device(core: ov.Core, objective: str) -> None:
     model, problem = problem_of("squeezenet", core, objective)
     before = [node.get_friendly_name() for node in model.get_ops()]
-    measurer = Measurer(model, PAIR, objective, core, rounds=2, seconds=0.05)
-    assert set(measurer.singles) == {"CPU_A", "CPU_B"}
-    assert measurer.singles[measurer.reference].ratio == 1
-    assert max(single.ratio for single in measurer.singles.values()) == 1
-
-    split = problem.placement_of(problem.affinity(Contiguous().place(problem)))
-    if objective == "latency":  # there a pipeline is a single device
-        split = np.where(np.arange(problem.group_count) < problem.group_count // 2, 0, 1).astype(np.uint8)
-        split = problem.repair(split)
+    measurer = Measurer(model, PAIR, objective, core, rounds=2, seconds=0.01, start_worker=Paced)
+    assert measurer.reference == "CPU_B"
+    assert {name: single.ratio for name, single in measurer.singles.items()} == {
+        "CPU_A": pytest.approx(1 / 3, rel=0.01),
+        "CPU_B": 1.0,
+    }
+    split = np.where(np.arange(problem.group_count) < problem.group_count // 2, 0, 1).astype(np.uint8)
+    split = problem.repair(split)
     found = measurer.measure(problem.affinity(split))
     assert not found.failed
     assert found.submodels == problem.evaluate(split).submodels[0] > 1
-    assert len(found.ratios) == 2 and 0.2 < found.ratio < 4
+    # The drift of 10% a trial cancels over the two rounds.
+    assert len(found.ratios) == 2 and found.ratio == pytest.approx(1.5, rel=0.01)
     in_their_unit = found.value / found.reference if objective == "throughput" else found.reference / found.value
     assert in_their_unit == pytest.approx(found.ratio)
-    assert found.seconds > 0.1
-    # The reference's own device, through HETERO, is about as good as the reference.
-    alone = measurer.measure(problem.affinity(problem.single(PAIR.index(measurer.reference))), rounds=3)
-    assert alone.submodels == 1 and 0.4 < alone.ratio < 2.5
+    assert found.seconds > 0
+    for device, ratio in ((0, 1 / 3), (1, 1.0)):
+        alone = measurer.measure(problem.affinity(problem.single(device)), rounds=2)
+        assert alone.submodels == 1 and alone.ratio == pytest.approx(ratio, rel=0.01)
 
     assert [node.get_friendly_name() for node in model.get_ops()] == before
     assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency"])
+def test_measured_rates_are_those_of_plain_inference(core: ov.Core, objective: str) -> None:
+    """The reference's own device, through HETERO, is about as good as a loop of inferences in this process."""
+    model, problem = problem_of("squeezenet", core, objective)
+    measurer = Measurer(model, PAIR, objective, core, reference="CPU_A", rounds=3, seconds=0.3)
+    found = measurer.measure(problem.affinity(problem.single(0)))
+    runner = Runner(core.compile_model(model, "CPU_A"), random_inputs(model), objective, 2)
+    rate = found.value if objective == "throughput" else 1e6 / found.value
+    assert 1 / 3 < rate / runner.rate(0.5) < 3
+    assert found.submodels == 1 and 1 / 3 < found.ratio < 3
 
 
 def test_failures_are_told_and_harm_nothing(core: ov.Core) -> None:
@@ -121,7 +150,7 @@ def test_a_placement_that_fails_in_inference_only_is_a_failure(core: ov.Core) ->
 
 
 def test_a_state_begins_anew_with_each_request(core: ov.Core) -> None:
-    """A cache that grew with every inference would make later turns slower and slower."""
+    """A cache that grew with every inference would make later trials slower and slower."""
     model, problem = problem_of("llama-stateful", core, "throughput")
     runner = Runner(core.compile_model(model, "CPU_A"), random_inputs(model), "throughput", 2)
     assert runner.rate(0.2) > 0

@@ -16,12 +16,14 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.evaluator import Measurer, compare
+from ov_hsdag.measuring.comparison import Comparison, measurements
+from ov_hsdag.measuring.evaluator import Measurer
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.zoo.catalog import ZOO
+from tests.worker_faults import starting
 
 pytestmark = pytest.mark.alone
 
@@ -73,17 +75,18 @@ def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary:
     before = children()
     candidates = {"CPU_A": Candidate("CPU_A"), **{name: Candidate.hetero(PAIR) for name in FAULTS}}
     candidates["CPU_B"] = Candidate("CPU_B")
-    found = compare(
+    with Comparison(
         prepared("squeezenet", core),
         PAIR,
         candidates,
         "latency",
         core,
-        rounds=3,
-        seconds=0.05,
+        simple=PAIR.names,
         patience=8,
-        faults={name: f"tests.worker_faults:{name}" for name in FAULTS},
-    )
+        start_worker=starting({name: name for name in FAULTS}),
+    ) as comparison:
+        rates = comparison.race(rounds=3, seconds=0.05)
+        found = measurements(candidates, comparison, rates, "latency")
     assert list(found) == list(candidates)
     for name, told in FAULTS.items():
         assert found[name].failed and told in found[name].error, (name, found[name].error)
@@ -135,7 +138,7 @@ def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -
         assert worker.rate(0.05, 60) > 0
 
 
-def test_a_worker_is_idle_between_its_turns(core: ov.Core) -> None:
+def test_a_worker_is_idle_between_its_trials(core: ov.Core) -> None:
     model = prepared("squeezenet", core)
     with Workshop(model, random_inputs(model), "throughput") as workshop:
         worker = workshop.start()
@@ -160,9 +163,10 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.zoo.catalog import ZOO
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.measuring.process import Candidate, Workshop
+from tests.worker_faults import starting
 model = ZOO["squeezenet"].build()
-workshop = Workshop(model, random_inputs(model), "latency")
-workers = [workshop.start(), workshop.start("tests.worker_faults:hangs_compiling")]
+workshop = Workshop(model, random_inputs(model), "latency", starting({"slow": "hangs_compiling"}))
+workers = [workshop.start(), workshop.start("slow")]
 workers[0].compile(Candidate("CPU"), 60)
 print(workshop.folder, *(worker._process.pid for worker in workers), flush=True)
 workers[1].compile(Candidate("CPU"), 600)
@@ -225,10 +229,10 @@ def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(core: ov.Core, 
     assert not list(temporary.iterdir())
 
 
-def test_an_unknown_fault_is_no_worker(core: ov.Core) -> None:
+def test_a_process_that_does_not_begin_is_no_worker(core: ov.Core) -> None:
     model = prepared("lstm", core)
     with (
-        Workshop(model, random_inputs(model), "latency") as workshop,
+        Workshop(model, random_inputs(model), "latency", starting({"x": "no_such_fault"})) as workshop,
         pytest.raises(WorkerError, match="no_such_fault"),
     ):
-        workshop.start("tests.worker_faults:no_such_fault").compile(Candidate("CPU_A"), 60)
+        workshop.start("x").compile(Candidate("CPU_A"), 60)

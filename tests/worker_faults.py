@@ -1,4 +1,4 @@
-"""What can happen to a worker: faults for `ov_hsdag.measuring.worker`, functions of a point and what is at hand."""
+"""What can happen to a worker: entry points of worker processes that fail, and the factory that starts them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,91 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.process import StartWorker, Worker
 
-def at(point: str, act: Callable[[Any], Any]) -> Callable[[str, Any], Any]:
-    return lambda where, value: act(value) if where == point else value
+
+def starting(faults: Mapping[str, str]) -> StartWorker:
+    """Starts workers, those of some candidates with a fault: the name of one of this module's entry points."""
+
+    def start(folder: Path, objective: str, name: str) -> Worker:
+        if name in faults:
+            return Worker(folder, objective, name, entry=f"tests.worker_faults:{faults[name]}")
+        return Worker(folder, objective, name)
+
+    return start
 
 
-def kill(value: Any) -> None:
+Entry = Callable[[str, str], None]
+
+
+def before(method: str, act: Callable[[], object]) -> Entry:
+    """Runs a worker that acts before it compiles ("compile") or runs ("trial")."""
+
+    def entry(folder: str, objective: str) -> None:
+        class Faulty(worker.Station):
+            pass
+
+        real = getattr(worker.Station, method)
+
+        def faulty(self: worker.Station, *arguments: Any) -> Any:
+            act()
+            return real(self, *arguments)
+
+        setattr(Faulty, method, faulty)
+        worker.main(folder, objective, Faulty)
+
+    return entry
+
+
+def computing(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Entry:
+    """Runs a worker whose outputs are changed."""
+
+    class Faulty(worker.Station):
+        def outputs(self, runner: worker.Runner) -> list[np.ndarray]:
+            return change(super().outputs(runner))
+
+    return lambda folder, objective: worker.main(folder, objective, Faulty)
+
+
+def answering(write: Callable[[Any, dict[str, Any]], None]) -> Entry:
+    """Runs a worker that writes something else where it should tell a rate."""
+    right = worker.write_frame
+
+    def entry(folder: str, objective: str) -> None:
+        worker.write_frame = lambda stream, message: (write if "rate" in message else right)(stream, message)
+        worker.main(folder, objective)
+
+    return entry
+
+
+def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stop(value: Any) -> None:
+def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def hang(value: Any) -> None:
+def hang() -> None:
     time.sleep(3600)
 
 
-def refuse(value: Any) -> None:
+def refuse() -> None:
     raise RuntimeError("Exception from src/plugin.cpp:12:\nno kernel for this")
 
 
-def leave(value: Any) -> None:
+def leave() -> None:
     os._exit(0)
 
 
-def without_memory(value: Any) -> None:
+def without_memory() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
@@ -52,25 +105,32 @@ def other(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return arrays
 
 
-def garbage(answer: dict[str, Any]) -> Any:
-    return b"[ INFO ] loading kernels\n" if "rate" in answer else answer
+def garbage(stream: Any, message: dict[str, Any]) -> None:
+    stream.write(b"[ INFO ] loading kernels\n")
+    stream.flush()
 
 
-def odd_rate(answer: dict[str, Any]) -> Any:
-    return {"rate": None} if "rate" in answer else answer
+right_frame = worker.write_frame
 
 
-killed_at_start = at("start", kill)
-killed_compiling = at("compile", kill)
-killed_running = at("turn", kill)
-hangs_compiling = at("compile", hang)
-hangs_running = at("turn", hang)
-stopped_running = at("turn", stop)
-refuses_to_compile = at("compile", refuse)
-refuses_to_run = at("turn", refuse)
-out_of_memory = at("compile", without_memory)
-ends_early = at("turn", leave)
-nan = at("outputs", one_nan)
-wrong = at("outputs", other)
-talks_garbage = at("answer", garbage)
-answers_oddly = at("answer", odd_rate)
+def odd_rate(stream: Any, message: dict[str, Any]) -> None:
+    right_frame(stream, {"rate": None})
+
+
+def killed_at_start(folder: str, objective: str) -> None:
+    kill()
+
+
+killed_compiling = before("compile", kill)
+killed_running = before("trial", kill)
+hangs_compiling = before("compile", hang)
+hangs_running = before("trial", hang)
+stopped_running = before("trial", stop)
+refuses_to_compile = before("compile", refuse)
+refuses_to_run = before("trial", refuse)
+out_of_memory = before("compile", without_memory)
+ends_early = before("trial", leave)
+nan = computing(one_nan)
+wrong = computing(other)
+talks_garbage = answering(garbage)
+answers_oddly = answering(odd_rate)

@@ -21,6 +21,8 @@ from ov_hsdag.costs.fusions import fusions, layout_ends, own_layout, with_layout
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts, graph_hash, identity
+from ov_hsdag.devices import discovery
+from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import repair
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import random_inputs
@@ -39,6 +41,9 @@ Fusions = tuple[NDArray[np.int32], NDArray[np.float64]]
 
 # Of a budget, in relation to a device: what the placements get that tell of partition boundaries.
 _BOUNDARIES_SHARE = 1.5
+
+# What a compiled model takes, times its weights, and how much of what is free may be used.
+_COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
 
 
 def calibrate_model(
@@ -128,6 +133,7 @@ class _Calibration:
         for number, name in enumerate(names):
             # What one leaves of its share, the next ones get.
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
+            self._advance(self._deadline.told(f"{name}: the whole model"))
             try:
                 self.alone[name] = self._alone(name, share)
             except RuntimeError as error:
@@ -156,8 +162,19 @@ class _Calibration:
             inputs=self._inputs,
             submodel_us=self._profile.device(name).submodel_us,
             advance=self._advance,
+            counted=self._has_memory({name: 2}),
             deadline=deadline,
         )
+
+    def _has_memory(self, copies: Mapping[str, int]) -> bool:
+        """Whether so many compiled copies of the model, all in this process, fit on devices by its weights."""
+        size = _COMPILED_TIMES * float(self._prepared.graph.weight_bytes.sum())
+        needed: dict[str, float] = {}
+        for name, count in copies.items():
+            memory = "CPU" if kind_of(name) == "CPU" else name
+            needed[memory] = needed.get(memory, 0.0) + count * size
+        free = {memory: discovery.free_bytes(self._core, memory) for memory in needed}
+        return all(known is None or needed[memory] <= _MEMORY_SHARE * known for memory, known in free.items())
 
     def _helped(self, name: str, helper: str, deadline: Deadline) -> NodeTimes | None:
         """Times of a device that does not run the whole model: in a split that gives it all that it runs.
@@ -185,6 +202,7 @@ class _Calibration:
             inputs=self._inputs,
             advance=self._advance,
             inside=inside,
+            counted=self._has_memory({name: 2}),
             deadline=deadline,
         )
 
@@ -194,6 +212,9 @@ class _Calibration:
         if not len(self.times) == len(self._prepared.devices) > 1:
             return
         alone = tuple(self.alone)
+        # Each device alone, and a split.
+        if not self._has_memory({**dict.fromkeys(alone, 1), alone[0]: 2}):
+            return
         try:
             factors = measure_scale_factors(
                 self._prepared.model, self.problem, alone, self._core, self._inputs, self._advance, self._deadline
@@ -205,15 +226,14 @@ class _Calibration:
             self.boundaries = True
 
     def warn_of_missing(self) -> None:
-        """Says for what there was no time. Devices without costs are for those to report who use the costs."""
+        """Warns of what there was no time or memory for. Who uses the costs reports devices without any."""
         coarse = [name for name, found in self.times.items() if found.copies == 0]
         missing = [f"single operations on {', '.join(coarse)}"] if coarse else []
         if not self.boundaries and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost")
-        if missing and self._deadline.left < math.inf:
+        if missing:
             warnings.warn(
-                f"there was no time to measure {' and '.join(missing)}: the profile counts there; more seconds for"
-                " measuring would tell",
+                f"there was no time or memory to measure {' and '.join(missing)}: the profile counts there",
                 stacklevel=3,
             )
 

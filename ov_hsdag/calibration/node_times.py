@@ -49,8 +49,8 @@ class NodeTimes:
         parts: executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes].
         own_layout: whether the device keeps a node's first output in a layout of its own, bool [nodes].
         latency_us: of the whole model, without PERF_COUNT, µs.
-        copies: compiled copies whose operations were measured; 0 where time was left for the latency of the whole model
-            only, which `us` then divides as the weights say.
+        copies: compiled copies whose operations were measured; 0 where there was time or memory for the latency of
+            the whole model only, which `us` then divides as the weights say.
     """
 
     device: str
@@ -72,6 +72,7 @@ def node_times(
     submodel_us: float = 0.0,
     advance: Advance = lambda _: None,
     inside: NDArray[np.bool_] | None = None,
+    counted: bool = True,
     deadline: Deadline = UNLIMITED,
 ) -> NodeTimes:
     """Measures the operations of `model` on `device`.
@@ -88,6 +89,7 @@ def node_times(
         inside: operations that are measured where those are not all, bool [nodes]. Counters say what they take, without
             what partition boundaries add; times of the others are guessed from `weights` and from how wrong these are
             inside.
+        counted: whether single operations are measured, which needs the model in memory twice.
         deadline: fewer inferences are run, and fewer copies compiled, than would not end before it. Only a compilation
             that has begun may end later.
 
@@ -101,18 +103,18 @@ def node_times(
     session = _Session(model, device, core, inputs, deadline)
     copies: list[Floats] = []
     executions: Executions | None = None
-    while len(copies) < _MOST_COPIES and not _stable(copies):
-        counted = session.count(graph, few=not copies)
-        if counted is None:
+    while counted and len(copies) < _MOST_COPIES and not _stable(copies):
+        executed = session.count(graph, few=not copies)
+        if executed is None:
             break
-        executions = counted
+        executions = executed
         if inside is not None:
             own = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
             executions = Executions(own, 0.0)
         copies.append(_divide(executions, weights))
         advance(deadline.told(f"{device}: {len(copies)} runs"))
     if executions is None and inside is not None:
-        raise OutOfTime(f"no time was left to measure operations on {device}")
+        raise OutOfTime(f"there was no time or memory to measure operations on {device}")
     latency = session.latency * 1e6
     us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
     if inside is None:

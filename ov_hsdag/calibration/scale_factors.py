@@ -171,6 +171,7 @@ def measure_latencies(
             # What else runs on the machine only ever adds.
             seconds = np.quantile(seconds, 0.25, axis=0)
             found.append(seconds[0] / seconds[1:].sum() * unit)
+            del placed, rivals  # frees its memory before the next is compiled
     except OutOfTime:  # the machine has become slower
         pass
     return np.array(found)

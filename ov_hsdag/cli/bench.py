@@ -1,4 +1,4 @@
-"""`ov-hsdag bench`: all placers on the same models and devices, measured on real HETERO in turns."""
+"""`ov-hsdag bench`: all placers on the same models and devices, measured on real HETERO in interleaved trials."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Policies = Annotated[
     str | None,
     typer.Option("--policies", metavar="A,B", help='Learned policies, names or folders; "none" for none.'),
 ]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Turns of each placement, at most.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Trials of each placement, at most.")]
 Table_ = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Results: all of them as .json, or the rows as .csv.")
 ]
@@ -48,7 +48,7 @@ def bench(
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
-    """Run every placer's placement of each MODEL on its devices, in turns, and compare them.
+    """Run every placer's placement of each MODEL on its devices, trials interleaved, and compare them.
 
     Measured costs that lie beside a model, as NAME.costs.json, are used as `ov-hsdag place` does.
     """

@@ -38,7 +38,8 @@ Measure = Annotated[
     ),
 ]
 MeasureSeconds = Annotated[
-    float | None, typer.Option("--measure-seconds", min=1, help="Time for measuring, about (default 60).")
+    float | None,
+    typer.Option("--measure-seconds", min=1, help="Time for measuring operations and placements, about (default 60)."),
 ]
 
 

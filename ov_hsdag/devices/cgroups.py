@@ -36,6 +36,36 @@ def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
     return min(found)
 
 
+def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+    """Bytes that the process may still use; inf without a limit. Arguments as of `cpu_limit`.
+
+    Files that the kernel keeps in memory and would drop count as free.
+    """
+    found = [math.inf]
+    for folder in _folders("memory", groups, own):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _numbers(folder / limit_name, 1), _numbers(folder / used_name, 1)
+            if limit and used and limit[0] > 0:
+                found.append(max(limit[0] - used[0] + _dropped(folder), 0.0))
+    return min(found)
+
+
+def _dropped(folder: Path) -> float:
+    """Bytes of inactive files in memory, 0 where that is not told."""
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):
+        return 0.0
+    entries = dict(line.split(" ", 1) for line in lines if " " in line)
+    try:
+        return float(entries.get("total_inactive_file", entries.get("inactive_file", "0")))
+    except ValueError:
+        return 0.0
+
+
 def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
     """The process's control group and those around it: the tightest limit holds.
 

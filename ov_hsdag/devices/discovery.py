@@ -76,6 +76,28 @@ def memory_bytes(core: ov.Core, name: str) -> int | None:
     return int(value) if isinstance(value, int) and 0 < value < 2**62 else None
 
 
+def free_bytes(core: ov.Core, name: str) -> int | None:
+    """Memory that can still be used: of a CPU (virtual ones too) the machine's or container's, else what a device has.
+
+    A GPU or NPU does not say what other processes use of its memory.
+
+    Args:
+        core: has the device.
+        name: of the device.
+
+    Returns:
+        Bytes; None where none can tell.
+    """
+    if kind_of(name) != "CPU":
+        return memory_bytes(core, name)
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(min(int(fields["MemAvailable"].split()[0]) * 1024, cgroups.free_memory()))
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
 def inference_threads(core: ov.Core, name: str) -> int | None:
     """The thread limit of a CPU device, or None when it has none (or does not say)."""
     value = _property(core, name, "INFERENCE_NUM_THREADS")

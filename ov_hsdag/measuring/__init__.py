@@ -1,1 +1,1 @@
-"""What placements really take: turns on real HETERO, each placement in a process of its own."""
+"""What placements really take: interleaved trials on real HETERO, each placement in a process of its own."""

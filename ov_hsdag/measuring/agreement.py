@@ -78,3 +78,34 @@ def _difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
         return 0.0
     scale = max(float(np.abs(reference).max()), float(np.finfo(np.float32).tiny))
     return float(np.abs(reference.astype(np.float64) - value).max()) / scale
+
+
+def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], accepted: float, reference: str) -> str:
+    """In what outputs differ from those of a reference.
+
+    Args:
+        expected: outputs of the reference.
+        got: outputs to compare.
+        accepted: largest accepted difference, see `tolerance`.
+        reference: name of the reference.
+
+    Returns:
+        One line; "" where they agree.
+    """
+    if len(got) != len(expected):
+        return f"it has {len(got)} outputs, {reference} has {len(expected)}"
+    if not finite(got) and finite(expected):
+        return "its outputs are not finite"
+    if accepted > TOLERANCE:
+        # Rounding decides which of two equals is the largest: indices may differ where precisions do.
+        exact = [np.issubdtype(array.dtype, np.floating) for array in expected]
+        expected, got = ([a for a, float_ in zip(arrays, exact, strict=True) if float_] for arrays in (expected, got))
+    difference = largest_difference([expected], [got])
+    if difference <= accepted:
+        return ""
+    return f"its outputs differ from those of {reference} by {difference:.2g} of their largest value"
+
+
+def finite(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Whether all values are."""
+    return all(np.isfinite(array).all() for array in arrays)

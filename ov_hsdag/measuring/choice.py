@@ -1,14 +1,13 @@
 """Which of several measured candidates is really the best? Pure functions of what was measured.
 
-Candidates take turns in rounds, and a machine's speed changes from round to round. So what is compared is always the
-ratio of two candidates within each round. Turns are disturbed now and then, by half and more: medians and ranks bear
-that, means do not.
+Trials of candidates are interleaved in rounds, and a machine's speed changes from round to round. So what is compared
+is always the ratio of two candidates within each round. Trials are disturbed now and then, by half and more: medians
+and ranks bear that, means do not.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ CONFIDENCE = 0.95
 # What being simpler can outweigh, at most: few noisy rounds leave room for any difference.
 _SIMPLICITY = 0.05
 
-# By how much the best has to be better for a final to end early.
+# By how much the best has to be better for a head-to-head to end early.
 _OBVIOUS = 0.1
 
 # Of the intervals by which candidates leave a race: they are looked at after each round, for each candidate.
@@ -31,7 +30,7 @@ GAIN = 0.01
 """What a placement has to gain over simpler candidates: less is not worth a split model."""
 
 # Spread of the log ratio of one round: with a single round it is all that is known of the noise, and other work on the
-# machine can halve the speed of a turn; and few rounds may agree by chance.
+# machine can halve the speed of a trial; and few rounds may agree by chance.
 _ASSUMED = 0.5
 _LEAST = 0.005
 
@@ -65,7 +64,13 @@ class Ratio:
             return cls(1.0, 0.0, math.inf)
         logs = np.log(ratios)
         low, high = (_ranked_interval if len(logs) >= _RANKED else _normal_interval)(logs, (1 + confidence) / 2)
-        return cls(statistics.median(ratios), math.exp(low), math.exp(high))
+        return cls(median_ratio(ratios), math.exp(low), math.exp(high))
+
+
+def median_ratio(ratios: Sequence[float]) -> float:
+    """The median, of two middle ones the geometric mean, so that it is 1 / x where each ratio is the inverse."""
+    ordered = sorted(ratios)
+    return math.sqrt(ordered[(len(ordered) - 1) // 2] * ordered[len(ordered) // 2])
 
 
 def _normal_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
@@ -111,26 +116,31 @@ def challenge(rates: Mapping[str, Sequence[float]], simple: Collection[str]) -> 
 
 
 def choose(
-    rates: Mapping[str, Sequence[float]], simple: Collection[str], final: Mapping[str, Sequence[float]] | None = None
+    rates: Mapping[str, Sequence[float]],
+    simple: Collection[str],
+    head_to_head: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
     """The candidate to use.
 
     The best of many is partly lucky. So one that is not simple is chosen only where it beats the best simple one beyond
-    the noise in a final of the two, in rounds of its own. Otherwise it is the simplest one that is not measurably worse
+    the noise in a head-to-head, in rounds of its own. Otherwise it is the simplest one that is not measurably worse
     (nor 5% slower) than the best simple one.
 
     Args:
         rates: see `challenge`; one is there.
         simple: see `challenge`.
-        final: rates of the two that `challenge` names, where there was a final.
+        head_to_head: rates of the two that `challenge` names, where there was one.
+
+    Returns:
+        Its name.
     """
     known = {name: rates[name] for name in rates if name in simple}
     if not known:
         return best(rates)
     pair = challenge(rates, simple)
-    if pair and final and set(pair) <= set(final):
+    if pair and head_to_head and set(pair) <= set(head_to_head):
         rival, challenger = pair
-        gain = Ratio.of(final[challenger], final[rival])
+        gain = Ratio.of(head_to_head[challenger], head_to_head[rival])
         if gain.low > 1 and gain.median >= 1 + GAIN:
             return challenger
     leader = best(known)

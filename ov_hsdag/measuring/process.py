@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
@@ -45,11 +45,22 @@ if TYPE_CHECKING:
 # Seconds in which a worker has to have imported OpenVINO and read the model.
 _START = 120.0
 
+PATIENCE = 120.0
+"""Seconds that compiling, or a trial, may take before a worker counts as hanging."""
+
+# A trial may take so many times what its first inferences let expect, and so many seconds more.
+_TRIAL_TIMES, _TRIAL_MORE = 8, 10.0
+
+# How much longer than its warm-up says a long trial may take.
+_SLOWER = 3
+
 # What a worker may take to quit, or a killed one to be gone.
 _GRACE = 5.0
 
 # Seconds after which a folder that nothing was written to is not in use.
 _UNUSED = 3600.0
+
+_ENTRY = "ov_hsdag.measuring.worker:main"
 
 _FOLDER = f"ov_hsdag-measure-{zlib.crc32(gethostname().encode()):08x}-"
 
@@ -88,13 +99,23 @@ class WorkerError(Exception):
     """A worker could not do what it was asked for: why, in one line."""
 
 
+class WorkerTimeout(WorkerError):
+    """A worker did not do it in time."""
+
+
 class Workshop:
     """A model and its inputs in a temporary folder, for as many workers as are wanted.
 
     Ends with `close`, at the end of a `with` block, or when it is forgotten.
     """
 
-    def __init__(self, model: ov.Model, inputs: Sequence[NDArray[Any]], objective: str) -> None:
+    def __init__(
+        self,
+        model: ov.Model,
+        inputs: Sequence[NDArray[Any]],
+        objective: str,
+        start_worker: StartWorker | None = None,
+    ) -> None:
         """Writes the folder.
 
         Args:
@@ -102,6 +123,7 @@ class Workshop:
                 left out.
             inputs: an array for each input of the model.
             objective: "latency" of one request, or "throughput" with several in flight.
+            start_worker: starts a worker; `Worker` by default.
 
         Raises:
             RunError: the model cannot be written.
@@ -110,6 +132,7 @@ class Workshop:
 
         _remove_leftovers()
         self._objective = objective
+        self._start_worker = start_worker or Worker
         self._workers: list[Worker] = []
         self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         self._end = weakref.finalize(self, _close, self.folder, self._workers, os.getpid())
@@ -125,13 +148,17 @@ class Workshop:
             self.close()
             raise
 
-    def start(self, fault: str = "") -> Worker:
-        """A new worker, which is still importing when this returns. fault: for tests, see `Worker`.
+    def start(self, name: str = "") -> Worker:
+        """A new worker, which is still importing when this returns.
 
-        Raises RunError where no process can be started.
+        Args:
+            name: of what it is for.
+
+        Raises:
+            RunError: no process can be started.
         """
         try:
-            started = Worker(self.folder, self._objective, fault)
+            started = self._start_worker(self.folder, self._objective, name)
         except OSError as error:
             raise RunError(f"cannot start a process for measuring: {error}") from error
         self._workers.append(started)
@@ -152,31 +179,37 @@ class Worker:
     """One process, which has one model compiled at a time.
 
     Attributes:
+        name: of what it is for.
         alive: whether it can be asked; once it is not, it stays so.
+        compiled: whether it holds something that runs.
         submodels: that HETERO made of what it compiled last; 1 on a single device.
+        shortest_trial: about how many seconds a trial of that takes at least.
     """
 
-    def __init__(self, folder: Path, objective: str, fault: str = "") -> None:
+    def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
         """Starts the process.
 
         Args:
             folder: of the workshop.
             objective: of the workshop.
-            fault: for tests: "module:function", called at the worker's points, see `ov_hsdag.measuring.worker.Fault`.
+            name: of what it is for.
+            entry: "module:function" that runs in the process, with folder and objective.
+
+        Raises:
+            OSError: no process can be started.
         """
-        self.alive = True
-        self.submodels = 0
+        self.name, self.alive, self.compiled = name, True, False
+        self.submodels, self.shortest_trial = 0, 0.0
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
         self._log = open(folder / f"{self._number}.log", "w+b")  # noqa: SIM115 closed by `end`
         # The parent's own search path: the package may be found there only, and the script that runs is not imported.
-        code = (
-            "import sys; sys.path[:] = sys.argv[4:]; from ov_hsdag.measuring.worker import main; main(*sys.argv[1:4])"
-        )
+        module, _, function = entry.partition(":")
+        code = f"import sys; sys.path[:] = sys.argv[3:]; from {module} import {function} as main; main(*sys.argv[1:3])"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code, str(folder), objective, fault, *sys.path],
+                [sys.executable, "-c", code, str(folder), objective, *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -204,6 +237,7 @@ class Worker:
         Raises:
             WorkerError: it failed, or the outputs cannot be read.
         """
+        self.compiled = False
         if not self._ready:
             self._receive(_START, "starting")
             self._ready = True
@@ -223,9 +257,11 @@ class Worker:
                 limit,
                 "compiling",
             )
-            self.submodels = int(answer["submodels"])
+            self.submodels, self.shortest_trial = int(answer["submodels"]), float(answer["shortest_trial"])
             with np.load(outputs) as data:
-                return [data[name] for name in data.files]
+                arrays = [data[name] for name in data.files]
+            self.compiled = True
+            return arrays
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._kill()
             raise WorkerError(f"its files or answers are damaged: {one_line(error)}") from error
@@ -234,12 +270,12 @@ class Worker:
             outputs.unlink(missing_ok=True)
 
     def rate(self, seconds: float, limit: float) -> float:
-        """Inferences per second (1 / median latency for that objective) in a turn of about so many seconds.
+        """Inferences per second (1 / median latency for that objective) in a trial of about so many seconds.
 
         Raises:
             WorkerError: it failed, or took longer than `limit` seconds.
         """
-        rate = self._ask({"do": "turn", "seconds": seconds}, limit, "running").get("rate")
+        rate = self._ask({"do": "trial", "seconds": seconds}, limit, "running").get("rate")
         if not isinstance(rate, float | int) or not 0 < rate < float("inf"):
             self._kill()
             raise WorkerError(f"it answered {rate!r} where a rate was asked for")
@@ -269,7 +305,7 @@ class Worker:
             answer = self._answers.get(timeout=max(limit, 0.0))
         except queue.Empty:
             self._kill()
-            raise WorkerError(f"no answer within {limit:.0f} s of {doing}") from None
+            raise WorkerTimeout(f"no answer within {limit:.0f} s of {doing}") from None
         if answer is None:
             raise WorkerError(self._obituary(doing))
         if isinstance(answer, Exception):
@@ -304,6 +340,29 @@ class Worker:
                 with contextlib.suppress(OSError):
                     stream.close()
 
+
+@dataclass(frozen=True)
+class TimedWorker:
+    """A worker that has compiled something, with a time limit of trials that follows from how long that took.
+
+    Attributes:
+        worker: of the candidate.
+        prepared: seconds that compiling and the first inferences took.
+        patience: seconds that a trial may take at most, unless the warm-up says that it takes about as long.
+    """
+
+    worker: Worker
+    prepared: float
+    patience: float
+
+    def rate(self, seconds: float) -> float:
+        """See `Worker.rate`."""
+        patience = max(self.patience, _SLOWER * self.worker.shortest_trial)
+        return self.worker.rate(seconds, min(_TRIAL_TIMES * (seconds + self.prepared) + _TRIAL_MORE, patience))
+
+
+StartWorker = Callable[[Path, str, str], Worker]
+"""Starts a worker for a folder, an objective and the name of what it is for; may raise OSError."""
 
 _numbers = itertools.count()
 

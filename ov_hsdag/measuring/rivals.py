@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.evaluator import PIPELINE_HINT, ROUNDS, SECONDS, Measurement, Rivals, measurements
+from ov_hsdag.measuring.comparison import Comparison, measurements
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement
+from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
@@ -144,7 +146,7 @@ def measure(
     shapes: Mapping[str, Sequence[int]] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> list[Result]:
-    """Runs rivals in turns on real devices; those that are clearly worse than the best get fewer rounds.
+    """Runs rivals in interleaved trials on real devices; those that are clearly worse than the best get fewer rounds.
 
     Args:
         model: normalized; not changed.
@@ -152,13 +154,20 @@ def measure(
         objective: "latency" of one request, or "throughput" with several in flight.
         core: has the devices.
         found: of `rivals`.
-        rounds, seconds, shapes, report: as in `ov_hsdag.measuring.evaluator.compare`.
+        rounds: at most.
+        seconds: of a trial.
+        shapes: example shapes of dynamic inputs.
+        report: takes a line for people at each step.
 
     Raises:
         RunError: the model cannot be measured at all, or nothing runs it.
     """
     own = {rival.name: rival.candidate for rival in found if not rival.same_as}
-    with Rivals(model, devices, own, objective, core, shapes=shapes, report=report) as compiled:
+    needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
+    simple = {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}
+    with Comparison(
+        model, devices, own, objective, core, simple=simple, needs=needs, shapes=shapes, report=report
+    ) as compiled:
         rates = compiled.race(rounds=rounds, seconds=seconds)
         if not rates:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")

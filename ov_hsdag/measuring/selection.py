@@ -1,4 +1,4 @@
-"""A placing's candidates on the real devices: the best predicted placements against what needs no placement."""
+"""Selection by measuring: the best predicted placements against what needs no placement, on the real devices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.evaluator import COMPILING, HETERO_DEFAULT, PIPELINE_HINT, Rivals, measurements
-from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.measuring.comparison import Comparison, Rates, measurements
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
+from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -26,22 +27,25 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 """Time budget of a placing's calibration and measuring together."""
 
-CALIBRATING = 0.5
+CALIBRATING = 0.4
 """Share of a budget that calibrating the model may use."""
 
 # Placements that are measured, the best by prediction.
 _MEASURED = 6
 
-# Of the final between the best simple candidate and a placement that was faster: enough to tell 3% where turns differ
-# by 5%.
-_FINAL_ROUNDS = 16
+# Of the head-to-head between the best simple candidate and a placement that was faster: enough to tell 3% where trials
+# differ by 5%.
+_HEAD_TO_HEAD_ROUNDS = 16
+
+# Seconds that compiling a candidate may take at least, however small the budget.
+_PATIENCE = 5.0
 
 Placed = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a contest gave.
+    """What a selection gave.
 
     Attributes:
         measured: of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better
@@ -62,7 +66,7 @@ def require_devices(core: ov.Core, devices: DeviceSet) -> None:
         raise UserError(f"device {missing[0]} is not on this machine, so nothing can be measured there")
 
 
-def hold(
+def select(
     model: ov.Model,
     problem: PlacementProblem,
     candidates: Mapping[str, Placed],
@@ -71,21 +75,22 @@ def hold(
     shapes: Mapping[str, Sequence[int]] | None = None,
     seconds: float = SECONDS,
     report: Callable[[str], None] | None = None,
-    faults: Mapping[str, str] | None = None,
+    start_worker: StartWorker | None = None,
 ) -> Result:
     """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
 
-    A placement wins only in a final against the best of those, see `ov_hsdag.measuring.choice.choose`.
+    A placement wins only in a head-to-head against the best of those, see `ov_hsdag.measuring.choice.choose`.
 
     Args:
         model: of the problem, normalized; not changed.
-        problem: tells which candidates are feasible, and what they are predicted to do.
+        problem: tells which candidates are feasible, and what they are predicted to do and to need.
         candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
         core: has the devices.
         shapes: example shapes of dynamic inputs.
-        seconds: that it may take, about.
-        report: is told what is being done.
-        faults: for tests, see `Rivals`.
+        seconds: time budget. Where trials of the model are long, fewer candidates are measured: the best simple one and
+            the best placement by prediction come first.
+        report: takes a line for people at each step, with the seconds that are left.
+        start_worker: starts a worker; `ov_hsdag.measuring.process.Worker` by default.
 
     Returns:
         Whatever happens; where nothing could be measured there is a warning besides.
@@ -96,37 +101,74 @@ def hold(
     ways = {name: _way(name, devices) for name in simple}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
     placements = {**simple, **others}
-    begin = time.monotonic()
+    end = time.monotonic() + seconds
     try:
-        rivals = Rivals(
+        comparison = Comparison(
             model,
             devices,
             ways,
             problem.objective,
             core,
+            simple=simple,
+            needs=_needs(problem, placements),
+            first=_most_promising_first(problem, simple, others),
             shapes=shapes,
-            patience=seconds / 3,
-            until=begin + COMPILING * seconds,
+            patience=max(seconds / 3, _PATIENCE),
+            limit=seconds,
             report=report,
-            faults=faults,
+            start_worker=start_worker,
         )
     except RunError as error:
         _warn(str(error))
         return Result({}, None, placements)
-    with rivals:
-        # The final needs about as long as all rounds before it.
-        rates = rivals.race(until=(time.monotonic() + begin + seconds) / 2)
-        pair = choice.challenge(rates, set(simple))
-        final = rivals.race(pair, _FINAL_ROUNDS, until=begin + seconds, halving=False) if pair else None
-        rates = {name: own for name, own in rates.items() if name not in rivals.failed}
-        chosen = choice.choose(rates, set(simple), final) if rates else None
-        measured = _measured(rivals, list(ways), rates, set(simple), final, problem.objective)
+    with comparison:
+        rates, head_to_head = _compared(comparison, set(simple), end)
+        chosen = choice.choose(rates, set(simple), head_to_head) if rates else None
+        measured = _measured(comparison, list(ways), rates, set(simple), head_to_head, problem.objective)
     if chosen is None:
-        _warn("; ".join(f"{name}: {why}" for name, why in rivals.failed.items()))
+        _warn("; ".join(f"{name}: {why}" for name, why in comparison.failed.items()))
     elif chosen in simple:
         # HETERO's own choice may be a single device.
         chosen = next(name for name in simple if np.array_equal(simple[name], placements[chosen]))
     return Result(measured, chosen, placements)
+
+
+def _compared(comparison: Comparison, simple: set[str], end: float) -> tuple[Rates, Rates | None]:
+    """Rates of a race of all, and of the head-to-head after it, where there is one."""
+    ready = comparison.ready
+    if len(ready) == 2 and len(simple & set(ready)) == 1:
+        # There is nothing to pick from, so no luck in it: the race is the head-to-head.
+        rates = comparison.race(rounds=_HEAD_TO_HEAD_ROUNDS, until=end, halving=False)
+        return rates, rates
+    # The head-to-head needs about as long as all rounds before it.
+    rates = comparison.race(until=(time.monotonic() + end) / 2)
+    pair = choice.challenge(rates, simple)
+    head_to_head = comparison.race(pair, _HEAD_TO_HEAD_ROUNDS, until=end, halving=False) if pair else None
+    return {name: own for name, own in rates.items() if name not in comparison.failed}, head_to_head
+
+
+def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
+    """Bytes that each placement needs on each device."""
+    if not placements:
+        return {}
+    counted = problem.evaluate(np.stack(list(placements.values()))).memory_bytes
+    return {
+        name: dict(zip(problem.devices, problem.stored_bytes(row), strict=True))
+        for name, row in zip(placements, counted, strict=True)
+    }
+
+
+def _most_promising_first(
+    problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
+) -> list[str]:
+    """The best simple one and the best placement by prediction, then the other simple ones, then the placements."""
+
+    def ranked(placements: Mapping[str, Placed]) -> list[str]:
+        scores = {name: float(problem.scores(placement)[0]) for name, placement in placements.items()}
+        return sorted(scores, key=scores.__getitem__)
+
+    known, placed = ranked(simple), ranked(others)
+    return [*known[:1], *placed[:1], *(name for name in simple if name not in known[:1]), *placed[1:]]
 
 
 def _warn(why: str) -> None:
@@ -191,24 +233,24 @@ def _way(name: str, devices: DeviceSet) -> Candidate:
 
 
 def _measured(
-    rivals: Rivals,
+    comparison: Comparison,
     names: Sequence[str],
     rates: Mapping[str, Sequence[float]],
     simple: set[str],
-    final: Mapping[str, Sequence[float]] | None,
+    head_to_head: Mapping[str, Sequence[float]] | None,
     objective: str,
 ) -> dict[str, dict[str, Any]]:
-    """See `Result.measured`. What was in the final is told by the final's rounds."""
+    """See `Result.measured`. Of those in the head-to-head, the rounds of that count."""
     known = {name: own for name, own in rates.items() if name in simple} or dict(rates)
-    if final and len(final) == 2:
-        rival = next(name for name in final if name in simple)
+    if head_to_head and len(head_to_head) == 2:
+        rival = next(name for name in head_to_head if name in simple)
     else:
-        final, rival = {}, choice.best(known) if known else ""
+        head_to_head, rival = {}, choice.best(known) if known else ""
     key = "throughput_ips" if objective == "throughput" else "latency_us"
     found = {}
-    shown = measurements(names, rivals, rates, objective, rival)
-    if final:
-        shown |= measurements(list(final), rivals, final, objective, rival)
+    shown = measurements(names, comparison, rates, objective, rival)
+    if head_to_head:
+        shown |= measurements(list(head_to_head), comparison, head_to_head, objective, rival)
     for name, one in shown.items():
         low, high = one.interval
         found[name] = {

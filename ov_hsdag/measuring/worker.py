@@ -1,11 +1,11 @@
-"""What runs inside a worker process: one model compiled in one way, and turns of it on command.
+"""What runs inside a worker process: one model compiled in one way, and trials of it on command.
 
 A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else.
 `ov_hsdag.measuring.process` starts workers and talks to them: one JSON object for each command and each answer,
 framed, over the two pipes that were the process's standard input and output. Those descriptors are then given away,
 as OpenVINO's plugins print to them.
 
-Commands, by "do": "compile" (device, properties, affinity: file or null, outputs: file or null), "turn" (seconds),
+Commands, by "do": "compile" (device, properties, affinity: file or null, outputs: file or null), "trial" (seconds),
 "quit". An answer with "error" says that OpenVINO refused; the worker is as good as before. The first answer comes
 unasked, when OpenVINO is imported and the model is read.
 """
@@ -22,34 +22,31 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
-    import numpy as np
     import openvino as ov
     from numpy.typing import NDArray
 
 MODEL, INPUTS = "model.xml", "inputs.npz"
 """Files of the folder that all workers of a model share."""
 
-# A turn for latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
+# A trial of latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
 # what was asked for.
 _FEWEST = 4
 _LONGEST = 4
 
 _WARM_UP = 2
 
+# Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
+_LONG = 2.0
+
 _MAGIC = b"hsdg"
 _HEADER = struct.Struct("<4sI")
 _LARGEST_FRAME = 1 << 24
-
-Fault = Callable[[str, Any], Any]
-"""Is called at each point of a worker ("start", "compile", "outputs", "turn", "answer") with what is at hand there;
-what it returns is used instead. Tests put their faults there; otherwise it changes nothing."""
 
 
 def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
@@ -74,7 +71,13 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
 
 
 class Runner:
-    """A compiled model that is ready to run."""
+    """A compiled model that is ready to run.
+
+    Attributes:
+        submodels: that HETERO made of it; 1 on a single device.
+        queue: of its requests.
+        inference: seconds of an inference in the warm-up, with all requests in flight.
+    """
 
     def __init__(self, compiled: ov.CompiledModel, inputs: list[NDArray[Any]], objective: str, requests: int) -> None:
         """Warms up.
@@ -96,18 +99,32 @@ class Runner:
         self.submodels = _submodels(compiled)
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
-        # A request with state begins anew each time: a cache that grows would make later turns slower.
+        # A request with state begins anew each time: a cache that grows would make later trials slower.
         self._stateful = bool(self.queue[0].query_state())
         # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
         finished: list[float] = []
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
         self._finished = finished
-        for _ in range(_WARM_UP * len(self.queue)):
-            self._start()
-        self.queue.wait_all()
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Runs each request twice; where that takes long, once, which is when memory is allocated."""
+        for _ in range(_WARM_UP):
+            begin = time.perf_counter()
+            for _ in range(len(self.queue)):
+                self._start()
+            self.queue.wait_all()
+            self.inference = (time.perf_counter() - begin) / len(self.queue)
+            if self.inference * len(self.queue) > _LONG:
+                break
+
+    @property
+    def shortest_trial(self) -> float:
+        """About how many seconds a trial takes at least, from the warm-up."""
+        return self.inference * (2 * len(self.queue) + 1 if self._objective == "throughput" else 2)
 
     def rate(self, seconds: float) -> float:
-        """Inferences per second in a turn of about so many seconds. Raises RuntimeError where inference fails."""
+        """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails."""
         return self._throughput(seconds) if self._objective == "throughput" else 1 / self._latency(seconds)
 
     def outputs(self) -> list[NDArray[Any]]:
@@ -155,16 +172,17 @@ def _goes_on(done: int, begin: float, seconds: float) -> bool:
     return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
 
 
-class _Shop:
+class Station:
     """What a worker holds, and its answers to commands."""
 
-    def __init__(self, folder: Path, objective: str, fault: Fault) -> None:
+    def __init__(self, folder: Path, objective: str) -> None:
+        """Imports OpenVINO and reads the model. Raises whatever OpenVINO does."""
         import numpy as np
         import openvino as ov
 
         from ov_hsdag.devices import virtual
 
-        self._objective, self._fault = objective, fault
+        self._objective = objective
         self._core = ov.Core()
         virtual.register(self._core)
         self._model = self._core.read_model(folder / MODEL)
@@ -174,22 +192,16 @@ class _Shop:
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Raises whatever OpenVINO does."""
-        if command["do"] == "compile":
-            return self._compile(command)
-        if self._runner is None:
-            raise RuntimeError("nothing is compiled")
-        seconds = self._fault("turn", command["seconds"])
-        return {"rate": self._runner.rate(seconds)}
+        return self.compile(command) if command["do"] == "compile" else self.trial(command["seconds"])
 
-    def _compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
+    def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Compiles, warms up and infers once."""
         import numpy as np
 
         from ov_hsdag.devices import virtual
         from ov_hsdag.model.placement import remove_affinities, set_affinities
 
         self._runner = None  # frees its memory before the next is compiled
-        self._fault("compile", command)
-        begin = time.perf_counter()
         device = command["device"]
         config = virtual.compile_properties(device, command["properties"])
         try:
@@ -200,13 +212,21 @@ class _Shop:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
         runner = Runner(compiled, self._inputs, self._objective, 2 * split)
-        seconds = time.perf_counter() - begin
         if command["outputs"] is not None:
-            arrays: list[NDArray[np.generic]] = self._fault("outputs", runner.outputs())
             # Texts would be pickles, and the pairs of outputs stay pairs without them.
-            np.savez(command["outputs"], *(array for array in arrays if array.dtype.kind in "biuf"))
+            np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
         self._runner = runner
-        return {"submodels": runner.submodels, "seconds": seconds}
+        return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
+
+    def outputs(self, runner: Runner) -> list[NDArray[Any]]:
+        """What the compiled model computes."""
+        return runner.outputs()
+
+    def trial(self, seconds: float) -> dict[str, Any]:
+        """Runs what is compiled for about so many seconds."""
+        if self._runner is None:
+            raise RuntimeError("nothing is compiled")
+        return {"rate": self._runner.rate(seconds)}
 
 
 def _submodels(compiled: ov.CompiledModel) -> int:
@@ -217,8 +237,11 @@ def _submodels(compiled: ov.CompiledModel) -> int:
 
 
 def _listen(stream: IO[bytes], folder: Path, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hands commands on. Ends the process when told to, in whatever it is doing, and when its parent has gone: then
-    nobody else is left to remove the folder."""
+    """Hands commands on.
+
+    Ends the process on "quit", whatever it is doing, and when its parent has gone: then nobody else is left to remove
+    the folder.
+    """
     try:
         while (command := read_frame(stream)) is not None:
             if command["do"] == "quit":
@@ -242,39 +265,29 @@ def _expendable() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def main(folder: str, objective: str, fault: str) -> None:
-    """Works until it is told to quit.
+def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
+    """Works until a command says quit.
 
     Args:
         folder: has the model and its inputs.
         objective: what `Runner` measures.
-        fault: "module:function", a `Fault`; "" for none.
+        station: makes what answers commands, from both.
     """
     null = os.open(os.devnull, os.O_RDONLY)
     stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
     _expendable()
     commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, Path(folder), commands), daemon=True).start()
-    inject: Fault = lambda point, value: value  # noqa: E731
-    if fault:
-        module, _, name = fault.partition(":")
-        inject = getattr(import_module(module), name)
-    inject("start", None)
-    shop: _Shop | None = None
+    working: Station | None = None
     while True:
         try:
-            if shop is None:
-                shop = _Shop(Path(folder), objective, inject)
+            if working is None:
+                working = station(Path(folder), objective)
                 answer: dict[str, Any] = {}
             else:
-                answer = shop.answer(commands.get())
+                answer = working.answer(commands.get())
         except Exception as error:
             answer = {"error": one_line(error)}
-        told = inject("answer", answer)
-        if isinstance(told, bytes):  # a fault
-            stdout.write(told)
-            stdout.flush()
-        else:
-            write_frame(stdout, told)
-        if shop is None:
+        write_frame(stdout, answer)
+        if working is None:
             raise SystemExit(1)

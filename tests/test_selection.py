@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -12,19 +13,22 @@ import pytest
 import ov_hsdag
 from ov_hsdag.calibration.calibrate import calibrate_model
 from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import inference_precision
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.devices.virtual import compile_properties, register
-from ov_hsdag.measuring import selection
+from ov_hsdag.measuring import process, selection
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
+from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.zoo.catalog import ZOO
+from tests.worker_faults import starting
 
 pytestmark = pytest.mark.alone
 
@@ -43,7 +47,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     told: list[str] = []
     placement = ov_hsdag.place(
-        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=20, report=told.append
+        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=30, report=told.append
     )
     measured = placement.measured
     assert measured is not None
@@ -53,7 +57,9 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     placed = set(measured) - simple
     assert simple < set(measured) and placed <= {"mincut", "pipeline", "hsdag", *hedges}
     assert told[0] == "measuring operations on CPU_A, CPU_B"
-    assert {f"compiling {name}" for name in measured} <= set(told) and told[-1].startswith("measuring ")
+    for name in measured:
+        assert any(text.startswith(f"compiling {name} (") and text.endswith(" s left)") for text in told)
+    assert told[-1].startswith("measuring ") and told[-1].endswith(" s left)")
     assert (placement.predicted or {})["measured_costs"] == ["CPU_A", "CPU_B"]
     for name, figures in measured.items():
         assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed"}
@@ -82,7 +88,7 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     model, problem = problem_of("squeezenet", core, "latency")
     scattered = problem.random(np.random.default_rng(0), 1)[0]
     candidates = {"hetero": problem.single(0), "same": problem.single(1), "die": scattered, "again": scattered}
-    result = selection.hold(model, problem, candidates, core, seconds=8)
+    result = selection.select(model, problem, candidates, core, seconds=12)
     assert list(result.measured) == ["CPU_A", "CPU_B", "hetero", "die"]
     assert result.chosen in ("CPU_A", "CPU_B")
     assert result.measured["die"]["failed"] is None and result.measured["die"]["ratio"] < 1
@@ -99,7 +105,7 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     assert tolerance(core, ["CPU_B"], model) == TOLERANCE
     if inference_precision(core, "CPU_A") == "bf16":
         assert tolerance(core, DEVICES.names, model) > TOLERANCE
-    result = selection.hold(model, problem, {"split": Contiguous().place(problem)}, core, seconds=6)
+    result = selection.select(model, problem, {"split": Contiguous().place(problem)}, core, seconds=12)
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
@@ -109,7 +115,7 @@ def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
     model, problem = problem_of(name, core, "throughput")
     assert tolerance(core, DEVICES.names, model) > TOLERANCE
     split = problem.random(np.random.default_rng(0), 1)[0]
-    result = selection.hold(model, problem, {"split": split}, core, seconds=6)
+    result = selection.select(model, problem, {"split": split}, core, seconds=12)
     assert result.measured["split"]["failed"] is None and result.measured["split"]["submodels"] > 10
 
 
@@ -119,9 +125,9 @@ def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
     mirrored = (1 - split).astype(np.uint8)
     candidates = {"hetero": problem.single(0), "split": split, "mirrored": mirrored}
     faults = {"split": "wrong", "mirrored": "killed_running", "CPU_A": "killed_compiling"}
-    result = selection.hold(
-        model, problem, candidates, core, seconds=8,
-        faults={name: f"tests.worker_faults:{fault}" for name, fault in faults.items()},
+    result = selection.select(
+        model, problem, candidates, core, seconds=12,
+        start_worker=starting(faults),
     )  # fmt: skip
     for name in faults:
         figures = result.measured[name]
@@ -135,20 +141,15 @@ def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
 def test_where_nothing_runs_the_prediction_decides(
     core: ov.Core, monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
-    real = selection.Rivals
-
-    def broken(
-        model: ov.Model, devices: DeviceSet, ways: dict[str, object], *more: object, **options: object
-    ) -> object:
-        options["faults"] = dict.fromkeys(ways, "tests.worker_faults:killed_at_start")
-        return real(model, devices, ways, *more, **options)  # type: ignore[arg-type]
+    def broken(folder: Path, objective: str, name: str) -> Worker:
+        return Worker(folder, objective, name, entry="tests.worker_faults:killed_at_start")
 
     def uncalibrated(*_: object, **__: object) -> object:
         raise RunError("no device runs the whole model")
 
-    monkeypatch.setattr(selection, "Rivals", broken)
+    monkeypatch.setattr(process, "Worker", broken)
     # The package's `place` is the function.
-    monkeypatch.setattr(sys.modules["ov_hsdag.place"], "calibrate_prepared", uncalibrated)
+    monkeypatch.setattr(import_module("ov_hsdag.place"), "calibrate_prepared", uncalibrated)
     model = ZOO["squeezenet"].build()
     with pytest.warns(UserWarning) as warned:
         placement = ov_hsdag.place(model, PAIR, core=core, measure=True, objective=objective)
@@ -176,18 +177,31 @@ def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pyte
     """Nor is the model normalized twice, which gives BERT another graph than the costs are of."""
     costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, builtin_profile(DEVICES.names, core))
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    monkeypatch.delattr(sys.modules["ov_hsdag.place"], "calibrate_prepared")
+    monkeypatch.delattr(import_module("ov_hsdag.place"), "calibrate_prepared")
     with pytest.warns(UserWarning, match="nothing could be measured") as warned:
         placement = ov_hsdag.place(ZOO["bert-small"].build(), PAIR, core=core, measure=True, costs=costs)
     assert len(warned) == 1, [str(one.message) for one in warned]
     assert placement.predicted is not None and placement.predicted["measured_costs"] == list(DEVICES.names)
 
 
+def test_costs_that_do_not_hold_are_measured_again_with_a_warning(core: ov.Core) -> None:
+    graph = build_problem(ZOO["squeezenet"].build(), DEVICES, core=core).graph
+    none = np.zeros(graph.nodes)
+    other = DeviceCosts({"usable_cores": 1000}, "", none, np.full(graph.nodes, -1, np.int32), none)
+    stale = ModelCosts(graph_hash(graph), dict.fromkeys(DEVICES.names, other))
+    with pytest.warns(UserWarning, match="do not hold for all of CPU_A, CPU_B and are measured anew"):
+        placement = ov_hsdag.place(
+            ZOO["squeezenet"].build(), PAIR, core=core, measure=True, measure_seconds=10, costs=stale
+        )
+    assert placement.predicted is not None and placement.predicted["measured_costs"] == list(DEVICES.names)
+    assert placement.predicted["latency_us"] > 0
+
+
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     names = [node.get_friendly_name() for node in model.get_ordered_ops() if node.get_type_name() == "Convolution"]
     affinity = {name: ("CPU_A", "CPU_B")[index % 2] for index, name in enumerate(names)}
-    placement = ov_hsdag.place(model, PAIR, core=core, affinity=affinity, measure=True, measure_seconds=8)
+    placement = ov_hsdag.place(model, PAIR, core=core, affinity=affinity, measure=True, measure_seconds=14)
     assert placement.chosen == "affinity"
     assert placement.measured is not None and placement.measured["affinity"]["submodels"] > 2
 
@@ -312,7 +326,7 @@ def test_a_model_larger_than_a_device_is_split_so_that_it_fits(core: ov.Core, ob
     limits = {"CPU_A": int(0.7 * whole), "CPU_B": int(0.5 * whole)}
     model = ZOO["resnet50"].build()
     placement = ov_hsdag.place(
-        model, PAIR, objective=objective, core=core, memory=limits, measure=measure, measure_seconds=8
+        model, PAIR, objective=objective, core=core, memory=limits, measure=measure, measure_seconds=14
     )
     if measure:
         assert placement.measured is not None and not {"CPU_A", "CPU_B", "hetero"} & set(placement.measured)

@@ -1,0 +1,237 @@
+"""Comparing candidates that do not all have room in memory: none of them fails for that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from ov_hsdag.devices import discovery
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import admission, selection
+from ov_hsdag.measuring.comparison import Comparison, measurements
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.utils.compat import opset13 as op
+from ov_hsdag.zoo.catalog import ZOO
+from tests.graphs import random_problem
+
+PAIR = DeviceSet(("CPU_A", "CPU_B"))
+GIB = 2**30
+
+
+class Machine:
+    """Devices with room for so many compiled candidates, which drift, and candidates of known speeds."""
+
+    def __init__(self, speeds: dict[str, float], room: float = math.inf, broken: tuple[str, ...] = ()) -> None:
+        self.speeds, self.room, self.broken = speeds, room, broken
+        self.resident: list[str] = []
+        self.most, self.compiled, self.trials = 0, 0, 0
+        self.shortest_trial = 0.0
+
+    def start(self, folder: Path, objective: str, name: str) -> Worker:
+        return FakeWorker(self, name)
+
+
+class FakeWorker(Worker):
+    """A worker without a process."""
+
+    def __init__(self, machine: Machine, name: str) -> None:
+        self.machine, self.name = machine, name
+        self.alive, self.compiled, self.submodels = True, False, 0
+        self.shortest_trial = machine.shortest_trial
+
+    def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+        assert self.alive and self.name not in self.machine.resident
+        self.machine.compiled += 1
+        if self.name in self.machine.broken:
+            raise WorkerError("no kernel for this")
+        if len(self.machine.resident) >= self.machine.room:
+            raise WorkerError("[GPU] out of memory")
+        self.machine.resident.append(self.name)
+        self.machine.most = max(self.machine.most, len(self.machine.resident))
+        self.compiled, self.submodels = True, 1
+        return [np.zeros(3, np.float32)]
+
+    def rate(self, seconds: float, limit: float) -> float:
+        assert self.alive and self.name in self.machine.resident
+        self.machine.trials += 1
+        return self.machine.speeds[self.name] * math.exp(-0.02 * self.machine.trials)
+
+    def end(self) -> None:
+        self.alive = False
+        if self.name in self.machine.resident:
+            self.machine.resident.remove(self.name)
+
+
+SPEEDS = {"CPU_A": 10.0, "CPU_B": 30.0, "hetero": 11.0, "mincut": 20.0, "pipeline": 45.0, "hsdag": 60.0, "hedge": 50.0}
+SIMPLE = ("CPU_A", "CPU_B", "hetero")
+
+
+def tiny_model() -> ov.Model:
+    x = op.parameter([1, 4], np.float32, name="x")
+    return ov.Model([op.result(op.relu(x, name="relu"))], [x], "tiny")
+
+
+@pytest.fixture
+def core(two_cpu_core: ov.Core) -> Iterator[ov.Core]:
+    return two_cpu_core
+
+
+def compared(core: ov.Core, machine: Machine, **options: object) -> Comparison:
+    candidates = {name: Candidate(name) if name in PAIR.names else Candidate.hetero(PAIR) for name in machine.speeds}
+    return Comparison(
+        tiny_model(), PAIR, candidates, "throughput", core, simple=SIMPLE, start_worker=machine.start, **options
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 4, 5, 100])
+def test_no_room_for_all_is_nobodys_fault(core: ov.Core, room: int) -> None:
+    machine = Machine(SPEEDS, room)
+    with compared(core, machine) as found:
+        rates = found.race(seconds=0.0)
+        assert not found.failed
+        assert set(rates) == set(SPEEDS) and machine.most <= room
+        result = measurements(SPEEDS, found, rates, "throughput", "CPU_B")
+        # The drift of 2% a trial bends a ratio a little where rounds are many.
+        for name, speed in SPEEDS.items():
+            assert result[name].ratio == pytest.approx(speed / 30, rel=0.1), (name, result[name])
+        head_to_head = found.race(("CPU_B", "hsdag"), 4, 0.0, halving=False)
+        assert set(head_to_head) == {"CPU_B", "hsdag"} and not found.failed
+    assert machine.resident == []
+
+
+def test_where_there_is_room_each_is_compiled_once_and_losers_make_room(core: ov.Core) -> None:
+    machine = Machine(SPEEDS)
+    with compared(core, machine) as found:
+        assert machine.resident == list(SPEEDS)
+        found.race(seconds=0.0)
+        assert machine.compiled == len(SPEEDS)
+        # The best, and the best simple one, which the head-to-head needs.
+        assert set(machine.resident) == {"CPU_B", "hsdag"}
+
+
+def test_what_fails_alone_as_well_has_failed(core: ov.Core) -> None:
+    machine = Machine(SPEEDS, broken=("pipeline", "CPU_A"))
+    with compared(core, machine) as found:
+        rates = found.race(seconds=0.0)
+        assert found.failed == {"CPU_A": "no kernel for this", "pipeline": "no kernel for this"}
+        assert set(rates) == set(SPEEDS) - set(found.failed)
+        assert found.ready == [name for name in SPEEDS if name not in found.failed]
+        # The first had no company; the other was tried again beside the best simple one, and alone.
+        assert machine.compiled == len(SPEEDS) + 2
+
+
+def test_memory_admits_before_anything_fails(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three candidates of 2 GiB, times what plugins need besides, go into 10 GiB; nobody is compiled in vain."""
+    machine = Machine(SPEEDS, room=3)
+    monkeypatch.setattr(discovery, "free_bytes", lambda core, name: int(10 * GIB - len(machine.resident) * 3.25 * GIB))
+    needs = {name: {"CPU_A": GIB, "CPU_B": GIB} for name in SPEEDS}
+    first = ["CPU_B", "hsdag"]
+    with compared(core, machine, needs=needs, first=first) as found:
+        assert machine.resident[:2] == first and machine.most == 2
+        rates = found.race(seconds=0.0)
+        assert set(rates) == set(SPEEDS) and not found.failed
+        assert machine.most <= 3
+
+
+def test_room_counts_each_memory(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"CPU": 100 * GIB, "GPU": 8 * GIB}
+    monkeypatch.setattr(discovery, "free_bytes", lambda core, name: free[name])
+    needs = {"GPU": {"GPU": 4 * GIB}, "CPU": {"CPU": 4 * GIB}, "split": {"GPU": 2 * GIB, "CPU": 2 * GIB}}
+    room = admission.Room(core, needs)
+    assert room.together(["GPU", "CPU", "split"]) == ["GPU", "CPU"]
+    assert room.fits("split", ["CPU"]) and not room.fits("split", ["GPU"])
+    assert room.fits("GPU", []) and room.fits("unknown", ["GPU", "CPU"])
+    free["CPU"] = GIB
+    assert room.together(["CPU", "GPU"]) == ["CPU"] and not room.fits("CPU", [])
+    room.most = 2
+    assert not room.fits("unknown", ["GPU", "CPU"])
+
+
+def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core) -> None:
+    machine = Machine(SPEEDS)
+    real = FakeWorker.rate
+    killed: list[str] = []
+
+    class Victim(FakeWorker):
+        def rate(self, seconds: float, limit: float) -> float:
+            if self.name == "hsdag" and not killed:
+                killed.append(self.name)
+                self.end()
+                raise WorkerError("its worker was ended by SIGKILL while running")
+            return real(self, seconds, limit)
+
+    machine.start = lambda folder, objective, name: Victim(machine, name)  # type: ignore[method-assign]
+    with compared(core, machine) as found:
+        rates = found.race(seconds=0.0)
+        assert killed and not found.failed and set(rates) == set(SPEEDS)
+
+
+def test_an_anchor_that_fails_later_leaves_what_it_was_compared_with(core: ov.Core) -> None:
+    """CPU_B, the best simple candidate, dies for good in its tenth trial, in the third heat of two."""
+    machine = Machine(SPEEDS, room=2)
+    trials: list[str] = []
+
+    class Dying(FakeWorker):
+        def rate(self, seconds: float, limit: float) -> float:
+            trials.append(self.name)
+            if self.name == "CPU_B" and trials.count("CPU_B") >= 10:
+                raise WorkerError("inference failed")
+            return super().rate(seconds, limit)
+
+    machine.start = lambda folder, objective, name: Dying(machine, name)  # type: ignore[method-assign]
+    with compared(core, machine) as found:
+        rates = found.race(seconds=0.0)
+        assert found.failed == {"CPU_B": "inference failed"}
+        assert set(rates) == set(SPEEDS) - {"CPU_B"}
+        # The drift is not cancelled between heats any more.
+        assert np.median(rates["hsdag"]) > np.median(rates["mincut"]) > np.median(rates["hetero"])
+
+
+def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core) -> None:
+    machine = Machine(SPEEDS)
+    machine.shortest_trial = 4.0
+    with compared(core, machine, first=["CPU_B", "hsdag"], limit=60.0) as found:
+        assert found.ready == ["CPU_B", "hsdag"]
+        assert set(found.failed.values()) == {"there was no time left to measure it"}
+        assert machine.compiled == 2
+
+
+def test_selection_tells_what_candidates_need() -> None:
+    problem = random_problem(3, nodes=20)
+    both = {"one": problem.single(0), "other": problem.single(1)}
+    needs = selection._needs(problem, both)
+    expected = problem.evaluate(np.stack(list(both.values()))).memory_bytes
+    assert needs == {
+        name: dict(zip(problem.devices, row.tolist(), strict=True)) for name, row in zip(both, expected, strict=True)
+    }
+    assert needs["one"]["D0"] > 0 == needs["one"]["D1"]
+
+
+@pytest.mark.alone
+def test_candidates_of_a_model_that_memory_holds_twice_are_all_measured(core: ov.Core) -> None:
+    """Real workers on a machine with room for two of them."""
+    running: list[Worker] = []
+
+    class Crowded(Worker):
+        def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+            if sum(worker.alive and worker.compiled for worker in running if worker is not self) >= 2:
+                raise WorkerError("Cannot allocate memory")
+            running.append(self)
+            return super().compile(candidate, limit)
+
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, PAIR, objective="throughput", core=core)
+    split = Contiguous().place(problem)
+    candidates = {"hetero": problem.single(0), "split": split, "mirrored": (1 - split).astype(np.uint8)}
+    result = selection.select(model, problem, candidates, core, seconds=60, start_worker=Crowded)
+    assert {"CPU_A", "CPU_B", "hetero", "split", "mirrored"} <= set(result.measured)
+    assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
+    # Ratios are to the best simple one.
+    assert 1 in {result.measured[name]["ratio"] for name in set(result.measured) - {"split", "mirrored"}}
