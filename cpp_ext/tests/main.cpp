@@ -4,8 +4,9 @@
 
 int main() {
     test_core();
+    test_model();
     test_parallel();
     test_policy();
-    std::puts("3 passed, 0 failed");
+    std::puts("4 passed, 0 failed");
     return 0;
 }

@@ -14,5 +14,6 @@
     } while (false)
 
 void test_core();
+void test_model();
 void test_parallel();
 void test_policy();

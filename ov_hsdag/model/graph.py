@@ -1,4 +1,8 @@
-"""The computation graph of an OpenVINO model as flat arrays."""
+"""The computation graph of an OpenVINO model as flat arrays.
+
+What the rules of legality read (types, variables, shapes, which tensors can be moved) the C++ library extracts as well,
+in transformations/src/model_graph.cpp: each language asks OpenVINO by itself, and a test compares the two node by node.
+"""
 
 from __future__ import annotations
 
