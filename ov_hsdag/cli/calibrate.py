@@ -22,7 +22,10 @@ Models = Annotated[
     typer.Option("--model", metavar="MODEL", help="Measure this model, too; can be given several times."),
 ]
 Seconds = Annotated[
-    float, typer.Option("--seconds", min=1, help="Time for each model, about; no limit by default.", show_default=False)
+    float,
+    typer.Option(
+        "--seconds", metavar="N", min=1, help="Time for each model, about; no limit by default.", show_default=False
+    ),
 ]
 ProfileOutput = Annotated[Path, typer.Option("--output", metavar="PROFILE.json", help="The device profile to write.")]
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 PRECISIONS = ("f32", "f16", "bf16", "i8")
 
