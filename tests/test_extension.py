@@ -143,7 +143,7 @@ SMALL = [name for name in MODELS if name != "convnet"]
 
 
 def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES) -> Placement:
-    """Normalizes the model; a device for each legality group by the throw of a die."""
+    """Normalizes the model; a device for each legality group by uniform random assignment."""
     normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
     groups = colocation.colocation(graph)
@@ -473,22 +473,22 @@ def test_changed_models_run(core: ov.Core, stock: ov.Core, tmp_path: Path, capfd
 
 
 def broken_files(path: Path) -> dict[str, str]:
-    """Texts of an IR whose marks are damaged, and what the one line about them says."""
+    """Texts of an IR whose tags are damaged, and what the one line about them says."""
     text = path.read_text(encoding="utf-8")
     first = re.search(r'alt_width="(ov_hsdag:1:\w+:0/1:)(\{.*?\})"', text)
     assert first is not None
     start, body = first.groups()
     return {
         "no valid JSON": text.replace(body, body[: len(body) // 2]),
-        "mark is incomplete": text.replace(start + body, "ov_hsdag:"),
-        "mark has no number": text.replace(start, "ov_hsdag:1:abc:x/1:"),
+        "tag is incomplete": text.replace(start + body, "ov_hsdag:"),
+        "tag has no number": text.replace(start, "ov_hsdag:1:abc:x/1:"),
         "it has version 7, this library reads up to 1": text.replace("ov_hsdag:1:", "ov_hsdag:7:"),
         "it lists no devices": text.replace(body, "{&quot;devices&quot;:[]}"),
         "": text.replace(start, start.replace("0/1", "0/3")),  # two outputs never come
     }
 
 
-def test_damaged_marks_cost_the_placement_and_nothing_else(
+def test_damaged_tags_cost_the_placement_and_nothing_else(
     core: ov.Core, placed_convnet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     weights = placed_convnet.with_suffix(".bin")
@@ -533,10 +533,10 @@ def test_library_of_another_openvino_says_so(library: Path, tmp_path: Path) -> N
         ov.Core().add_extension(lone)
 
 
-# --- marks
+# --- tags
 
 
-def test_marks_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
+def test_tags_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
     model = stateful()
     placement = legal_placement(model, 0)
     model.get_results()[0].get_rt_info()[output_tags.ATTRIBUTE] = "somebody else's"
@@ -544,7 +544,7 @@ def test_marks_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
     placement.embed(model)
     placement.embed(model)
 
-    def marked(one: ov.Model) -> list[str]:
+    def tagged(one: ov.Model) -> list[str]:
         found = []
         for node in one.get_ops():
             rt_info = node.get_rt_info()
@@ -553,11 +553,11 @@ def test_marks_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:
         return found
 
     ov.save_model(model, tmp_path / "model.xml")
-    kept = marked(stock.read_model(tmp_path / "model.xml"))
-    assert sorted(kept) == sorted(marked(model))
-    assert sorted(re.fullmatch(r"ov_hsdag:1:\w+:(\d)/4:.*", mark, re.S)[1] for mark in kept) == list("0123")
+    kept = tagged(stock.read_model(tmp_path / "model.xml"))
+    assert sorted(kept) == sorted(tagged(model))
+    assert sorted(re.fullmatch(r"ov_hsdag:1:\w+:(\d)/4:.*", tag, re.S)[1] for tag in kept) == list("0123")
     Placement.strip(model)
-    assert marked(model) == []
+    assert tagged(model) == []
 
 
 # --- the path of the library, and building it

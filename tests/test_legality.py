@@ -295,7 +295,7 @@ def test_constants_are_constants_in_the_graph() -> None:
 
 
 def masked_model() -> ov.Model:
-    """Shape arithmetic, and feedback across devices: HETERO's cycle splitting can tear the arithmetic off."""
+    """Shape arithmetic, and feedback across devices: splitting cycles can part the arithmetic from its user."""
     x = ops.parameter(ov.PartialShape([-1, -1]), ov.Type.f32, name="x")
     base = ops.relu(x, name="base")
     away = ops.tanh(base, name="away")
@@ -311,7 +311,7 @@ def masked_model() -> ov.Model:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
-def test_shape_arithmetic_is_not_torn_off_by_cycle_splitting(two_cpu_core: ov.Core, seed: int) -> None:
+def test_shape_arithmetic_survives_the_splitting_of_cycles(two_cpu_core: ov.Core, seed: int) -> None:
     model = masked_model()
     normalize.normalize(model)
     generator = np.random.default_rng(seed)

@@ -12,9 +12,9 @@
 namespace ov_hsdag {
 namespace {
 
-// The attribute of a layer that has the mark. It is OpenVINO's: of all runtime information of a node, it writes only
+// The attribute of a layer that has the tag. It is OpenVINO's: of all runtime information of a node, it writes only
 // "PrimitivesPriority" and this one into the file as text, whoever saves the model.
-constexpr const char* kMarkAttribute = "alt_width";
+constexpr const char* kTagAttribute = "alt_width";
 
 std::shared_ptr<ov::Node> make_result(const ov::OutputVector& inputs, ov::AttributeVisitor&) {
     return PlacedResult::make(inputs.at(0));
@@ -41,9 +41,9 @@ public:
 
     ov::OutputVector create(const ov::OutputVector& inputs, ov::AttributeVisitor& visitor) const override {
         const auto node = make_(inputs, visitor);
-        std::string mark;
-        visitor.on_attribute(kMarkAttribute, mark);
-        note_output(node, mark);
+        std::string tag;
+        visitor.on_attribute(kTagAttribute, tag);
+        note_output(node, tag);
         return node->outputs();
     }
 

@@ -18,8 +18,8 @@
 namespace ov_hsdag {
 namespace {
 
-// "ov_hsdag:<version>:<id>:<number>/<count>:<placement>", the last part empty in all marks but one.
-struct Mark {
+// "ov_hsdag:<version>:<id>:<number>/<count>:<placement>", the last part empty in all tags but one.
+struct Tag {
     int version = 0;
     std::string id;
     std::size_t number = 0;
@@ -31,7 +31,7 @@ constexpr std::string_view kPrefix = "ov_hsdag:";
 
 std::string_view take_until(std::string_view& text, char end) {
     const std::size_t at = text.find(end);
-    if (at == std::string_view::npos) throw std::invalid_argument("its mark is incomplete");
+    if (at == std::string_view::npos) throw std::invalid_argument("its tag is incomplete");
     const std::string_view part = text.substr(0, at);
     text.remove_prefix(at + 1);
     return part;
@@ -41,23 +41,23 @@ template <typename T>
 T number_in(std::string_view text) {
     T value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) throw std::invalid_argument("its mark has no number");
+    if (error != std::errc() || end != text.data() + text.size()) throw std::invalid_argument("its tag has no number");
     return value;
 }
 
-Mark parse_mark(std::string_view text) {
-    Mark mark;
+Tag parse_tag(std::string_view text) {
+    Tag tag;
     text.remove_prefix(kPrefix.size());
-    mark.version = number_in<int>(take_until(text, ':'));
-    mark.id = take_until(text, ':');
-    mark.number = number_in<std::size_t>(take_until(text, '/'));
-    mark.count = number_in<std::size_t>(take_until(text, ':'));
-    mark.placement = text;
-    if (mark.version > kVersion) {
-        throw std::invalid_argument("it has version " + std::to_string(mark.version) + ", this library reads up to " +
+    tag.version = number_in<int>(take_until(text, ':'));
+    tag.id = take_until(text, ':');
+    tag.number = number_in<std::size_t>(take_until(text, '/'));
+    tag.count = number_in<std::size_t>(take_until(text, ':'));
+    tag.placement = text;
+    if (tag.version > kVersion) {
+        throw std::invalid_argument("it has version " + std::to_string(tag.version) + ", this library reads up to " +
                                     std::to_string(kVersion));
     }
-    return mark;
+    return tag;
 }
 
 void say_once(const std::string& text) {
@@ -87,7 +87,7 @@ bool is_here(const std::string& device) {
 }
 
 StoredPlacement placement_here(std::string_view text) {
-    const StoredPlacement placement = StoredPlacement::of_mark(text);
+    const StoredPlacement placement = StoredPlacement::of_tag(text);
     std::vector<std::string> here;
     for (const std::string& device : placement.devices) {
         if (is_here(device)) here.push_back(device);
@@ -245,7 +245,7 @@ std::vector<std::shared_ptr<Reading>>& readings() {
     return recent;
 }
 
-// Parameters without a mark that this thread has read last. Most will have consumers; those whose consumers were
+// Parameters without a tag that this thread has read last. Most will have consumers; those whose consumers were
 // removed after the model was placed can be reached from no output.
 std::vector<std::weak_ptr<ov::Node>>& loose_parameters() {
     constexpr std::size_t kMost = 4096;
@@ -290,23 +290,23 @@ void forget(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     }
 }
 
-void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
+void note_tagged(const std::shared_ptr<ov::Node>& node, const Tag& tag) {
     auto& recent = readings();
     auto found = std::find_if(recent.begin(), recent.end(), [&](const auto& reading) {
-        return reading->id == mark.id && !reading->settled && reading->outputs.count(mark.number) == 0;
+        return reading->id == tag.id && !reading->settled && reading->outputs.count(tag.number) == 0;
     });
     if (found == recent.end()) {
         found = recent.insert(recent.end(), std::make_shared<Reading>());
-        (*found)->id = mark.id;
-        (*found)->count = mark.count;
+        (*found)->id = tag.id;
+        (*found)->count = tag.count;
     }
     Reading& reading = **found;
-    reading.outputs[mark.number] = node;
+    reading.outputs[tag.number] = node;
     if (auto* result = PlacedResult::of(*node)) result->reading = *found;
     try {
-        if (!mark.placement.empty()) {
+        if (!tag.placement.empty()) {
             reading.came = true;
-            reading.placement = placement_here(mark.placement);
+            reading.placement = placement_here(tag.placement);
         }
         if (!reading.placement.devices.empty()) follow(reading, node);
     } catch (const std::exception&) {
@@ -316,7 +316,7 @@ void note_marked(const std::shared_ptr<ov::Node>& node, const Mark& mark) {
 }
 
 // An output that the model did not have when it was placed.
-void note_unmarked(const std::shared_ptr<ov::Node>& node) {
+void note_untagged(const std::shared_ptr<ov::Node>& node) {
     if (node->get_input_size() == 0) {
         loose_parameters().push_back(node);
         return;
@@ -413,12 +413,12 @@ void note_shapes(const PlacedResult& result) noexcept {
     }
 }
 
-void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark) noexcept {
+void note_output(const std::shared_ptr<ov::Node>& node, const std::string& tag) noexcept {
     try {
-        if (mark.compare(0, kPrefix.size(), kPrefix) == 0) {
-            note_marked(node, parse_mark(mark));
+        if (tag.compare(0, kPrefix.size(), kPrefix) == 0) {
+            note_tagged(node, parse_tag(tag));
         } else {
-            note_unmarked(node);
+            note_untagged(node);
         }
     } catch (const std::exception& error) {
         say_once(std::string("a model is read without its placement: ") + error.what());

@@ -1,7 +1,7 @@
 // What the extension library does while OpenVINO reads a model, and when it copies one.
 //
 // The reader hands over one layer after the other and does not say when it is done. The outputs of a placed model
-// (Results, Assigns, and Parameters without consumers) therefore carry marks: which of how many outputs they are, and
+// (Results, Assigns, and Parameters without consumers) therefore carry tags: which of how many outputs they are, and
 // one of them has the placement. Every output that comes gives its inputs their affinities; the last one settles all.
 //
 // Nodes that are added later (preprocessing) get theirs when the model is copied, which HETERO does before it looks at
@@ -27,15 +27,15 @@ struct Reading {
     std::size_t count = 0;                                   // outputs that the placed model has
     std::map<std::size_t, std::weak_ptr<ov::Node>> outputs;  // by number
     std::vector<std::weak_ptr<ov::Node>> others;             // outputs that the placed model did not have
-    bool came = false;                                       // the mark with the placement
+    bool came = false;                                       // the tag with the placement
     StoredPlacement placement;                               // for the devices that are here; none known: no devices
     bool settled = false;                                    // all outputs came: affinities are legal
     std::size_t shapes = 0;                                  // what they are legal for
 };
 
-// To be called for each Result, Assign and Parameter that is read, with its mark (empty: none). Throws nothing: what
+// To be called for each Result, Assign and Parameter that is read, with its tag (empty: none). Throws nothing: what
 // cannot be done is said in one line, and the model stays as it is.
-void note_output(const std::shared_ptr<ov::Node>& node, const std::string& mark) noexcept;
+void note_output(const std::shared_ptr<ov::Node>& node, const std::string& tag) noexcept;
 
 // Gives devices to the nodes above a copied Result that have none. The originals are only looked at: other threads may
 // do so, too.

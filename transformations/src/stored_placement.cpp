@@ -70,7 +70,7 @@ StoredPlacement StoredPlacement::of(const ov::Model& model) {
     return placement;
 }
 
-StoredPlacement StoredPlacement::of_mark(std::string_view text) {
+StoredPlacement StoredPlacement::of_tag(std::string_view text) {
     StoredPlacement placement;
     std::map<std::string, StringList> entries;
     for (auto& [key, values] : parse_lists(text)) entries[key] = std::move(values);

@@ -25,8 +25,8 @@ public:
     // From the model's rt_info. None (no devices) where the model carries none. Throws std::invalid_argument where it
     // cannot be read.
     static StoredPlacement of(const ov::Model& model);
-    // From the mark of a Result: {"devices": […], "on 0": [names], "on 1": […]}. Throws as above.
-    static StoredPlacement of_mark(std::string_view text);
+    // From the tag of a Result: {"devices": […], "on 0": [names], "on 1": […]}. Throws as above.
+    static StoredPlacement of_tag(std::string_view text);
 
     // The placement with every device that is not among `available` replaced: by one of the same kind that has no
     // nodes yet, else by the next in the list. Prints a line for each. Throws std::invalid_argument where none is left.
