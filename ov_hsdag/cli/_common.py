@@ -41,13 +41,13 @@ def check_model(path: Path) -> None:
         raise UserError(f"no such model: {path}")
 
 
-def check_output(path: Path) -> None:
-    """Raise UserError where an IR cannot be written to the path. Leaves nothing behind."""
-    from ov_hsdag.utils.files import check_writable
+def check_output(path: Path, model: Path) -> None:
+    """Raise UserError where the IR of a model cannot be written to the path without harm. Leaves nothing behind."""
+    from ov_hsdag.utils.files import check_model_output
 
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
-    check_writable(path)
+    check_model_output(path, model)
 
 
 def has_fp16_weights(model: ov.Model) -> bool:

@@ -107,8 +107,8 @@ def calibrate(
 
 def _check_outputs(output: Path, models: list[Path]) -> None:
     """Everything that can be wrong with files comes before the measuring."""
-    from ov_hsdag.costs.stored import path_beside
-    from ov_hsdag.utils.files import check_writable
+    from ov_hsdag.costs.stored import check_replaceable, path_beside
+    from ov_hsdag.utils.files import check_not_input, check_writable
 
     if output.suffix != ".json":
         raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")
@@ -118,9 +118,12 @@ def _check_outputs(output: Path, models: list[Path]) -> None:
         costs = path_beside(path)
         if costs.resolve() in targets:
             raise UserError(f"{costs} would be written twice: give every model, and the output, a name of its own")
+        check_replaceable(costs)
         targets[costs.resolve()] = costs
     for target in targets.values():
         check_writable(target)
+        for path in models:
+            check_not_input(target, path)
 
 
 def _latencies(times: dict[str, NodeTimes]) -> str:

@@ -104,6 +104,7 @@ def finetune(
     from ov_hsdag.training import finetune as tuning
     from ov_hsdag.training.run import CHECKPOINT
 
+    tuning.check_outputs(output, model)
     if not resume:
         tuning.refuse_existing(output)
         if policy is None and not bundle.ships(bundle.DEFAULT):

@@ -59,8 +59,8 @@ def place(
     debug: common.Debug = False,
 ) -> None:
     """Decide on which device each operation of MODEL runs and write an IR with the placement inside."""
-    common.check_output(output)
     common.check_model(model)
+    common.check_output(output, model)
 
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.discovery import absent

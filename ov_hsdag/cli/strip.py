@@ -8,8 +8,8 @@ from ov_hsdag.cli import console
 
 def strip(model: common.Model, output: common.Output, debug: common.Debug = False) -> None:
     """Write a copy of MODEL without the placement inside."""
-    common.check_output(output)
     common.check_model(model)
+    common.check_output(output, model)
 
     import openvino as ov
 

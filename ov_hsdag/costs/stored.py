@@ -42,6 +42,28 @@ def path_beside(model: str | os.PathLike[str]) -> Path:
     return path.parent / (path.stem + SUFFIX)
 
 
+def check_replaceable(path: str | os.PathLike[str]) -> None:
+    """Check that nothing is lost but measured costs, of any version, when they are written to a path.
+
+    Args:
+        path: The file, which need not be there.
+
+    Raises:
+        UserError: It is there and holds something else, or cannot be read.
+    """
+    try:
+        text = Path(path).read_bytes()
+        document = json.loads(text.decode("utf-8-sig")) if text.strip() else {"version": None, "devices": {}}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError):
+        document = None
+    if not (isinstance(document, dict) and {"version", "devices"} <= document.keys()):
+        raise UserError(f"cannot write '{path}': it is there already and holds no measured costs; move it away")
+
+
 def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
     """The costs that are kept beside a model.
 

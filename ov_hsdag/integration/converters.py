@@ -101,14 +101,24 @@ def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
         namespace: argparse.Namespace = parse_args(*args, **kwargs)
         options = {name: vars(namespace).pop(name) for name in list(vars(namespace)) if name.startswith("placement")}
         with _errors_end_the_command():
-            setattr(parser, _REQUEST, _checked(functools.partial(output, namespace), **options))
+            setattr(parser, _REQUEST, _checked(functools.partial(output, namespace), _source(namespace), **options))
         return namespace
 
     parser.parse_args = parse_and_check  # type: ignore[method-assign,assignment]
 
 
+def _source(namespace: argparse.Namespace) -> str | None:
+    """The file that a converter reads; None where it reads a folder, or another option names it."""
+    given = getattr(namespace, "input_model", None)
+    names = given if isinstance(given, list | tuple) else [given]
+    return next(
+        (os.fspath(name) for name in names if isinstance(name, str | os.PathLike) and os.path.isfile(name)), None
+    )
+
+
 def _checked(
     output: Callable[[], str],
+    source: str | None,
     placement: str | None,
     placement_objective: str | None,
     placement_profile: str | None,
@@ -139,7 +149,7 @@ def _checked(
     for name in names:
         (profile or builtin_profile([name])).device(name)  # raises where there are no speeds of that device
     policy_placers(placement_policy)  # raises where the policy cannot be used
-    files.check_writable(output())
+    files.check_model_output(output(), source)
     if placement_measure:
         import openvino as ov
 

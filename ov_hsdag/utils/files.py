@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.overwriting import refuse_files_of, refuse_foreign_model
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -122,6 +123,50 @@ def check_writable(path: str | os.PathLike[str]) -> None:
                 pass
 
 
+def check_model_output(xml_path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> None:
+    """Check that a model can be written as ``X.xml`` and ``X.bin`` and replaces nothing but an earlier IR there.
+
+    Commands call it before long work. Creates no directory and leaves nothing behind.
+
+    Args:
+        xml_path: The .xml file.
+        source: The file that the model is read from; its external data (ONNX) is not overwritten.
+
+    Raises:
+        UserError: One of the two files cannot be written, or is there and is not of an IR.
+    """
+    check_writable(xml_path)
+    target = _target(xml_path)
+    bin_ = target.with_suffix(".bin")
+    with _writing(xml_path):
+        if bin_.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(bin_))
+        _refuse_impossible(bin_)
+        if _is_special(target):
+            return
+        if source is not None:
+            refuse_files_of(source, target, bin_, shown=xml_path)
+        with _locked(target.parent):  # between its two renames, a first save of another process looks foreign
+            refuse_foreign_model(target, xml_path)
+
+
+def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
+    """Check that a file to be written is neither the input nor external data of it (ONNX).
+
+    Args:
+        path: The file.
+        source: The model that is read.
+
+    Raises:
+        UserError: It is, or the input cannot be read.
+    """
+    target = _target(path)
+    with _writing(path):
+        if target.exists() and os.path.samefile(target, source):
+            raise UserError(f"cannot write '{os.fspath(path)}': it is the input; choose another output")
+        refuse_files_of(source, target, shown=path)
+
+
 def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], compress_to_fp16: bool = True) -> None:
     """Save a model as ``X.xml`` and ``X.bin`` so that at every moment the two files are the old model or the new one.
 
@@ -135,7 +180,8 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
         compress_to_fp16: As in openvino.save_model.
 
     Raises:
-        UserError: The path does not end in ".xml", or one of the two files cannot be written.
+        UserError: The path does not end in ".xml", one of the two files cannot be written, or one is there already and
+            is not of an IR of that name.
         RunError: OpenVINO cannot save the model.
     """
     target = _target(xml_path)
@@ -149,6 +195,7 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
     try:
         _save(model, new_xml, compress_to_fp16, xml_path)
         with _writing(xml_path), _locked(target.parent):
+            refuse_foreign_model(target, xml_path)
             _install(new_xml, new_bin, target, target.with_suffix(".bin"))
     finally:
         new_xml.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.model import finetune
 from ov_hsdag.training.finetune.posterior import Corrector, Fit, Terms
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import Entry, State, new_state, refuse_existing
+from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_state, refuse_existing
 from ov_hsdag.training.finetune.task import Task
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "State",
     "Task",
     "Terms",
+    "check_outputs",
     "finetune",
     "imitation_target",
     "learn",

@@ -23,7 +23,7 @@ from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import FORMAT, refuse_existing
+from ov_hsdag.training.finetune.state import FORMAT, check_outputs, refuse_existing
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.utils.errors import UserError
@@ -77,6 +77,7 @@ def finetune(
     import openvino as ov
 
     devices = DeviceSet.parse(device)
+    check_outputs(output)
     if resume:
         about = read_metadata(output / CHECKPOINT, FORMAT)["about"]
         objective, simulated = about["objective"], about["simulated"]

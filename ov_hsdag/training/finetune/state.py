@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, restore, write_checkpoint
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import check_model_output, check_not_input
 
 FORMAT = "finetune-1"
 
@@ -158,6 +160,23 @@ def refuse_existing(output: Path) -> None:
     """Raises UserError where there is a run in the folder."""
     if (output / CHECKPOINT).exists():
         raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
+
+
+def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> None:
+    """Check that the files of a run can be written into a folder and overwrite nothing but those of an earlier run.
+
+    Args:
+        output: The folder.
+        source: The file that the model is read from; None: not known.
+
+    Raises:
+        UserError: One cannot be written, or is a model of something else or external data of the input (ONNX).
+    """
+    for model in ("model.xml", "policy/policy.xml"):
+        check_model_output(output / model, source)
+    for name in (CHECKPOINT, "record.json", "placement.json", "policy/policy.json", "policy/policy.safetensors"):
+        if source is not None:
+            check_not_input(output / name, source)
 
 
 def fingerprint_of(problem: PlacementProblem) -> str:

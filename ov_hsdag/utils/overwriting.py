@@ -1,0 +1,129 @@
+"""What a written model may replace: an earlier OpenVINO IR of the same name, and nothing else.
+
+Nobody names the .bin file of an output, and many ONNX models keep their weights in a file called model.bin. Replacing
+it would leave a model that reads, runs and computes something else.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ov_hsdag.utils.errors import UserError
+
+# A field "key" with the value "location" and the begin of the field "value", as StringStringEntryProto is serialized
+# (onnx.proto, TensorProto.external_data): the files of an ONNX model are found without onnx and without its weights.
+_LOCATION = b"\x0a\x08location\x12"
+
+# Attributes of a constant's <data> in an IR. Other layers have an attribute "offset" too (PriorBox).
+_CONSTANT = re.compile(
+    rb'\btype="Const"[^>]*>\s*<data\b(?=[^>]*?\boffset="(?P<offset>\d+)")(?=[^>]*?\bsize="(?P<size>\d+)")'
+)
+
+
+def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
+    """Refuse to write an IR over files that are not an IR of that name.
+
+    Args:
+        xml: The .xml file to write, links followed; its .bin file stands beside it.
+        shown: The name that the user gave.
+
+    Raises:
+        UserError: The .xml file exists and is no IR, or the .bin file exists and does not hold its weights. Empty files
+            may be replaced.
+        OSError: One of the files cannot be read.
+    """
+    bin_ = xml.with_suffix(".bin")
+    text = xml.read_bytes() if xml.exists() else b""
+    if text and not _is_ir(text):
+        raise _refused(shown, f"'{xml.name}' is there already and is no OpenVINO IR")
+    size = bin_.stat().st_size if bin_.exists() else 0
+    if not size:
+        return
+    if not text:
+        raise _refused(shown, f"'{bin_.name}', where its weights would go, is there already without '{xml.name}'")
+    used = max((int(data["offset"]) + int(data["size"]) for data in _CONSTANT.finditer(text)), default=0)
+    # A replacement that was interrupted leaves a file that is longer than its model needs.
+    if not 0 < used <= size:
+        raise _refused(
+            shown, f"'{bin_.name}', where its weights would go, does not hold those of the model in '{xml.name}'"
+        )
+
+
+def refuse_files_of(source: str | os.PathLike[str], *targets: Path, shown: str | os.PathLike[str]) -> None:
+    """Refuse to write over external data of an ONNX model that is the input.
+
+    Args:
+        source: The input. One in another format, or a folder, has no such data.
+        targets: Files to write.
+        shown: The name that the user gave for them.
+
+    Raises:
+        UserError: One of the targets is a file that the input refers to.
+        OSError: The input cannot be read.
+    """
+    existing = [target for target in targets if target.exists()]
+    for data in external_data(source) if existing else ():
+        for target in existing:
+            if os.path.exists(data) and target.samefile(data):
+                raise _refused(shown, f"'{target.name}' holds weights of the input '{os.fspath(source)}'")
+
+
+def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
+    """The files that an ONNX model refers to, found without loading any weights.
+
+    Args:
+        model: A file of any format, or a folder.
+
+    Yields:
+        Paths, each once, of files that need not be there; none where the file is no ONNX model or has no external data.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    path = Path(model)
+    if not path.is_file() or not path.stat().st_size:
+        return
+    seen = set()
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = content.find(_LOCATION)
+        while found >= 0:
+            begin = found + len(_LOCATION)
+            length, begin = _varint(content, begin)
+            name = content[begin : begin + length]
+            if name not in seen:
+                seen.add(name)
+                yield Path(os.path.realpath(path)).parent / os.fsdecode(name)
+            found = content.find(_LOCATION, begin)
+
+
+def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
+    """A number in protobuf's variable-length encoding, and where it ends."""
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= len(content):
+            break
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, position
+
+
+def _is_ir(text: bytes) -> bool:
+    """Whether the root of an XML text is that of an IR."""
+    try:
+        _, root = next(iter(ElementTree.iterparse(io.BytesIO(text), ("start",))))
+        return bool(root.tag == "net")
+    except (ElementTree.ParseError, StopIteration, ValueError):
+        return False
+
+
+def _refused(shown: str | os.PathLike[str], reason: str) -> UserError:
+    return UserError(f"cannot write '{os.fspath(shown)}': {reason}; choose another output")

@@ -1,0 +1,255 @@
+"""A written model replaces an earlier IR of its name and nothing else: with real commands and real ONNX models."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import openvino as ov
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from openvino import opset13 as ops
+
+from ov_hsdag.utils import files, overwriting
+from ov_hsdag.utils.errors import UserError
+from tests.test_cli import DEVICE, run
+
+SIZE = 24
+
+
+def save_onnx(path: Path, weights: str, seed: int = 0) -> np.ndarray:
+    """An ONNX model of two matrix products with its weights in another file. Returns what it computes.
+
+    An IR has its constants in the order of the graph, the ONNX model in the other: replaced weights would be
+    as many, and wrong.
+    """
+    random = np.random.default_rng(seed)
+    matrices = [random.standard_normal((SIZE, SIZE)).astype(np.float32) for _ in range(2)]
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("MatMul", ["h", "b"], ["y"])]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, SIZE]) for name in "xy"]
+    constants = [numpy_helper.from_array(value, name) for value, name in zip(matrices[::-1], "ba", strict=True)]
+    graph = helper.make_graph(nodes, "external", ports[:1], ports[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.save(model, path, save_as_external_data=True, location=weights, size_threshold=0)
+    return computed(path)
+
+
+def computed(path: Path) -> np.ndarray:
+    compiled = ov.Core().compile_model(ov.Core().read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.array(compiled(np.linspace(-1, 1, 4 * SIZE, dtype=np.float32).reshape(4, SIZE))[0])
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One line on standard error, and exit status 2."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "rror" in line]
+    assert all(word in line for word in words), line
+
+
+def ovc(*arguments: object) -> subprocess.CompletedProcess[str]:
+    code = "from ov_hsdag.integration import ovc as hook; from openvino.tools.ovc import main; import sys;"
+    code += "hook.patch(main); sys.argv[0] = 'ovc'; sys.exit(main.main())"
+    return run(*arguments, code=code)
+
+
+COMMANDS = {
+    "place": lambda model, output: run("place", model, "--device", DEVICE, "--no-measure", "--output", output),
+    "affinity": lambda model, output: run(
+        "place", model, "--device", DEVICE, "--affinity", output.parent / "affinity.json", "--output", output
+    ),
+    "strip": lambda model, output: run("strip", model, "--output", output),
+    "ovc": lambda model, output: ovc(model, "--placement", DEVICE, "--output_model", output),
+}
+
+
+@pytest.mark.parametrize("command", [*COMMANDS])
+def test_weights_of_the_input_are_not_overwritten(tmp_path: Path, command: str) -> None:
+    expected = save_onnx(tmp_path / "model.onnx", "model.bin")
+    (tmp_path / "affinity.json").write_text(json.dumps({"x": "CPU_A"}))
+    before = content(tmp_path)
+    done = COMMANDS[command](tmp_path / "model.onnx", tmp_path / "model.xml")
+    refused(done, "model.xml", "'model.bin' holds weights of the input", "choose another output")
+    assert content(tmp_path) == before
+    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+    # Under another name it works, and the ONNX model is as it was.
+    if command != "affinity":
+        assert COMMANDS[command](tmp_path / "model.onnx", tmp_path / "placed.xml").returncode == 0
+        assert np.allclose(computed(tmp_path / "placed.xml"), expected, rtol=1e-2, atol=1e-1)
+        assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+
+
+@pytest.mark.parametrize("command", ["place", "strip", "ovc"])
+def test_weights_of_another_model_are_not_overwritten(tmp_path: Path, command: str) -> None:
+    """Nothing in the input refers to them."""
+    save_onnx(tmp_path / "model.onnx", "model.weights")
+    expected = save_onnx(tmp_path / "other.onnx", "out.bin", seed=1)
+    before = content(tmp_path)
+    refused(COMMANDS[command](tmp_path / "model.onnx", tmp_path / "out.xml"), "'out.bin'", "without 'out.xml'")
+    assert content(tmp_path) == before
+    assert np.array_equal(computed(tmp_path / "other.onnx"), expected)
+
+
+def test_weights_that_were_appended_to_those_of_an_ir_are_not_overwritten(tmp_path: Path) -> None:
+    """onnx appends to a file that is there: model.bin then serves an IR and an ONNX model."""
+    source = tmp_path / "plain.onnx"
+    save_onnx(source, "plain.weights")
+    assert COMMANDS["strip"](source, tmp_path / "model.xml").returncode == 0
+    expected = save_onnx(tmp_path / "model.onnx", "model.bin", seed=1)
+    before = content(tmp_path)
+    refused(
+        COMMANDS["place"](tmp_path / "model.onnx", tmp_path / "model.xml"), "'model.bin' holds weights of the input"
+    )
+    assert content(tmp_path) == before
+    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+
+
+def test_data_in_a_folder_and_behind_a_link_is_recognized(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    expected = save_onnx(tmp_path / "model.onnx", "data/model.bin")
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "m.onnx").symlink_to(tmp_path / "model.onnx")
+    before = content(tmp_path)
+    for source in (tmp_path / "model.onnx", tmp_path / "link" / "m.onnx"):
+        assert list(overwriting.external_data(source)) == [tmp_path / "data" / "model.bin"]
+    refused(COMMANDS["place"](tmp_path / "model.onnx", tmp_path / "data" / "model.xml"), "holds weights of the input")
+    assert content(tmp_path) == before
+    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+
+
+def test_an_earlier_ir_is_replaced_also_when_it_is_the_input(tmp_path: Path) -> None:
+    expected = save_onnx(tmp_path / "model.onnx", "model.weights")
+    output = tmp_path / "model.xml"
+    for source, command in (
+        ("model.onnx", "place"),
+        ("model.onnx", "ovc"),
+        ("model.xml", "place"),
+        ("model.xml", "strip"),
+    ):
+        done = COMMANDS[command](tmp_path / source, output)
+        assert done.returncode == 0, done.stderr
+        assert np.allclose(computed(output), expected, rtol=1e-2, atol=1e-1)
+    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="fine-tuning needs torch")
+@pytest.mark.parametrize("name", ["model", "policy/policy"])
+def test_finetune_overwrites_no_weights_in_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "policy").mkdir()
+    expected = save_onnx(tmp_path / "model.onnx", f"{name}.bin")
+    before = content(tmp_path)
+    done = run(
+        "finetune", tmp_path / "model.onnx", "--device", DEVICE, "--output", tmp_path,
+        "--simulated", "--measurements", 2, "--policy", "none",
+    )  # fmt: skip
+    refused(done, f"{name}.xml", "holds weights of the input")
+    assert content(tmp_path) == before
+    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+
+
+def test_calibrate_overwrites_no_data_of_the_model(tmp_path: Path) -> None:
+    expected = save_onnx(tmp_path / "model.onnx", "model.costs.json")
+    before = content(tmp_path)
+    arguments = ("calibrate", "--device", DEVICE, "--model", tmp_path / "model.onnx", "--output")
+    refused(run(*arguments, tmp_path / "p.json"), "model.costs.json", "holds no measured costs")
+    assert content(tmp_path) == before
+    save_onnx(tmp_path / "model.onnx", "p.json")
+    (tmp_path / "model.costs.json").unlink()
+    refused(run(*arguments, tmp_path / "p.json"), "p.json", "holds weights of the input")
+    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
+
+
+def ir(path: Path, seed: int = 0) -> None:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    weights = np.random.default_rng(seed).normal(size=(8, 8)).astype(np.float32)
+    ov.save_model(ov.Model([ops.matmul(x, weights, False, False)], [x]), path, compress_to_fp16=False)
+
+
+def constantless() -> ov.Model:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    return ov.Model([ops.relu(x)], [x])
+
+
+FOREIGN = {
+    "xml of something else": {"m.xml": b"<project><target/></project>"},
+    "xml that cannot be parsed": {"m.xml": b"weights: [1, 2]"},
+    "bin alone": {"m.bin": b"1234"},
+    "bin beside an empty xml": {"m.xml": b"", "m.bin": b"1234"},
+}
+
+
+@pytest.mark.parametrize("there", FOREIGN.values(), ids=FOREIGN)
+def test_foreign_files_are_refused_before_the_work_and_when_writing(tmp_path: Path, there: dict[str, bytes]) -> None:
+    for name, text in there.items():
+        (tmp_path / name).write_bytes(text)
+    for write in (files.check_model_output, lambda path: files.save_model_atomically(constantless(), path)):
+        with pytest.raises(UserError, match=r"cannot write '.*m\.xml': 'm\.(xml|bin)'.* is there already"):
+            write(tmp_path / "m.xml")
+        assert content(tmp_path) == there
+
+
+@pytest.mark.parametrize("weights", [b"1234", b"longer than needed" * 99])
+def test_weights_that_the_ir_beside_them_does_not_use_are_refused(tmp_path: Path, weights: bytes) -> None:
+    if len(weights) > 4:
+        ov.save_model(constantless(), tmp_path / "m.xml")  # uses none at all
+    else:
+        ir(tmp_path / "m.xml")  # uses more
+    (tmp_path / "m.bin").write_bytes(weights)
+    before = content(tmp_path)
+    for write in (files.check_model_output, lambda path: files.save_model_atomically(constantless(), path)):
+        with pytest.raises(UserError, match=r"'m\.bin', .* does not hold those of the model in 'm\.xml'"):
+            write(tmp_path / "m.xml")
+        assert content(tmp_path) == before
+
+
+def test_what_is_replaced_as_ever(tmp_path: Path) -> None:
+    """Earlier IRs with and without weights, empty files, an IR that has lost its weights."""
+    path = tmp_path / "m.xml"
+
+    def save() -> None:
+        files.check_model_output(path)
+        files.save_model_atomically(constantless(), path)
+        assert ov.Core().read_model(path).get_ops()
+
+    path.touch()
+    path.with_suffix(".bin").touch()
+    save()
+    save()
+    ir(path)
+    save()
+    ir(path, 1)
+    path.with_suffix(".bin").unlink()
+    save()
+
+
+def test_a_folder_under_the_name_of_the_weights_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "m.bin").mkdir()
+    with pytest.raises(UserError, match=r"cannot write .*m\.xml.*directory"):
+        files.check_model_output(tmp_path / "m.xml")
+
+
+def test_other_inputs_refer_to_nothing(tmp_path: Path) -> None:
+    for name, text in (
+        ("empty.onnx", b""),
+        ("cut.onnx", b"\x0a\x08location\x12"),
+        ("odd", b"\x0a\x08location\x12\xff"),
+    ):
+        (tmp_path / name).write_bytes(text)
+        assert not any(path.is_file() for path in overwriting.external_data(tmp_path / name))
+    assert not list(overwriting.external_data(tmp_path))
+    assert not list(overwriting.external_data(tmp_path / "missing"))
+
+
+def test_onnx_is_not_needed(tmp_path: Path) -> None:
+    save_onnx(tmp_path / "model.onnx", "model.bin")
+    code = "import sys; sys.modules['onnx'] = None; from ov_hsdag.cli import main; main()"
+    done = run("strip", tmp_path / "model.onnx", "--output", tmp_path / "model.xml", code=code)
+    refused(done, "holds weights of the input")
