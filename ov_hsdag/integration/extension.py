@@ -20,9 +20,13 @@ _BUILD = "run: ov-hsdag extension --build"
 
 
 def extension_path() -> Path:
-    """The library for ``core.add_extension`` and ``benchmark_app -extensions`` of the installed OpenVINO.
+    """Find the library for ``core.add_extension`` and ``benchmark_app -extensions`` of the installed OpenVINO.
 
-    Raises UserError where there is none: it says why and what to do.
+    Returns:
+        Its path; the part for the installed release lies beside it.
+
+    Raises:
+        UserError: OpenVINO is not installed, or there is no library for its release; says why and what to do.
     """
     package = _openvino()
     try:
@@ -43,9 +47,14 @@ def extension_path() -> Path:
 
 
 def build() -> Path:
-    """Compile the library for the installed OpenVINO into the user's cache. Returns its path.
+    """Compile the library for the installed OpenVINO into the user's cache.
 
-    Raises RunError where that does not work.
+    Returns:
+        Its path.
+
+    Raises:
+        RunError: It cannot be compiled, or not written to the cache.
+        UserError: OpenVINO is not installed, or there is no directory for the cache.
     """
     try:
         return extension_build.build(_sources(), _openvino(), _cache())
@@ -72,7 +81,7 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _cache() -> Path:
-    """Of these sources: another version of the package, or a change of them, needs another library."""
+    """The folder of the library that is built of these sources: another version or a change of them has another one."""
     checksum = 0
     for path in extension_build.sources(_sources()):
         checksum = zlib.crc32(path.read_bytes(), checksum)

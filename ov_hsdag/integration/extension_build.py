@@ -30,7 +30,11 @@ class BuildError(Exception):
 
 
 def installed_openvino() -> Path | None:
-    """The openvino package of the environment that is installed into, also from pip's isolated build environment."""
+    """Find OpenVINO in the environment that is installed into, also from pip's isolated build environment.
+
+    Returns:
+        The folder of the package openvino; None where it is not installed.
+    """
     for key in ("platlib", "purelib"):
         package = Path(sysconfig.get_paths()[key]) / "openvino"
         if (package / "__init__.py").exists():
@@ -39,25 +43,49 @@ def installed_openvino() -> Path | None:
 
 
 def release(openvino: Path) -> str:
-    """ "2641" of the OpenVINO 2026.4.1 in a folder, as in libopenvino.so.2641. Raises BuildError without one."""
+    """The release of an OpenVINO, as its libraries are named.
+
+    Args:
+        openvino: The installed openvino package.
+
+    Returns:
+        "2641" of OpenVINO 2026.4.1, as in libopenvino.so.2641.
+
+    Raises:
+        BuildError: There is no OpenVINO library in the package.
+    """
     return _library(openvino).name.rpartition(".")[2]
 
 
 def sources(root: Path) -> list[Path]:
-    """The files that the library is made of, under a folder with cpp_ext/ and transformations/."""
+    """The C++ files that the library is made of.
+
+    Args:
+        root: The folder with cpp_ext/ and transformations/.
+
+    Returns:
+        Sources and headers: those of the native core first, then the library's own, sorted.
+    """
     core = [root / "cpp_ext" / f"{name}.{kind}" for name in CORE_FILES for kind in ("cpp", "hpp")]
     own = [path for folder in ("include", "src") for path in (root / "transformations" / folder).rglob("*.[ch]pp")]
     return [*core, *sorted(own)]
 
 
 def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ()) -> Path:
-    """Compile the library into the folder ``target``, in half a minute. Returns the loader's path.
+    """Compile the library, in about half a minute.
 
-    root      folder with cpp_ext/ and transformations/
-    openvino  the installed openvino package
-    options   further options of the compiler
+    Args:
+        root: The folder with cpp_ext/ and transformations/.
+        openvino: The installed openvino package.
+        target: The folder for the library; made where it does not exist, and left as it was where compiling fails.
+        options: Further options of the compiler.
 
-    Raises BuildError where that does not work; the folder is then as it was.
+    Returns:
+        The loader's path in ``target``.
+
+    Raises:
+        BuildError: The platform is not Linux, there is no compiler, library of OpenVINO or header, or compiling fails.
+        OSError: The library cannot be written.
     """
     if sys.platform != "linux":
         raise BuildError("it is built on Linux only")
