@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
+from openvino import opset13 as ops
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
@@ -69,6 +70,15 @@ def prepared(name: str, core: ov.Core) -> ov.Model:
 def children() -> set[int]:
     """Process numbers of this process's children, ended ones that nobody waited for included."""
     return {int(number) for path in Path("/proc/self/task").glob("*/children") for number in path.read_text().split()}
+
+
+def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose file system is read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    x = ops.parameter([1], np.float32)
+    with pytest.raises(RunError, match=r"^measuring needs a temporary folder \(TMPDIR\): .*No usable temporary"):
+        Workshop(ov.Model([ops.relu(x)], [x]), [np.ones(1, np.float32)], "latency")
 
 
 def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary: Path) -> None:

@@ -126,15 +126,18 @@ class Workshop:
             start_worker: starts a worker; `Worker` by default.
 
         Raises:
-            RunError: the model cannot be written.
+            RunError: there is no temporary folder, or the model cannot be written.
         """
         import openvino as ov
 
-        _remove_leftovers()
+        try:
+            _remove_leftovers()
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
+        except OSError as error:
+            raise RunError(f"measuring needs a temporary folder (TMPDIR): {one_line(error)}") from error
         self._objective = objective
         self._start_worker = start_worker or Worker
         self._workers: list[Worker] = []
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         self._end = weakref.finalize(self, _close, self.folder, self._workers, os.getpid())
         copy = model.clone()
         Placement.strip(copy)
