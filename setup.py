@@ -5,12 +5,17 @@ Native code is the core (ov_hsdag._native) and, where the environment has OpenVI
 
 import os
 import runpy
+import shlex
+import shutil
+import sysconfig
 from pathlib import Path
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension
 from pybind11.setup_helpers import build_ext as pybind11_build_ext
 from setuptools import setup
+from setuptools.command.build import build
 from setuptools.command.build_py import build_py
+from setuptools.errors import CompileError
 
 # Python 3.15 and later read the .start file, and then leave the .pth file's line alone (PEP 829).
 STARTUP = ("ov_hsdag.pth", "ov_hsdag.start", "_ov_hsdag_start.py")
@@ -24,6 +29,25 @@ NATIVE_BUILD = runpy.run_path("ov_hsdag/integration/extension_build.py")
 
 # Pybind11Extension adds -fvisibility=hidden where the compiler knows it.
 COMPILE_ARGS = ["/O2", "/W4", "/EHsc"] if os.name == "nt" else ["-O3", *WARNINGS]
+
+
+def require_compiler() -> None:
+    """Raise CompileError, which setup() prints as one line, where there is no C++ compiler."""
+    compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")[0]
+    if os.name == "posix" and not shutil.which(compiler):
+        raise CompileError(
+            f"ov-hsdag compiles its native code, and there is no C++ compiler '{compiler}': install one (Debian,"
+            " Ubuntu: apt-get install g++ python3-dev; Fedora: dnf install gcc-c++ python3-devel) or name one in"
+            " the variable CXX"
+        )
+
+
+class BuildWithCompiler(build):
+    """Looks for the compiler first: pip shows all that a failed build has printed, copied files included."""
+
+    def run(self) -> None:
+        require_compiler()
+        super().run()
 
 
 class BuildPyWithStartup(build_py):
@@ -71,6 +95,7 @@ class BuildExtWithLibrary(pybind11_build_ext):
     """Also compiles the extension library. Without it the package works, and `ov-hsdag extension --build` makes it."""
 
     def run(self) -> None:
+        require_compiler()
         super().run()
         target = Path(self.get_ext_fullpath("ov_hsdag._native")).parent / "lib"
         openvino = NATIVE_BUILD["installed_openvino"]()
@@ -98,5 +123,5 @@ setup(
             extra_compile_args=COMPILE_ARGS,
         )
     ],
-    cmdclass={"build_py": BuildPyWithStartup, "build_ext": BuildExtWithLibrary},
+    cmdclass={"build": BuildWithCompiler, "build_py": BuildPyWithStartup, "build_ext": BuildExtWithLibrary},
 )
