@@ -30,6 +30,16 @@ def sequences(inputs: int = 2) -> ov.Model:
     return ov.Model([ops.result(total, name="out")], parameters, "sequences")
 
 
+def forty_tokens() -> ov.Model:
+    """A model that only runs where both inputs have 40 tokens."""
+    model = sequences(2)
+    (result,) = model.get_results()
+    pattern = ops.constant(np.array([-1, 40 * 64]))
+    result.input(0).replace_source_output(ops.reshape(result.input_value(0), pattern, False).output(0))
+    model.validate_nodes_and_infer_types()
+    return model
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Models of one and of two inputs."""
@@ -116,7 +126,7 @@ class TestCommands:
         assert_one_error_line(done, "[8, 16]", "[?,?,16]")
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("command", ["verify", "calibrate", "bench"])
+    @pytest.mark.parametrize("command", ["verify", "calibrate", "bench", "finetune"])
     def test_every_command_checks_them_before_it_begins(
         self, command: str, files: dict[int, Path], tmp_path: Path
     ) -> None:
@@ -129,10 +139,11 @@ class TestCommands:
             "verify": (model,),
             "calibrate": ("--model", model, "--output", tmp_path / "profile.json"),
             "bench": (model,),
+            "finetune": (model, "--output", tmp_path / "run", "--policy", "none"),
         }
         done = run(command, *arguments[command], "--device", DEVICE, "--shape", "in0=[1,8,32]")
         assert_one_error_line(done, "[1, 8, 32]", "[?,?,16]")
-        assert not (tmp_path / "profile.json").exists()
+        assert not (tmp_path / "profile.json").exists() and not (tmp_path / "run").exists()
 
     def test_calibrate_needs_a_model_for_them(self, tmp_path: Path) -> None:
         done = run("calibrate", "--device", DEVICE, "--output", tmp_path / "profile.json", "--shape", "[1]")
@@ -168,13 +179,7 @@ class TestCommands:
         assert measured["CPU_A"]["failed"] is None
 
     def test_verify_runs_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
-        """A model that only runs where both inputs have 40 tokens."""
-        model = sequences(2)
-        (result,) = model.get_results()
-        pattern = ops.constant(np.array([-1, 40 * 64]))
-        result.input(0).replace_source_output(ops.reshape(result.input_value(0), pattern, False).output(0))
-        model.validate_nodes_and_infer_types()
-        ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+        ov.save_model(forty_tokens(), tmp_path / "model.xml", compress_to_fp16=False)
         placed = tmp_path / "placed.xml"
         shape = ("--shape", "in0=[1,40,16],in1=[1,40,16]")
         options = ("--device", DEVICE, "--no-measure", "--output", placed)
@@ -182,3 +187,52 @@ class TestCommands:
         done = run("verify", placed, "--device", DEVICE, *shape)
         assert done.returncode == 0, done.stderr
         assert run("verify", placed, "--device", DEVICE, "--shape", "in0=[1,41,16],in1=[1,41,16]").returncode != 0
+
+    @pytest.mark.slow
+    def test_finetune_measures_with_them_and_goes_on_with_them(self, tmp_path: Path) -> None:
+        ov.save_model(forty_tokens(), tmp_path / "model.xml", compress_to_fp16=False)
+        options = ("finetune", tmp_path / "model.xml", "--device", DEVICE, "--output", tmp_path / "run", "--json")
+        # By an input's tensor name and by its friendly name.
+        done = run(*options, "--policy", "none", "--measurements", 1, "--shape", "alias0=[1,40,16],in1=[1,40,16]")
+        assert done.returncode == 0, done.stderr
+        shapes = {"in0": [1, 40, 16], "in1": [1, 40, 16]}
+        record: dict[str, Any] = json.loads(done.stdout)
+        assert record["about"]["shapes"] == shapes
+        assert set(record["singles"]) == {"CPU_A", "CPU_B"} and record["measurements"] == 1 and not record["failed"]
+        placed = ov.Core().read_model(tmp_path / "run" / "model.xml")
+        assert [str(port.get_partial_shape()) for port in placed.inputs] == ["[?,?,16]", "[?,?,16]"]
+
+        other = run(*options, "--resume", "--measurements", 2, "--shape", "in0=[1,80,16],in1=[1,80,16]")
+        assert_one_error_line(other, "in0=[1, 40, 16]", "leave out --shape")
+        more = run(*options, "--resume", "--measurements", 2)
+        assert more.returncode == 0, more.stderr
+        record = json.loads(more.stdout)
+        assert record["about"]["shapes"] == shapes and record["measurements"] == 2 and not record["failed"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:no placement was measured")
+def test_a_simulated_run_counts_with_them_and_keeps_them(tmp_path: Path) -> None:
+    tuning = pytest.importorskip("ov_hsdag.training.finetune")
+
+    def tune(measurements: int, shapes: dict[str, tuple[int, ...]] | None, resume: bool = False) -> dict[str, Any]:
+        budget = tuning.Budget(measurements=measurements)
+        options = {"resume": True} if resume else {"policy": "none", "settings": tiny}
+        record, placement = tuning.finetune(
+            sequences(2), "HETERO:GPU,CPU", output, budget=budget, shapes=shapes, simulated=True, **options
+        )
+        return {**record["about"], "bytes": sum(placement.predicted["memory_bytes"].values())}
+
+    tiny = tuning.Settings(updates=1, samples=2, draws=1, refined=1, finalists=1)
+    output = tmp_path / "short"
+    short = {"in0": (1, 8, 16), "alias1": (1, 8, 16)}
+    begun = tune(1, short)
+    assert begun["shapes"] == {"in0": [1, 8, 16], "in1": [1, 8, 16]}
+    assert tune(1, {"in1": (1, 8, 16), "alias0": (1, 8, 16)}, resume=True) == begun
+    with pytest.raises(UserError, match=r"began with in0=\[1, 8, 16\], in1=\[1, 8, 16\]: leave out --shape"):
+        tune(2, {"in0": (1, 8, 16)}, resume=True)
+    output = tmp_path / "none"
+    default = tune(1, None)
+    assert default["shapes"] == {} and default["bytes"] >= begun["bytes"] + (128 - 8) * 64 * 4
+    with pytest.raises(UserError, match="began with no example shapes: leave out --shape"):
+        tune(2, short, resume=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ov_hsdag.training.finetune import Budget, Entry, Report
 
 Folder = Annotated[
-    Path, typer.Option("--output", metavar="DIR", help="Folder of the run, its policy and the placed model.")
+    Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, its policy and the placed model.")
 ]
 Objective = Annotated[
     str | None,
@@ -64,6 +64,7 @@ def finetune(
     resume: Resume = False,
     policy: Policy = None,
     profile: ProfileFile = None,
+    shape: common.Shapes = None,
     simulated: IsSimulated = False,
     seed: Seed = None,
     threads: Threads = 1,
@@ -90,10 +91,12 @@ def finetune(
 
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.virtual import register
+    from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective or "latency")
     DeviceSet.parse(device)
+    examples = parse_shapes(shape or ())
     require("fine-tuning", ("train",))
     import openvino as ov
     import torch
@@ -125,6 +128,7 @@ def finetune(
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
+        (shapes,) = example_shapes([loaded], examples)
         try:
             with console.bar() as bar:
                 record, placement = tuning.finetune(
@@ -139,6 +143,7 @@ def finetune(
                     resume=resume,
                     settings=settings,
                     core=core,
+                    shapes=shapes,
                     compress_to_fp16=compressed,
                     report=_reporter(bar),
                 )

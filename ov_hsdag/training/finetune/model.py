@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import Judge, Measurer
+from ov_hsdag.model.graph import input_shapes
 from ov_hsdag.model.placement import Placement, set_affinities
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.features import policy_input
@@ -46,6 +48,7 @@ def finetune(
     resume: bool = False,
     settings: Settings | None = None,
     core: ov.Core | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     compress_to_fp16: bool = False,
     report: Report | None = None,
 ) -> tuple[dict[str, Any], Placement]:
@@ -61,9 +64,11 @@ def finetune(
         profile: speeds of the devices; built-in profiles by default.
         policy: to begin with, of a new run; see `initial_network`.
         simulated: judge placements by the profile instead of measuring; of a new run.
-        resume: continue the run in `output`, with its own objective, policy, settings and judge.
+        resume: continue the run in `output`, with its own objective, policy, settings, example shapes and judge.
         settings: of a new run.
         core: has the devices; a new one by default.
+        shapes: example shapes of dynamic inputs for costs and measuring, by any of an input's tensor names or its
+            friendly name; of a new run. A resumed run uses its own and refuses others.
         compress_to_fp16: how the placed model's weights are saved.
         report: see `Report`.
 
@@ -71,16 +76,19 @@ def finetune(
         The record of the run, and the placement that the model now carries.
 
     Raises:
-        UserError: bad input, or a device that this machine lacks where it is to be measured.
+        UserError: bad input, shapes that are not those of the resumed run, or a device that this machine lacks where
+            it is to be measured.
         RunError: neither a device alone nor HETERO runs the model.
     """
     import openvino as ov
 
     devices = DeviceSet.parse(device)
     check_outputs(output)
+    examples = _by_input(model, shapes or {})
     if resume:
         about = read_metadata(output / CHECKPOINT, FORMAT)["about"]
         objective, simulated = about["objective"], about["simulated"]
+        examples = _resumed_shapes(output, about.get("shapes") or {}, examples)
     else:
         refuse_existing(output)
     if core is None:
@@ -89,7 +97,7 @@ def finetune(
     for name in () if simulated else discovery.absent(core, devices):
         raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
-    problem = build_problem(model, devices, objective=objective, profile=profile, core=core)
+    problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=examples)
     network = None
     if not resume:
         settings = settings or Settings()
@@ -100,12 +108,13 @@ def finetune(
             "policy": str(policy or bundle.DEFAULT),
             "simulated": simulated,
             "openvino": ov.__version__,
+            "shapes": examples,
         }
 
     def judge_of(reference: str | None) -> Judge:
         if simulated:
             return Simulated(problem, reference)
-        return Measurer(model, devices, objective, core, reference=reference)
+        return Measurer(_bounded(model, examples), devices, objective, core, reference=reference)
 
     outcome = run(output, problem, judge_of, network, budget, settings, about, report)
     placement = _placement(outcome, problem)
@@ -131,6 +140,57 @@ def initial_network(policy: str | PathLike[str] | None, problem: PlacementProble
         return load(bundle.find(policy))
     torch.manual_seed(seed)
     return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
+
+
+def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """The example shapes by friendly names of inputs, so that those of two calls can be compared.
+
+    Raises:
+        UserError: `model` has no such input, or a shape does not fit it.
+    """
+    sizes = input_shapes(model, shapes)
+    named: dict[str, list[int]] = {}
+    for port, size in zip(model.inputs, sizes, strict=True):
+        name = port.get_node().get_friendly_name()
+        if not shapes.keys().isdisjoint({name, *port.get_names()}):
+            named[name] = size
+    return named
+
+
+def _resumed_shapes(
+    output: Path, known: Mapping[str, list[int]], given: Mapping[str, list[int]]
+) -> dict[str, list[int]]:
+    """The example shapes of the run in `output`. Raises UserError where others were given."""
+    if given and given != known:
+        listed = ", ".join(f"{name}={sizes}" for name, sizes in known.items()) or "no example shapes"
+        raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
+    return dict(known)
+
+
+def _bounded(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ov.Model:
+    """The model to measure: its dynamic inputs have example sizes as upper bounds, for which inputs are made up.
+
+    It stays dynamic, as the model that is deployed, where a static shape would let plugins compile another program.
+
+    Args:
+        model: any model; not changed.
+        shapes: example shapes that fit it, by friendly names of inputs.
+    """
+    import openvino as ov
+
+    if not shapes:
+        return model
+    bounds = {}
+    for number, port in enumerate(model.inputs):
+        sizes = shapes.get(port.get_node().get_friendly_name())
+        if sizes is None:
+            continue
+        partial = port.get_partial_shape()
+        least = [0] * len(sizes) if partial.rank.is_dynamic else [dimension.get_min_length() for dimension in partial]
+        bounds[number] = ov.PartialShape([ov.Dimension(low, size) for low, size in zip(least, sizes, strict=True)])
+    copy = model.clone()
+    copy.reshape(bounds)
+    return copy
 
 
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
