@@ -15,8 +15,10 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
+from typer.testing import CliRunner
 
 import ov_hsdag
+from ov_hsdag.cli.app import app
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
 from ov_hsdag.model.placement import Placement
 
@@ -633,3 +635,42 @@ def refused(model: Path, out: Path, *words: str, device: str = DEVICE, more: tup
     before = sorted(out.parent.iterdir())
     assert_one_error_line(run("place", model, "--device", device, "--output", out, *more), *words)
     assert sorted(out.parent.iterdir()) == before
+
+
+COMMANDS = ("place", "verify", "devices", "calibrate", "bench", "finetune", "pretrain", "extension", "strip")
+
+
+class TestConventions:
+    def test_the_version_is_the_packages(self) -> None:
+        done = run("--version")
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"ov-hsdag {ov_hsdag.__version__}\n", "")
+
+    @pytest.mark.parametrize(
+        "command", [(), *((name,) for name in COMMANDS)], ids=lambda words: words[0] if words else ""
+    )
+    def test_every_command_has_h(self, command: tuple[str, ...]) -> None:
+        short, long = CliRunner().invoke(app, [*command, "-h"]), CliRunner().invoke(app, [*command, "--help"])
+        assert short.exit_code == 0 and short.output == long.output
+        assert "-h, --help" in short.output
+        if not command:
+            assert "Decide on which device" in short.output and "--version" in short.output
+            assert all(name in short.output for name in COMMANDS)
+
+    @pytest.mark.parametrize(
+        ("option", "short", "commands"),
+        [
+            ("--device", "-d", ("place", "verify", "calibrate", "bench", "finetune")),
+            ("--output", "-o", ("place", "calibrate", "bench", "finetune", "pretrain", "strip")),
+            ("--model", "-m", ("calibrate",)),
+        ],
+    )
+    def test_common_options_have_short_names(self, option: str, short: str, commands: tuple[str, ...]) -> None:
+        for name in COMMANDS:
+            words = CliRunner().invoke(app, [name, "--help"]).output.replace(",", " ").split()
+            assert (option in words) == (short in words) == (name in commands), name
+
+    def test_short_options_mean_the_long_ones(self, model: Path, out: Path) -> None:
+        done = run("place", model, "-d", DEVICE, "-o", out, "--no-measure")
+        assert done.returncode == 0, done.stderr
+        embedded = Placement.of(ov.Core().read_model(out))
+        assert embedded is not None and embedded.hetero == DEVICE

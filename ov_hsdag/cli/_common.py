@@ -20,8 +20,12 @@ def _set_debug(value: bool) -> bool:
 
 
 Model = Annotated[Path, typer.Argument(help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle.")]
-Device = Annotated[str, typer.Option("--device", metavar="HETERO:A,B", help="Devices in the order of preference.")]
-Output = Annotated[Path, typer.Option("--output", metavar="OUT.xml", help="IR to write; its .bin stands beside it.")]
+Device = Annotated[
+    str, typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.")
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="OUT.xml", help="IR to write; its .bin stands beside it.")
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from ov_hsdag._version import __version__
 from ov_hsdag.cli import console
 from ov_hsdag.cli.bench import bench
 from ov_hsdag.cli.calibrate import calibrate
@@ -17,13 +20,29 @@ from ov_hsdag.cli.verify import verify
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
 
 app = typer.Typer(
-    help="Decide on which device each operation of an OpenVINO model runs.",
+    context_settings={"help_option_names": ["-h", "--help"]},  # of the subcommands, too
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 for _command in (place, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
     app.command()(_command)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        print(f"ov-hsdag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Decide on which device each operation of an OpenVINO model runs."""
+
 
 # Its own class is private to typer, which carries its own copy of click in newer releases.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]

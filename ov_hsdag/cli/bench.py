@@ -32,7 +32,8 @@ Policies = Annotated[
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Trials of each placement, at most.")]
 Table_ = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Results: all of them as .json, or the rows as .csv.")
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Results: all of them as .json, or the rows as .csv."),
 ]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Models = Annotated[
     list[Path] | None,
-    typer.Option("--model", metavar="MODEL", help="Measure this model, too; can be given several times."),
+    typer.Option("--model", "-m", metavar="MODEL", help="Measure this model, too; can be given several times."),
 ]
 Seconds = Annotated[
     float,
@@ -27,7 +27,9 @@ Seconds = Annotated[
         "--seconds", metavar="N", min=1, help="Time for each model, about; no limit by default.", show_default=False
     ),
 ]
-ProfileOutput = Annotated[Path, typer.Option("--output", metavar="PROFILE.json", help="The device profile to write.")]
+ProfileOutput = Annotated[
+    Path, typer.Option("--output", "-o", metavar="PROFILE.json", help="The device profile to write.")
+]
 
 
 def calibrate(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-Folder = Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder of the run, and of its policy.")]
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, and of its policy.")]
 CorpusFolder = Annotated[
     Path | None,
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on; made from the model zoo where it is empty."),
