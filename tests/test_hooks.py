@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import warnings
 from collections.abc import Iterator
@@ -431,6 +432,38 @@ def test_pass_in_a_manager_places_the_model(core: ov.Core, image: np.ndarray, tm
     compiled = core.compile_model(tmp_path / "m.xml", DEVICE)
     assert devices(compiled) == ["CPU_A", "CPU_B"]
     assert close(compiled, core.compile_model(ov.convert_model(SQUEEZENET), "CPU", F32), image)
+
+
+def test_pass_hands_all_arguments_to_placing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever place() takes, by the same names, and with the same defaults."""
+    parameters = dict(inspect.signature(ov_hsdag.place).parameters)
+    del parameters["model"]
+    own = inspect.signature(ov_hsdag.HSDAGPlacement).parameters
+    assert own.keys() == parameters.keys()
+    calls: list[dict[str, Any]] = []
+
+    def place(model: ov.Model, device: Any, **options: Any) -> Placement:
+        calls.append({"device": device, **options})
+        return Placement(("CPU_A", "CPU_B"), {})
+
+    monkeypatch.setattr(importlib.import_module("ov_hsdag.place"), "place", place)
+    model = ov.convert_model(SQUEEZENET)
+    given = {name: object() for name in parameters}
+    ov_hsdag.HSDAGPlacement(**given).run_on_model(model)
+    ov_hsdag.HSDAGPlacement(DEVICE).run_on_model(model)
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert calls == [given, {**defaults, "device": DEVICE}]
+
+
+@pytest.mark.filterwarnings("ignore:there was no time", "ignore:operations are not measured")
+def test_pass_keeps_to_the_memory_and_reports_what_it_measures(core: ov.Core) -> None:
+    lines: list[str] = []
+    step = ov_hsdag.HSDAGPlacement(
+        ["CPU_A", "CPU_B"], core=core, memory={"CPU_A": 1}, measure=True, measure_seconds=2, report=lines.append
+    )
+    step.run_on_model(ov.convert_model(SQUEEZENET))
+    assert step.placement is not None and step.placement.used() == ("CPU_B",)
+    assert step.placement.measured and lines
 
 
 def test_pass_raises_what_placing_raises() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -12,43 +12,63 @@ from ov_hsdag.utils.compat import ModelPass
 
 if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.costs.stored import ModelCosts
     from ov_hsdag.model.placement import Placement
 
 
 class HSDAGPlacement(ModelPass):  # type: ignore[misc]
-    """Place the model on several devices, as :func:`ov_hsdag.place` does: annotated and with the placement inside.
+    """Places the model on several devices, as :func:`ov_hsdag.place` does.
 
-    device     "HETERO:GPU,CPU": the devices, in order of preference
-    objective  "latency" of one request or "throughput" of many
-    profile    speeds of the devices (a Profile or the path of its JSON file), None: built-in
-    policy     name or directory of the policy, None: the default
-    core       where the devices are asked what they support, None: a new one
-    affinity   a placement that is given instead of decided: {node: device}, a Placement or the path of its JSON file
-    shapes     example shapes for inputs with dynamic ones, {input: shape}
+    The model is normalized, annotated and carries the placement.
 
-    ``placement`` is the last placement made, None before the first. Errors are those of ``ov_hsdag.place``; they come
-    out of ``Manager.run_passes`` as they are.
-
+    Example:
         manager = openvino.passes.Manager()
         manager.register_pass(ov_hsdag.HSDAGPlacement(device="HETERO:GPU,CPU"))
         manager.run_passes(model)
+
+    Attributes:
+        placement: The last placement made; None before the first.
     """
 
     def __init__(
         self,
-        device: str,
+        device: str | Sequence[str],
         *,
         objective: str = "latency",
         profile: Profile | str | PathLike[str] | None = None,
-        policy: str | None = None,
+        policy: str | PathLike[str] | None = None,
         core: ov.Core | None = None,
         affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        memory: Mapping[str, int] | None = None,
+        measure: bool | None = None,
+        measure_seconds: float | None = None,
+        report: Callable[[str], None] | None = None,
+        costs: ModelCosts | str | PathLike[str] | None = None,
     ) -> None:
+        """Keeps the arguments; they are checked when the pass runs.
+
+        Args:
+            device: The devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
+            objective: "latency" of one request or "throughput" of many in flight.
+            profile: Speeds of the devices, or the path of a profile's file; built-in profiles by default.
+            policy: Name or folder of the learned policy, "none" for none; by default the one that ships.
+            core: Asked what the devices support, where it has them. A new one by default.
+            affinity: A placement that is given (or a file of one) instead of decided: {node: device}.
+            shapes: Example shapes of dynamic inputs for the cost model, and for measuring, by input name.
+            memory: Bytes that the model may have on a device, by the device's name, in place of the profile's limits.
+            measure: Measure the best predicted placements on the devices and choose by that. By default the choice is
+                the prediction's.
+            measure_seconds: Time budget of measuring, seconds; by default that of :func:`ov_hsdag.place`.
+            report: Called with one line of progress whenever something else is measured.
+            costs: What `ov-hsdag calibrate --model` measured (or its file).
+        """
         super().__init__()
         self.placement: Placement | None = None
 
         def run(model: ov.Model) -> Placement:
+            # Making a pass stays cheap: measuring is imported where placing is.
+            from ov_hsdag.measuring import selection
             from ov_hsdag.place import place
 
             return place(
@@ -60,12 +80,28 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
                 core=core,
                 affinity=affinity,
                 shapes=shapes,
+                memory=memory,
+                measure=measure,
+                measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
+                report=report,
+                costs=costs,
             )
 
         self._place = run
 
     def run_on_model(self, model: ov.Model) -> bool:
-        """Place ``model`` in place. Returns True: the model has changed."""
+        """Places the model, in place; what :func:`ov_hsdag.place` raises comes out of `Manager.run_passes` as it is.
+
+        Args:
+            model: Any model.
+
+        Returns:
+            True: the model has changed.
+
+        Raises:
+            UserError: Bad input, or a device that is to be measured and is not on this machine.
+            RunError: A policy that was asked for does not run.
+        """
         # A Manager hands over the native class; this wrapper refers to the same model, it is no copy.
         self.placement = self._place(model if isinstance(model, ov.Model) else ov.Model(model))
         return True
