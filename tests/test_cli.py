@@ -674,3 +674,18 @@ class TestConventions:
         assert done.returncode == 0, done.stderr
         embedded = Placement.of(ov.Core().read_model(out))
         assert embedded is not None and embedded.hetero == DEVICE
+
+    def test_weights_are_written_as_asked(self, model: Path, tmp_path: Path) -> None:
+        """By default as they are; compressed, the file keeps its placement and runs as placed."""
+        exact, half, wide = (tmp_path / f"{name}.xml" for name in ("exact", "half", "wide"))
+        for source, output, options in (
+            (model, exact, ()),
+            (model, half, ("--compress-to-fp16",)),
+            (half, wide, ("--no-compress-to-fp16",)),
+        ):
+            done = run("place", source, "-d", DEVICE, "-o", output, "--no-measure", *options)
+            assert done.returncode == 0, done.stderr
+        size = {path: path.with_suffix(".bin").stat().st_size for path in (exact, half, wide)}
+        assert size[half] < 0.6 * size[exact] and size[wide] > 0.9 * size[exact]
+        done = run("verify", half, "-d", DEVICE)
+        assert done.returncode == 0, done.stderr + done.stdout

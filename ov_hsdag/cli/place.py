@@ -42,6 +42,14 @@ MeasureSeconds = Annotated[
     typer.Option("--measure-seconds", min=1, help="Time for measuring operations and placements, about (default 60)."),
 ]
 
+CompressToFp16 = Annotated[
+    bool | None,
+    typer.Option(
+        "--compress-to-fp16/--no-compress-to-fp16",
+        help="Write weights as FP16, or as they are in memory; by default as MODEL has them.",
+    ),
+]
+
 
 def place(
     model: common.Model,
@@ -55,6 +63,7 @@ def place(
     shape: common.Shapes = None,
     measure: Measure = None,
     measure_seconds: MeasureSeconds = None,
+    compress_to_fp16: CompressToFp16 = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -100,7 +109,7 @@ def place(
             measure = given is None and not absent(core, devices)
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
-            compressed = common.has_fp16_weights(loaded)
+            compressed = common.has_fp16_weights(loaded) if compress_to_fp16 is None else compress_to_fp16
         (shapes,) = example_shapes([loaded], examples)
         with console.progress(f"placing {model} on {device}") as tell:
             placement = place_model(
@@ -119,7 +128,7 @@ def place(
                 costs=measured,
             )
         with console.progress(f"writing {output}"):
-            # Placing says where operations run and leaves weights as they were, compressed or exact.
+            # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
         used = (placement.predicted or {}).get("measured_costs")
         note = f"\ncosts: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}" if used else ""
