@@ -40,15 +40,6 @@ def test_generated_models(two_cpu_core: ov.Core, seed: int, steps: int, before: 
     check_generated(two_cpu_core, seed, steps, before, after)
 
 
-@pytest.mark.slow
-@settings(EXAMPLES, max_examples=40)
-@some_generated
-def test_many_generated_models(
-    two_cpu_core: ov.Core, seed: int, steps: int, before: list[str], after: list[str]
-) -> None:
-    check_generated(two_cpu_core, seed, steps, before, after)
-
-
 @cache
 def real(name: str) -> Case:
     model = ZOO[name].build()

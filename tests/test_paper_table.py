@@ -35,7 +35,7 @@ def two_devices(gpu_us: float, cpu_us: float, submodel_us: float = 5.0) -> Place
     return replace(
         problem,
         devices=("GPU", "CPU"),
-        node_us=np.tile([gpu_us, cpu_us], (problem.graph.nodes, 1)),
+        node_us=np.tile([float(gpu_us), float(cpu_us)], (problem.graph.nodes, 1)),
         transfer_us=np.full((2, 2), 1.0),
         transfer_us_per_byte=np.zeros((2, 2)),
     )

@@ -317,3 +317,10 @@ def test_summary_tells_the_choice_and_the_gain() -> None:
     assert replace(placement, measured=measured).summary() == told
     failed = {name: {**figures, "throughput_ips": None} for name, figures in measured.items()}
     assert replace(placement, measured=failed).summary().endswith("predicted 1.80x best single device")
+
+
+def test_repr_is_one_short_line() -> None:
+    names = {f"node{number}": "GPU" if number < 900 else "CPU" for number in range(1000)}
+    placement = Placement(("GPU", "CPU", "NPU"), names, objective="throughput", chosen="mincut", predicted={"a": 1})
+    nodes = "nodes={GPU: 900, CPU: 100, NPU: 0}"
+    assert repr(placement) == f"<Placement HETERO:GPU,CPU,NPU objective=throughput chosen=mincut {nodes}>"

@@ -59,6 +59,12 @@ class Placement:
                 f"the placement uses {_listed(unknown)}, which its device list HETERO:{','.join(self.devices)} lacks"
             )
 
+    def __repr__(self) -> str:
+        """One line, whatever the size of the model: its devices, objective, placer, and nodes of each device."""
+        counts = Counter(self.affinity.values())
+        nodes = ", ".join(f"{device}: {counts[device]}" for device in self.devices)
+        return f"<Placement {self.hetero} objective={self.objective} chosen={self.chosen} nodes={{{nodes}}}>"
+
     @property
     def hetero(self) -> str:
         """The device string that the placement was made for: "HETERO:GPU,CPU"."""
