@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -411,9 +412,17 @@ def test_a_run_goes_on_with_the_corpus_that_it_began_with(
     assert pretrain(tmp_path / "moved", stop_at=2)["step"] == 2
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as Python has it: jobs in the background and test runners' processes have another reaction."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("moment", ["before the first step", "in a step", "between steps"])
 def test_an_interrupted_run_has_saved_what_it_did(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruptible: None, moment: str
 ) -> None:
     pretrain(tmp_path / "whole", corpus, TINY)
 
