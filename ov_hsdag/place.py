@@ -87,15 +87,13 @@ def place(
     Raises:
         UserError: bad input, or a device that is to be measured and is not on this machine; `model` may have been
             normalized, but carries no placement of this call.
-        RunError: a policy that was asked for does not run.
+        RunError: a policy that was asked for does not run, or there is no folder for the temporary files of measuring.
     """
     clock = Clock()
-    if not 0 < measure_seconds <= _LONGEST_SECONDS:
-        raise UserError(
-            f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
-        )
-    request = _resolve(model, device, objective, profile, policy, core, affinity, memory, measure, costs)
-    original = {node.get_friendly_name() for node in model.get_ops()}
+    request = _resolve(
+        model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs
+    )
+    original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
@@ -153,6 +151,7 @@ def _resolve(
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None,
     memory: Mapping[str, int] | None,
     measure: bool | None,
+    measure_seconds: float,
     costs: ModelCosts | str | PathLike[str] | None,
 ) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
@@ -161,13 +160,17 @@ def _resolve(
             f"place() changes a model in memory and got {model!r}:"
             " read it with openvino.convert_model or Core.read_model"
         )
+    if not 0 < measure_seconds <= _LONGEST_SECONDS:
+        raise UserError(
+            f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
+        )
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = policy_placers(policy)
     given = _given(affinity, devices)
     core = core or new_core()
     if measure:
-        selection.require_devices(core, devices)
+        selection.check_possible(core, devices)
     limits = _checked_limits(memory or {}, devices)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)

@@ -346,6 +346,8 @@ def test_command_writes_a_profile_that_loads(written: tuple[Path, Path], two_cpu
     for name in NAMES:
         entry = document["devices"][name]
         assert ov.__version__ in entry["efficiency"]["source"]
+        # Whatever CPU this is, what is cited is not another one's datasheet.
+        assert not any("AMD" in json.dumps(figure) for figure in entry.values() if isinstance(figure, dict))
         assert two_cpu_core.get_property(name, "FULL_DEVICE_NAME") in entry["description"]
         assert profile.device(name).gbps_of("Convolution") == entry["gbps"]["value"]["Convolution"]
     transfer_us, per_byte = cost_model.transfer_costs(profile, NAMES)
@@ -621,6 +623,15 @@ def stored(**changes: object) -> str:
     return json.dumps({"version": 1, "graph": "x", "devices": {"CPU_A": {**entry, **changes}}})
 
 
+def far_apart() -> dict[str, object]:
+    return {
+        "names": ["CPU_A"],
+        "submodel_us": [1e300],
+        "transfer_us": [[0.0]],
+        "transfer_us_per_byte": [[0.0]],
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -631,6 +642,9 @@ def stored(**changes: object) -> str:
         stored(node_us=[-1.0]),
         stored(node_us=[1.0, 2.0]),
         stored(torn_us=["much"]),
+        stored(node_us=[1e300]),
+        stored(torn_us=[math.inf]),
+        json.dumps({**json.loads(stored()), "borders": far_apart()}),
         '{"version": 7, "graph": "x", "devices": {}}',
     ],
 )

@@ -318,11 +318,15 @@ class TestDevices:
         assert {"CPU", "CPU_A", "CPU_B"} <= set(found)
         assert found["CPU_A"]["virtual"] and not found["CPU"]["virtual"]
         assert all(found[name]["full_name"] and found[name]["profile"] for name in ("CPU", "CPU_A", "CPU_B"))
+        assert {found[name]["profile_id"] for name in ("CPU_A", "CPU_B")} <= {"cpu_core", "cpu_core_amx"}
+        assert {"efficiency", "submodel_us"} <= set(found["CPU_A"]["estimates"])
 
-    def test_text(self) -> None:
-        done = run("devices")
+    @pytest.mark.parametrize("environment", [{}, {"OV_HSDAG_DISABLE": "1"}])
+    def test_text(self, environment: dict[str, str]) -> None:
+        done = run("devices", **environment)
         assert done.returncode == 0, done.stderr
-        assert "CPU_B" in done.stdout
+        (line,) = [line for line in done.stdout.splitlines() if "CPU_B" in line]
+        assert "cpu_core" in line and "efficiency" in line
 
     def test_refuses_malformed_virtual_devices(self) -> None:
         done = run("devices", OV_HSDAG_VIRTUAL_DEVICES="GPU_A:INFERENCE_NUM_THREADS=1")
@@ -572,6 +576,20 @@ class TestSurroundings:
         assert (verified.returncode, verified.stderr) == (0, "")
         stripped = run("strip", out, "--output", out.with_name("plain.xml"), code=NO_TEMPORARY_DIRECTORY)
         assert (stripped.returncode, stripped.stderr) == (0, "")
+
+    def test_nothing_is_measured_without_temporary_files(self, model: Path, out: Path) -> None:
+        """With a warning where measuring is the default, and with an error before any work where it was asked for."""
+        options = ("--device", DEVICE, "--output", out)
+        asked = run("place", model, *options, "--measure", code=NO_TEMPORARY_DIRECTORY)
+        assert_one_error_line(asked, "measuring needs a temporary folder (TMPDIR)", status=1)
+        assert not out.exists()
+        placed = run("place", model, *options, "--json", code=NO_TEMPORARY_DIRECTORY)
+        assert placed.returncode == 0, placed.stderr
+        assert json.loads(placed.stdout)["measured"] is None
+        (line,) = placed.stderr.splitlines()
+        assert line.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring needs a")
+        benched = run("bench", model, "--device", DEVICE, code=NO_TEMPORARY_DIRECTORY)
+        assert_one_error_line(benched, "measuring needs a temporary folder (TMPDIR)", status=1)
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes descriptors")
     @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&- <&-"])

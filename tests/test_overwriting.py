@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as ops
 
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import files, overwriting
 from ov_hsdag.utils.errors import UserError
 from tests.test_cli import DEVICE, run
@@ -118,8 +121,11 @@ def test_data_in_a_folder_and_behind_a_link_is_recognized(tmp_path: Path) -> Non
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "m.onnx").symlink_to(tmp_path / "model.onnx")
     before = content(tmp_path)
-    for source in (tmp_path / "model.onnx", tmp_path / "link" / "m.onnx"):
-        assert list(overwriting.external_data(source)) == [tmp_path / "data" / "model.bin"]
+    data = Path("data", "model.bin")
+    assert list(overwriting.external_data(tmp_path / "model.onnx")) == [tmp_path / data]
+    # OpenVINO looks beside the link, onnx beside what it points to.
+    linked = list(overwriting.external_data(tmp_path / "link" / "m.onnx"))
+    assert linked == [tmp_path / "link" / data, tmp_path / data]
     refused(COMMANDS["place"](tmp_path / "model.onnx", tmp_path / "data" / "model.xml"), "holds weights of the input")
     assert content(tmp_path) == before
     assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
@@ -253,3 +259,108 @@ def test_onnx_is_not_needed(tmp_path: Path) -> None:
     code = "import sys; sys.modules['onnx'] = None; from ov_hsdag.cli import main; main()"
     done = run("strip", tmp_path / "model.onnx", "--output", tmp_path / "model.xml", code=code)
     refused(done, "holds weights of the input")
+
+
+# Symbolic links
+
+
+def cached(folder: Path, seed: int = 0) -> tuple[Path, dict[str, bytes]]:
+    """An IR as Hugging Face's cache holds it: two links to files named after their content; and these files."""
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "main"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    ir(folder / "made.xml", seed)
+    for suffix in (".xml", ".bin"):
+        (folder / "made").with_suffix(suffix).rename(blobs / f"0{suffix[1:]}f")
+        (snapshot / "openvino_model").with_suffix(suffix).symlink_to(Path("..", "..", "blobs", f"0{suffix[1:]}f"))
+    return snapshot / "openvino_model.xml", content(blobs)
+
+
+def product(path: Path) -> np.ndarray:
+    compiled = ov.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return np.array(compiled(np.arange(8, dtype=np.float32)[None])[0])
+
+
+@pytest.mark.parametrize("command", ["place", "strip"])
+def test_a_model_in_a_cache_is_replaced_where_it_is_linked(tmp_path: Path, command: str) -> None:
+    model, blobs = cached(tmp_path)
+    expected = product(model)
+    done = COMMANDS[command](model, model)
+    assert done.returncode == 0, done.stderr
+    assert not model.is_symlink()
+    assert np.allclose(product(model), expected)
+    assert content(tmp_path / "blobs") == blobs
+    assert (Placement.of(ov.Core().read_model(model)) is not None) == (command == "place")
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_linked_files_are_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Not when other weights take their place either, at whatever rename that is interrupted."""
+    model, blobs = cached(tmp_path)
+    ir(tmp_path / "other.xml", seed=1)
+    old, new = product(model), product(tmp_path / "other.xml")
+    # Read whole: OpenVINO maps weights, and a mapped file stays as it is anyway.
+    other = ov.Core().read_model((tmp_path / "other.xml").read_bytes(), (tmp_path / "other.bin").read_bytes())
+    replace, left = os.replace, iter(range(steps))
+
+    def interrupted(source: Path, target: Path) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        files.save_model_atomically(other, model, compress_to_fp16=False)
+    found = product(model)
+    assert np.array_equal(found, old) or np.array_equal(found, new)
+    assert np.array_equal(found, new) or steps < 5
+    assert content(tmp_path / "blobs") == blobs
+    assert {path.name for path in model.parent.iterdir()} == {"openvino_model.xml", "openvino_model.bin"}
+
+
+def test_a_link_to_a_model_is_read_and_replaced(tmp_path: Path) -> None:
+    """The weights are beside what it points to; what is written is a pair beside the link."""
+    (tmp_path / "links").mkdir()
+    ir(tmp_path / "model.xml")
+    link = tmp_path / "links" / "link.xml"
+    link.symlink_to(tmp_path / "model.xml")
+    before, expected = content(tmp_path), product(tmp_path / "model.xml")
+    done = COMMANDS["place"](link, link)
+    assert done.returncode == 0, done.stderr
+    assert not link.is_symlink() and np.allclose(product(link), expected)
+    assert {name: text for name, text in content(tmp_path).items() if not name.startswith("links")} == {
+        name: text for name, text in before.items() if not name.startswith("links")
+    }
+
+
+def test_links_that_point_nowhere_or_elsewhere_are_replaced(tmp_path: Path) -> None:
+    for suffix in (".xml", ".bin"):
+        (tmp_path / "m").with_suffix(suffix).symlink_to(tmp_path / "missing" / f"file{suffix}")
+    files.check_model_output(tmp_path / "m.xml")
+    files.save_model_atomically(constantless(), tmp_path / "m.xml")
+    assert {path.name for path in tmp_path.iterdir()} == {"m.xml", "m.bin"}
+    assert not any(path.is_symlink() for path in tmp_path.iterdir())
+    (tmp_path / "kept.txt").write_text("not a model")
+    (tmp_path / "other.xml").symlink_to("kept.txt")
+    with pytest.raises(UserError, match=r"'other\.xml' is there already and is no OpenVINO IR"):
+        files.check_model_output(tmp_path / "other.xml")
+
+
+def test_a_write_protected_file_behind_a_link_is_no_obstacle(tmp_path: Path) -> None:
+    model, blobs = cached(tmp_path)
+    for blob in (tmp_path / "blobs").iterdir():
+        blob.chmod(0o444)
+    files.check_model_output(model)
+    files.save_model_atomically(constantless(), model)
+    assert content(tmp_path / "blobs") == blobs
+    assert all(path.stat().st_mode & 0o200 for path in model.parent.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.parametrize("name", ["m.xml", "m.bin"])
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    for write in (files.check_model_output, lambda path: files.save_model_atomically(constantless(), path)):
+        with pytest.raises(UserError, match=rf"cannot write '.*m\.xml': '{name}' is there already and is no file"):
+            write(tmp_path / "m.xml")
+    assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +19,7 @@ from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
 from ov_hsdag.costs.builtin import builtin_profile
-from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
 from ov_hsdag.devices import device_set
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.policy.candidates import MARGIN
@@ -60,6 +62,7 @@ def test_throughput_on_two_equal_devices_uses_both(core: ov.Core, name: str, tmp
 def test_the_shipped_policy_decides_without_torch() -> None:
     code = """
 import sys
+import tempfile
 sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
 import openvino as ov, ov_hsdag
 model = ov.convert_model(sys.argv[1])
@@ -243,3 +246,51 @@ def resetting_model() -> ov.Model:
 def test_what_hetero_cannot_run_at_all_is_told_as_that(affinity: dict[str, str] | None) -> None:
     with pytest.raises(UserError, match="does not run this model: the ReadValue and the Assign of a state"):
         ov_hsdag.place(resetting_model(), "HETERO:GPU,CPU", affinity=affinity)
+
+
+def test_measuring_that_was_asked_for_needs_a_temporary_folder(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    model = ZOO["squeezenet"].build()
+    nodes = len(model.get_ops())
+    with pytest.raises(RunError, match=r"^measuring needs a temporary folder \(TMPDIR\)"):
+        ov_hsdag.place(model, PAIR, core=core, measure=True)
+    assert len(model.get_ops()) == nodes
+    assert ov_hsdag.place(model, PAIR, core=core).measured is None
+
+
+def bounds(schema: dict[str, Any], part: dict[str, Any], which: str) -> Any:
+    """The smallest or largest figures that the schema of profiles allows, as the value of one of its parts."""
+    if "$ref" in part:
+        part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
+    if part.get("type") == "object":
+        found = {key: bounds(schema, value, which) for key, value in part.get("properties", {}).items()}
+        return found if found else {"default": bounds(schema, part["additionalProperties"], which)}
+    return part.get(which, "an extreme")
+
+
+@pytest.mark.parametrize("gpu", ["minimum", "maximum"])
+@pytest.mark.parametrize("npu", ["minimum", "maximum"])
+@pytest.mark.filterwarnings("error")
+def test_extreme_profiles_overflow_nowhere(tmp_path: Path, gpu: str, npu: str) -> None:
+    schema = json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
+    devices = {
+        name: {
+            "kind": name,
+            "description": which,
+            "precision": "f16",
+            **{
+                key: bounds(schema, part, which)
+                for key, part in schema["$defs"]["device"]["properties"].items()
+                if key not in ("kind", "description", "matches", "precision", "cores", "unsupported", "memory_bytes")
+            },
+            "memory_bytes": {"value": 10**12, "source": "room for all"},
+        }
+        for name, which in (("GPU", gpu), ("NPU", npu))
+    }
+    (tmp_path / "p.json").write_text(json.dumps({"version": 1, "devices": devices}))
+    for objective in ("latency", "throughput"):
+        placement = ov_hsdag.place(
+            ZOO["squeezenet"].build(), "HETERO:GPU,NPU", profile=tmp_path / "p.json", objective=objective
+        )
+        assert placement.predicted is not None and np.isfinite(placement.predicted["latency_us"])

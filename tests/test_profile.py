@@ -180,6 +180,27 @@ def test_a_cpu_at_hand_counts_with_the_cores_that_the_process_has(
     assert (found.sources["peak_gflops"] == expected.sources["peak_gflops"]) == (share == 1)
 
 
+def test_figures_of_another_device_are_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a profile cites is of the device itself: no Intel CPU has its peak rate from AMD."""
+    monkeypatch.setattr(cpu, "has_amx_bf16", lambda: False)
+    machine = Machine(
+        CPU=named("Intel(R) Core(TM) i7-1185G7"), GPU=named("Some GPU of Tomorrow"), NPU=named("Intel(R) AI Boost")
+    )
+    profile = builtin_profile(["CPU", "GPU", "NPU"], machine)  # type: ignore[arg-type]
+    found = {name: profile.device(name) for name in ("CPU", "GPU", "NPU")}
+    assert [found[name].builtin for name in found] == ["cpu_core", "iris_xe", "npu_core_ultra"]
+    for name in ("CPU", "GPU"):
+        assert {"peak_gflops", "efficiency", "memory_gbps", "launch_us", "submodel_us"} <= set(found[name].estimates)
+        assert "built-in profile" in found[name].sources["peak_gflops"]
+        assert "ARK" not in json.dumps(found[name].sources)
+    assert "AMD" not in found["CPU"].sources["peak_gflops"]
+    assert "link_gbps" not in found["CPU"].estimates and "link_gbps" in found["GPU"].estimates
+    assert "efficiency" in found["NPU"].estimates and "peak_gflops" not in found["NPU"].estimates
+    fewer = load_builtin("xeon_platinum_8480").with_fewer_cores(8)
+    assert fewer.estimates == load_builtin("xeon_platinum_8480").estimates != ()
+    assert builtin_profile(["GPU"]).device("GPU").estimates[0] == "peak_gflops"
+
+
 def test_a_model_for_another_machine_does_not_count_with_this_ones_cpu() -> None:
     machine = Machine(
         CPU=named("Intel(R) Xeon(R) Platinum 8480+"), GPU=named("Intel(R) Data Center GPU Flex 170 (dGPU)")
@@ -329,7 +350,11 @@ def test_a_device_that_the_profile_lacks_is_named_with_those_it_has(tmp_path: Pa
         (("devices.GPU.memory_gbps.source", ...), '.memory_gbps: expected the key "source", got ["value"]'),
         (("devices.GPU.memory_gbps.value", "fast"), '$.devices.GPU.memory_gbps.value: expected a number, got "fast"'),
         (("devices.GPU.memory_gbps.value", True), "$.devices.GPU.memory_gbps.value: expected a number, got true"),
-        (("devices.GPU.memory_gbps.value", 0), "$.devices.GPU.memory_gbps.value: expected a number above 0, got 0"),
+        (("devices.GPU.memory_gbps.value", 0), ".memory_gbps.value: expected a number of at least 1e-09, got 0"),
+        (("devices.GPU.memory_gbps.value", 1e-308), ".value: expected a number of at least 1e-09, got 1e-308"),
+        (("devices.GPU.link_gbps.value", 1e-308), ".link_gbps.value: expected a number of at least 1e-09, got 1e-308"),
+        (("devices.GPU.peak_gflops.value.f16", 1e-308), ".f16: expected a number of at least 1e-09, got 1e-308"),
+        (("devices.GPU.efficiency.value.MatMul", 1e-308), ".MatMul: expected a number of at least 1e-09, got 1e-308"),
         (("devices.GPU.launch_us.value", -1), "$.devices.GPU.launch_us.value: expected a number of at least 0, got -1"),
         (("devices.GPU.memory_bytes.value", 1.5), "$.devices.GPU.memory_bytes.value: expected a whole number, got 1.5"),
         (("devices.GPU.efficiency.value.MatMul", 1.5), ".value.MatMul: expected a number of at most 1, got 1.5"),
@@ -407,6 +432,7 @@ def mutations(document: Any) -> Iterator[Any]:
             0,
             1,
             0.5,
+            1e-10,
             7.0,
             1e16,
             "",

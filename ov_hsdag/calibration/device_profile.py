@@ -244,7 +244,11 @@ def _entry(
     precision = known.precision
     layers = how + "; fitted to a built-in set of layers"
     # A share of the peak cannot be more than 1: where a datasheet promises less than was measured, the peak gives way.
-    peak = max(known.peak_gflops[precision], float(figures.rate_gflops.max()))
+    fastest = float(figures.rate_gflops.max())
+    peak = max(known.peak_gflops[precision], fastest)
+    peak_source = known.sources.get("peak_gflops", "the built-in profile")
+    if peak == fastest:
+        peak_source = f"{precision}: {how}, the fastest of a built-in set of layers; others: {peak_source}"
     efficiency = dict(known.efficiency)
     efficiency.update(
         {f"{kind}@{precision}": _round(rate / peak) for kind, rate in zip(kinds, figures.rate_gflops, strict=True)}
@@ -262,7 +266,7 @@ def _entry(
         "precision": precision,
         "peak_gflops": {
             "value": {**known.peak_gflops, precision: _round(peak)},
-            "source": known.sources.get("peak_gflops", "the built-in profile"),
+            "source": peak_source,
         },
         "efficiency": {"value": efficiency, "source": layers},
         "memory_gbps": {"value": known.memory_gbps, "source": known.sources.get("memory_gbps", "the built-in profile")},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,13 @@ Device = Annotated[
     str, typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.")
 ]
 Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="OUT.xml", help="IR to write; its .bin stands beside it.")
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="OUT.xml",
+        help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed.",
+    ),
 ]
 Shapes = Annotated[
     list[str] | None,
@@ -64,12 +71,27 @@ def has_fp16_weights(model: ov.Model) -> bool:
     )
 
 
+def _read_model(core: ov.Core, path: Path) -> ov.Model:
+    """Read a model, where its weights are beside it or, if it is a link, beside what that points to.
+
+    Raises:
+        RuntimeError: OpenVINO cannot read it.
+    """
+    try:
+        return core.read_model(path)
+    except RuntimeError:
+        if path.is_symlink():
+            with contextlib.suppress(RuntimeError):
+                return core.read_model(path.resolve())
+        raise
+
+
 def read_model(core: ov.Core, path: Path) -> ov.Model:
     """Read any model that OpenVINO reads. Raises UserError in one line where it is missing, no model or damaged."""
     check_model(path)
     try:
         with console.quiet_native_errors():
-            return core.read_model(path)
+            return _read_model(core, path)
     except RuntimeError as error:
         reason = one_line(error)
         if reason.startswith("Unable to read the model"):

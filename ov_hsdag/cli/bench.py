@@ -58,7 +58,7 @@ def bench(
     _check_table(output)
 
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.virtual import register
+    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
@@ -71,13 +71,14 @@ def bench(
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.discovery import absent
+    from ov_hsdag.measuring.process import require_temporary_folder
 
     speeds = Profile.load(profile) if profile else None
-    core = ov.Core()
-    register(core)
+    core = new_core()
     missing = absent(core, devices.names)
     if missing:
         raise UserError(f"this machine has no {', '.join(missing)}: bench measures, so that all devices must be there")
+    require_temporary_folder()
     document: dict[str, Any] = {
         "device": devices.hetero,
         "objective": objective,

@@ -54,21 +54,18 @@ def calibrate(
     if examples and not models:
         raise UserError("--shape is of a model's input: give the model, too (--model)")
 
-    import openvino as ov
-
     from ov_hsdag.calibration.calibrate import calibrate_model
     from ov_hsdag.calibration.device_profile import calibrate_devices, check_devices
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import path_beside
-    from ov_hsdag.devices import virtual
     from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.utils.files import write_json
 
     names = DeviceSet.parse(device).names
     begin = time.perf_counter()
     with console.result(as_json) as show:
-        core = ov.Core()
-        virtual.register(core)
+        core = new_core()
         check_devices(core, names)
         loaded = [common.read_model(core, path) for path in models]
         shapes = example_shapes(loaded, examples)

@@ -15,40 +15,51 @@ if TYPE_CHECKING:
 
 
 def devices(as_json: common.Json = False, debug: common.Debug = False) -> None:
-    """List the devices of this machine, virtual ones included, and the built-in profile of each."""
-    import openvino as ov
+    """List the devices of this machine, virtual ones included, and the built-in profile of each.
 
+    Of a profile, the figures that are estimates are named; docs/profiles.md describes them. `ov-hsdag calibrate`
+    measures.
+    """
     from ov_hsdag.devices.discovery import available
+    from ov_hsdag.devices.virtual import new_core
 
     with console.result(as_json) as show:
-        core = ov.Core()
+        core = new_core()
         found = [
             {
                 "name": device.name,
                 "full_name": device.full_name,
                 "virtual": device.virtual,
                 "precision": device.precision,
-                "profile": _profile(core, device.name),
+                **_profile(core, device.name),
             }
             for device in available(core)
         ]
         show({"devices": found}, table=_table(found))
 
 
-def _profile(core: ov.Core, name: str) -> str | None:
+def _profile(core: ov.Core, name: str) -> dict[str, Any]:
+    """What the profile of a device says, its name (as a profile's {"builtin": name} takes it), and what is guessed."""
     from ov_hsdag.costs.builtin import builtin_profile
 
     try:
-        return builtin_profile([name], core).device(name).description
+        profile = builtin_profile([name], core).device(name)
     except UserError:  # of a kind that no built-in profile describes
-        return None
+        return {"profile": None, "profile_id": None, "estimates": []}
+    return {"profile": profile.description, "profile_id": profile.builtin, "estimates": list(profile.estimates)}
 
 
 def _table(found: list[dict[str, Any]]) -> Table:
-    table = Table("device", "full name", "virtual", "infers in", "profile", box=None)
+    table = Table("device", "full name", "virtual", "infers in", "profile", "estimates in it", box=None)
     for device in found:
         virtual = "yes" if device["virtual"] else "no"
+        profile = f"{device['profile_id']}: {device['profile']}" if device["profile"] else "none"
         table.add_row(
-            device["name"], device["full_name"], virtual, device["precision"] or "?", device["profile"] or "none"
+            device["name"],
+            device["full_name"],
+            virtual,
+            device["precision"] or "?",
+            profile,
+            ", ".join(device["estimates"]) or "none",
         )
     return table

@@ -90,7 +90,7 @@ def finetune(
     seconds = None if budget is None else duration(budget)
 
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.virtual import register
+    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
@@ -98,7 +98,6 @@ def finetune(
     DeviceSet.parse(device)
     examples = parse_shapes(shape or ())
     require("fine-tuning", ("train",))
-    import openvino as ov
     import torch
 
     from ov_hsdag.costs.profile import Profile
@@ -123,8 +122,7 @@ def finetune(
 
     torch.set_num_threads(threads)
     with console.result(as_json) as show:
-        core = ov.Core()
-        register(core)
+        core = new_core()
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
@@ -74,7 +75,7 @@ def place(
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.devices.virtual import register
+    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
@@ -83,8 +84,6 @@ def place(
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
     examples = parse_shapes(shape or ())
-
-    import openvino as ov
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside, path_beside
@@ -100,13 +99,12 @@ def place(
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
     with console.result(as_json) as show:
-        core = ov.Core()
-        register(core)
-        if measure:
-            selection.require_devices(core, devices)
-        elif measure is None:
+        core = new_core()
+        if measure is None:
             # A placement that is given is taken however fast it is.
-            measure = given is None and not absent(core, devices)
+            measure = given is None and not absent(core, devices) and _has_temporary_folder()
+        elif measure:
+            selection.check_possible(core, devices)
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded) if compress_to_fp16 is None else compress_to_fp16
@@ -133,6 +131,18 @@ def place(
         used = (placement.predicted or {}).get("measured_costs")
         note = f"\ncosts: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}" if used else ""
         show(_as_json(placement), f"{output}: {placement.summary()}{note}", _table(placement))
+
+
+def _has_temporary_folder() -> bool:
+    """Whether measuring has a folder for its files; a line says so where it has none."""
+    from ov_hsdag.measuring.process import require_temporary_folder
+
+    try:
+        require_temporary_folder()
+    except RunError as error:
+        console.message(f"warning: nothing is measured, the placement is chosen by prediction: {error}")
+        return False
+    return True
 
 
 def _as_json(placement: Placement) -> dict[str, Any]:

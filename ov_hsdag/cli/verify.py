@@ -61,18 +61,17 @@ def verify(
     common.check_model(model)
     examples = parse_shapes(shape or ())
 
-    import openvino as ov
-
     from ov_hsdag._env import disabled
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.discovery import full_name
+    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.placement import Placement
 
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
     devices = DeviceSet.parse(device).names
     with console.result(as_json) as show:
-        core = ov.Core()
+        core = new_core()
         loaded = common.read_model(core, model)
         if Placement.of(loaded) is None:
             raise UserError(f"{model} carries no placement: write one with ov-hsdag place")

@@ -65,13 +65,13 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
     common = load_builtin(_DEFAULTS[kind])
     full_name = discovery.full_name(core, name) if core is not None else None
     if core is None or full_name is None:
-        return common
+        return common.standing_in()
     profile = _matching(kind, full_name)
     if kind == "CPU" and profile is not None:
         profile = profile.with_fewer_cores(cpu.usable_cores())
     elif kind == "CPU":
         profile = _one_core(core).with_threads(discovery.request_cores(core, name), common.memory_gbps)
-    profile = profile or common
+    profile = profile or common.standing_in()
     memory = discovery.memory_bytes(core, name)
     if memory is not None:
         sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
@@ -88,7 +88,7 @@ def _matching(kind: str, full_name: str) -> DeviceProfile | None:
 
 def _one_core(core: ov.Core | None) -> DeviceProfile:
     """A core of this machine's kind, of the common kind where `core` is None."""
-    return load_builtin(_CORE_AMX if core is not None and cpu.has_amx_bf16() else _CORE)
+    return load_builtin(_CORE_AMX if core is not None and cpu.has_amx_bf16() else _CORE).standing_in()
 
 
 def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:

@@ -32,6 +32,10 @@ BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
 _SCALING = 0.85
 
 
+# How sources of figures begin that are guesses, and of figures that need none.
+_ESTIMATE, _IN_HOST_MEMORY = "estimate", "computes in host memory"
+
+
 @dataclass(frozen=True)
 class DeviceProfile:
     """What one device costs. Times are in µs, rates in 10^9 operations or bytes a second.
@@ -56,7 +60,8 @@ class DeviceProfile:
             caches comes faster than from memory.
         layout_gbps: rate of rewriting a tensor between the layout that convolutions work in and the plain one; None
             where that is not known.
-        sources: where each figure comes from, by its name.
+        sources: where each figure comes from, by its name; those of guesses begin with "estimate".
+        builtin: name of the built-in profile that the figures are of; "" where they are of another file.
     """
 
     name: str
@@ -77,6 +82,12 @@ class DeviceProfile:
     gbps: Mapping[str, float] = field(default_factory=dict)
     layout_gbps: float | None = None
     cores: int = 0
+    builtin: str = ""
+
+    @property
+    def estimates(self) -> tuple[str, ...]:
+        """The figures that are guesses, not from a datasheet of this device and not measured."""
+        return tuple(key for key, source in self.sources.items() if source.startswith(_ESTIMATE))
 
     def gbps_of(self, type_name: str) -> float:
         """Bandwidth that an operation type reaches, 10^9 bytes a second."""
@@ -97,22 +108,34 @@ class DeviceProfile:
 
     def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
         """A CPU of `threads` of these cores that share `memory_gbps` of bandwidth."""
-        many = self if threads == 1 else self._sped_up(threads**_SCALING, f"{threads} times: ")
+        many = self if threads == 1 else self._sped_up(threads**_SCALING, f"{threads} times")
         return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
 
     def with_fewer_cores(self, cores: int) -> DeviceProfile:
         """The same CPU where only `cores` of its cores may be used; itself where these are all, or more."""
         if cores >= self.cores:
             return self
-        return self._sped_up((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores: ")
+        return self._sped_up((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
+
+    def standing_in(self) -> DeviceProfile:
+        """The same for a device that nothing better is known of: a datasheet's figures are those of another device."""
+        guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
+        kept = (_ESTIMATE, _IN_HOST_MEMORY)
+        return replace(
+            self,
+            sources={key: source if source.startswith(kept) else guess for key, source in self.sources.items()},
+        )
 
     def _sped_up(self, factor: float, how: str) -> DeviceProfile:
         return replace(
             self,
-            description=how + self.description,
+            description=f"{how}: {self.description}",
             peak_gflops={name: rate * factor for name, rate in self.peak_gflops.items()},
             gbps={name: rate * factor for name, rate in self.gbps.items()},
-            sources={key: how + source for key, source in self.sources.items()},
+            sources={
+                key: f"{source}; {how}" if key in ("peak_gflops", "gbps") else source
+                for key, source in self.sources.items()
+            },
         )
 
 
@@ -213,7 +236,7 @@ def load_builtin(stem: str) -> DeviceProfile:
     if stem not in builtin_names():
         raise UserError(f'there is no built-in profile "{stem}"; there are {", ".join(builtin_names())}')
     (profile,) = Profile.load(BUILTIN_DIRECTORY / f"{stem}.json").devices.values()
-    return profile
+    return replace(profile, builtin=stem)
 
 
 @cache

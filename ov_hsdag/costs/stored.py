@@ -253,6 +253,8 @@ class ModelCosts:
             ) from error
 
 
+_LONGEST_US = 1e15  # as in profiles
+
 _BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
 
 
@@ -262,7 +264,7 @@ def _boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     names = tuple(map(str, entry["names"]))
     arrays = [np.array(entry[key], np.float64) for key in _BOUNDARY_KEYS]
     shapes = [(len(names),), (len(names), len(names)), (len(names), len(names))]
-    if [array.shape for array in arrays] != shapes or not all((array >= 0).all() for array in arrays):
+    if [array.shape for array in arrays] != shapes or not all(map(_are_times, arrays)):
         raise ValueError("arrays that do not fit together")
     return BoundaryCosts(names, *arrays)
 
@@ -271,7 +273,11 @@ def _device(entry: Mapping[str, Any]) -> DeviceCosts:
     us, penalty = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
     fused = np.array(entry["fused_with"], np.int32)
     sound = us.ndim == 1 and us.shape == penalty.shape == fused.shape
-    sound = sound and bool(np.isfinite([us, penalty]).all() and (us >= 0).all() and (penalty >= 0).all())
-    if not sound or not ((fused >= -1) & (fused < len(us))).all():
+    if not sound or not (_are_times(us) and _are_times(penalty)) or not ((fused >= -1) & (fused < len(us))).all():
         raise ValueError("arrays that do not fit together")
     return DeviceCosts(dict(entry["identity"]), str(entry["measured"]), us, fused, penalty)
+
+
+def _are_times(us: NDArray[np.float64]) -> bool:
+    """Whether times are such that sums of them are finite."""
+    return bool(((us >= 0) & (us <= _LONGEST_US)).all())

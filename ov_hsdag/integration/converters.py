@@ -151,14 +151,10 @@ def _checked(
     policy_placers(placement_policy)  # raises where the policy cannot be used
     files.check_model_output(output(), source)
     if placement_measure:
-        import openvino as ov
+        from ov_hsdag.devices.virtual import new_core
+        from ov_hsdag.measuring.selection import check_possible
 
-        from ov_hsdag.devices.virtual import register
-        from ov_hsdag.measuring.selection import require_devices
-
-        core = ov.Core()
-        register(core)
-        require_devices(core, DeviceSet(names))
+        check_possible(new_core(), DeviceSet(names))
     return _Request(placement, objective, profile, placement_policy, placement_measure)
 
 

@@ -100,7 +100,8 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
 
         Raises:
             UserError: Bad input, or a device that is to be measured and is not on this machine.
-            RunError: A policy that was asked for does not run.
+            RunError: A policy that was asked for does not run, or there is no folder for the temporary files of
+                measuring.
         """
         # A Manager hands over the native class; this wrapper refers to the same model, it is no copy.
         self.placement = self._place(model if isinstance(model, ov.Model) else ov.Model(model))

@@ -95,6 +95,14 @@ class Candidate:
         return cls(devices.hetero, affinity)
 
 
+def require_temporary_folder() -> None:
+    """Checks that workshops can be made here. Raises RunError where no folder for temporary files can be written to."""
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        raise _no_folder(error) from error
+
+
 class WorkerError(Exception):
     """A worker could not do what it was asked for: why, in one line."""
 
@@ -134,7 +142,7 @@ class Workshop:
             _remove_leftovers()
             self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         except OSError as error:
-            raise RunError(f"measuring needs a temporary folder (TMPDIR): {one_line(error)}") from error
+            raise _no_folder(error) from error
         self._objective = objective
         self._start_worker = start_worker or Worker
         self._workers: list[Worker] = []
@@ -394,6 +402,10 @@ def _close(folder: Path, workers: list[Worker], owner: int) -> None:
     for one in workers:
         one.end()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_folder(error: OSError) -> RunError:
+    return RunError(f"measuring needs a temporary folder (TMPDIR): {one_line(error)}")
 
 
 def _remove_leftovers() -> None:

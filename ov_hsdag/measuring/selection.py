@@ -17,7 +17,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison, Rates, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.measuring.process import Candidate, StartWorker
+from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -59,11 +59,17 @@ class Result:
     placements: dict[str, Placed]
 
 
-def require_devices(core: ov.Core, devices: DeviceSet) -> None:
-    """Raises UserError where one is not on this machine."""
+def check_possible(core: ov.Core, devices: DeviceSet) -> None:
+    """Checks that something can be measured, before the work that comes before it.
+
+    Raises:
+        UserError: a device is not on this machine.
+        RunError: there is no folder for temporary files.
+    """
     missing = discovery.absent(core, devices)
     if missing:
         raise UserError(f"device {missing[0]} is not on this machine, so nothing can be measured there")
+    require_temporary_folder()
 
 
 def select(

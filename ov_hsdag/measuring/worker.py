@@ -178,13 +178,11 @@ class Station:
     def __init__(self, folder: Path, objective: str) -> None:
         """Imports OpenVINO and reads the model. Raises whatever OpenVINO does."""
         import numpy as np
-        import openvino as ov
 
-        from ov_hsdag.devices import virtual
+        from ov_hsdag.devices.virtual import new_core
 
         self._objective = objective
-        self._core = ov.Core()
-        virtual.register(self._core)
+        self._core = new_core()
         self._model = self._core.read_model(folder / MODEL)
         with np.load(folder / INPUTS) as data:
             self._inputs = [data[name] for name in data.files]

@@ -4,6 +4,9 @@ A file is written under a temporary name in the same directory, synced to the di
 Temporary files are created exclusively (O_EXCL) and under names that nobody can predict, so that in a directory that
 others can write to no link lies in wait. A process that is killed leaves at most its temporary files; their names carry
 the target, the host and the process, and the next write to the same target removes those whose process is gone.
+
+Where the name of an output is a symbolic link, a single file is written through it, as other tools do. An IR replaces
+links under its two names: what they point to may be shared (caches of models), and need not be a pair.
 """
 
 from __future__ import annotations
@@ -117,10 +120,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """
     target = _target(path)
     with _writing(path):
-        directory = _refuse_impossible(target)
-        if not _is_special(target):
-            with tempfile.TemporaryFile(dir=directory):
-                pass
+        if _is_special(target):
+            _refuse_impossible(target)
+        else:
+            _check_writable(target)
+
+
+def _check_writable(target: Path) -> None:
+    """Raise OSError where no file can be created in the target's folder."""
+    with tempfile.TemporaryFile(dir=_refuse_impossible(target)):
+        pass
 
 
 def check_model_output(xml_path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> None:
@@ -135,15 +144,13 @@ def check_model_output(xml_path: str | os.PathLike[str], source: str | os.PathLi
     Raises:
         UserError: One of the two files cannot be written, or is there and is not of an IR.
     """
-    check_writable(xml_path)
-    target = _target(xml_path)
+    target = _model_target(xml_path)
     bin_ = target.with_suffix(".bin")
     with _writing(xml_path):
+        _check_writable(target)
         if bin_.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(bin_))
         _refuse_impossible(bin_)
-        if _is_special(target):
-            return
         if source is not None:
             refuse_files_of(source, target, bin_, shown=xml_path)
         with _locked(target.parent):  # between its two renames, a first save of another process looks foreign
@@ -174,6 +181,9 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
     while the .xml files change places (needs room for both; see :func:`_exchange`). An interrupted write thus leaves a
     model that reads and computes as the old or the new one does, if need be with a .bin that is larger than necessary.
 
+    A symbolic link under one of the two names is replaced by the file, and what it points to stays as it is: in a cache
+    (Hugging Face's, for one) links of many folders share a file.
+
     Args:
         model: The model.
         xml_path: Where it is written; must end in ".xml".
@@ -184,7 +194,7 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
             is not of an IR of that name.
         RunError: OpenVINO cannot save the model.
     """
-    target = _target(xml_path)
+    target = _model_target(xml_path)
     if target.suffix != ".xml":
         raise UserError(f"the output model must end in .xml, got {os.fspath(xml_path)!r}")
     with _writing(xml_path):
@@ -330,6 +340,15 @@ def _target(path: str | os.PathLike[str]) -> Path:
         return target if _is_special(target) else Path(os.path.realpath(target))
 
 
+def _model_target(path: str | os.PathLike[str]) -> Path:
+    """The .xml file that is really written: links above it are followed, it replaces one. UserError for a directory."""
+    target = Path(path)
+    with _writing(path):
+        if target.is_dir():
+            raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
+        return Path(os.path.realpath(target.parent)) / target.name
+
+
 def _is_special(target: Path) -> bool:
     """Whether it is a pipe, a terminal or the like, which is written, not replaced."""
     return target.exists() and not target.is_file()
@@ -344,8 +363,8 @@ def _prepare(target: Path) -> None:
 def _refuse_impossible(target: Path) -> Path:
     """Raise OSError for what permissions forbid. Returns the nearest directory above the target that exists."""
     effective = os.access in os.supports_effective_ids
-    # Renaming would replace a write-protected file.
-    if target.exists() and not os.access(target, os.W_OK, effective_ids=effective):
+    # Renaming would replace a write-protected file; of a link, it replaces the link only.
+    if target.exists() and not target.is_symlink() and not os.access(target, os.W_OK, effective_ids=effective):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     directory = target.parent
     while not directory.exists() and directory != directory.parent:
@@ -415,8 +434,9 @@ def _replace(source: Path, target: Path) -> None:
 
 
 def _keep_mode(target: Path, temporary: Path) -> None:
-    with contextlib.suppress(OSError):
-        shutil.copymode(target, temporary)
+    if not target.is_symlink():  # the mode of what a link points to is that of a shared file
+        with contextlib.suppress(OSError):
+            shutil.copymode(target, temporary)
 
 
 @contextlib.contextmanager

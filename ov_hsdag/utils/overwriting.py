@@ -30,7 +30,7 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
     """Refuse to write an IR over files that are not an IR of that name.
 
     Args:
-        xml: The .xml file to write, links followed; its .bin file stands beside it.
+        xml: The .xml file to write; its .bin file stands beside it.
         shown: The name that the user gave.
 
     Raises:
@@ -39,6 +39,9 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
         OSError: One of the files cannot be read.
     """
     bin_ = xml.with_suffix(".bin")
+    for path in (xml, bin_):
+        if path.exists() and not path.is_file():  # reading from a pipe would never end
+            raise _refused(shown, f"'{path.name}' is there already and is no file")
     text = xml.read_bytes() if xml.exists() else b""
     if text and not _is_ir(text):
         raise _refused(shown, f"'{xml.name}' is there already and is no OpenVINO IR")
@@ -98,7 +101,9 @@ def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
             name = content[begin : begin + length]
             if name not in seen:
                 seen.add(name)
-                yield Path(os.path.realpath(path)).parent / os.fsdecode(name)
+                # Of a link, OpenVINO looks beside the link, and other tools beside what it points to.
+                for folder in dict.fromkeys((path.parent.resolve(), path.resolve().parent)):
+                    yield folder / os.fsdecode(name)
             found = content.find(_LOCATION, begin)
 
 

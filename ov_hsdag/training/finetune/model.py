@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ov_hsdag.costs.profile import Profile
-from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring.evaluator import Judge, Measurer
 from ov_hsdag.model.graph import input_shapes
 from ov_hsdag.model.placement import Placement, set_affinities
@@ -92,8 +93,7 @@ def finetune(
     else:
         refuse_existing(output)
     if core is None:
-        core = ov.Core()
-        virtual.register(core)
+        core = new_core()
     for name in () if simulated else discovery.absent(core, devices):
         raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
