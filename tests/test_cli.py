@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import ov_hsdag
 from ov_hsdag.cli.app import app
+from ov_hsdag.cli.place import default_output
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
 from ov_hsdag.model.placement import Placement
 
@@ -128,7 +129,8 @@ class TestPlace:
     ) -> None:
         _, printed = placed
         assert set(printed) == {
-            *("placement", "devices", "objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds")
+            *("output", "placement", "devices", "objective"),
+            *("predicted", "measured", "baselines", "policy", "chosen", "seconds"),
         }
         assert {"latency_us", "throughput_ips", "memory_bytes", "submodels", "transfer_bytes"} <= set(
             printed["predicted"]
@@ -535,6 +537,8 @@ class TestProfile:
 INTERRUPTED = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with the signal ignored
+
 class CtrlC:
     def find_spec(name, path=None, target=None):
         if name == {module!r}:
@@ -590,6 +594,20 @@ class TestSurroundings:
         assert line.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring needs a")
         benched = run("bench", model, "--device", DEVICE, code=NO_TEMPORARY_DIRECTORY)
         assert_one_error_line(benched, "measuring needs a temporary folder (TMPDIR)", status=1)
+
+    @pytest.mark.parametrize("more", [(), ("--json",)])
+    def test_long_work_is_told_where_there_is_no_terminal(self, model: Path, out: Path, more: tuple[str, ...]) -> None:
+        """Every ten seconds; here, every tenth of one."""
+        code = f"from ov_hsdag.utils import progress; progress.EVERY = 0.1; {MAIN}"
+        done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", 4, *more, code=code)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in done.stderr.splitlines() if line.startswith("placing ")]
+        assert len(lines) > 5
+        assert all(
+            re.fullmatch(rf"placing {re.escape(str(model))} on {DEVICE}(: .+)? \(\d+ s\)", line) for line in lines
+        )
+        assert any("measuring" in line for line in lines)
+        assert "placing" not in done.stdout
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes descriptors")
     @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&- <&-"])
@@ -679,13 +697,38 @@ class TestConventions:
         [
             ("--device", "-d", ("place", "verify", "calibrate", "bench", "finetune")),
             ("--output", "-o", ("place", "calibrate", "bench", "finetune", "pretrain", "strip")),
-            ("--model", "-m", ("calibrate",)),
         ],
     )
     def test_common_options_have_short_names(self, option: str, short: str, commands: tuple[str, ...]) -> None:
         for name in COMMANDS:
             words = CliRunner().invoke(app, [name, "--help"]).output.replace(",", " ").split()
             assert (option in words) == (short in words) == (name in commands), name
+
+    def test_the_model_may_be_given_as_an_option(self, model: Path, out: Path) -> None:
+        for name in COMMANDS:
+            takes_one = name in ("place", "verify", "calibrate", "bench", "finetune", "strip")
+            assert ("-m" in CliRunner().invoke(app, [name, "--help"]).output.replace(",", " ").split()) == takes_one
+        for words in (("-m", model), ("--model", model), (f"--model={model}",)):
+            assert run("strip", *words, "-o", out).returncode == 0
+        done = run("place", "-d", DEVICE, "-o", out, "--no-measure", "-m", model)
+        assert done.returncode == 0, done.stderr
+        for words in (("-m",), ("-m", model, model)):
+            assert_one_error_line(run("verify", *words, "-d", DEVICE), "argument")
+
+    def test_a_placed_model_has_a_name_by_default(self, model: Path, tmp_path: Path) -> None:
+        """In the current directory, as ovc has it; the model is not touched."""
+        (tmp_path / "models.d").mkdir()
+        link = tmp_path / "models.d" / "link.v1.xml"
+        link.symlink_to(model)
+        code = f"import os; os.chdir({str(tmp_path)!r}); {MAIN}"
+        done = run("place", link, "-d", DEVICE, "--no-measure", "--json", code=code)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["output"] == "link.v1_placed.xml"
+        assert {path.name for path in tmp_path.iterdir()} == {"models.d", "link.v1_placed.xml", "link.v1_placed.bin"}
+        assert link.is_symlink() and [*link.parent.iterdir()] == [link]
+        for source, name in ((link.parent, "models.d_placed.xml"), (Path("a/b.onnx"), "b_placed.xml")):
+            assert str(default_output(source)) == name
+        assert str(default_output(Path("."))) == f"{Path.cwd().name}_placed.xml"
 
     def test_short_options_mean_the_long_ones(self, model: Path, out: Path) -> None:
         done = run("place", model, "-d", DEVICE, "-o", out, "--no-measure")

@@ -21,6 +21,7 @@ import ov_hsdag
 from ov_hsdag.integration import converters
 from ov_hsdag.integration import ovc as hook
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils import progress
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 SQUEEZENET = LIGHT / "light_squeezenet.onnx"
@@ -99,12 +100,17 @@ def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> 
 
 
 @pytest.mark.alone
-def test_placements_are_measured_where_that_is_asked_for(ovc: Ovc, tmp_path: Path) -> None:
+def test_placements_are_measured_where_that_is_asked_for(
+    ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.5)
     ended = ovc(SQUEEZENET, "--placement", DEVICE, "--placement_measure", "--output_model", "out.xml")
     assert (ended.status, ended.errors) == (0, [])
     assert re.search(
         r"\[ INFO \] placement HETERO:CPU_A,CPU_B \(latency\): \w+, \d+ submodels?, measured \d\.", ended.out
     )
+    # A minute of silence would be long; these lines come every ten seconds, unless a test wants more of them.
+    assert re.search(rf"^\[ INFO \] placing on {DEVICE}: .+ \(\d+ s\)$", ended.out, re.MULTILINE)
     placement = Placement.of(ov.Core().read_model(tmp_path / "out.xml"))
     assert placement is not None and placement.measured is not None
     assert {"CPU_A", "CPU_B", "hetero"} <= set(placement.measured)

@@ -20,7 +20,9 @@ def _set_debug(value: bool) -> bool:
     return value
 
 
-Model = Annotated[Path, typer.Argument(help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle.")]
+Model = Annotated[
+    Path, typer.Argument(help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle; also as -m MODEL.")
+]
 Device = Annotated[
     str, typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.")
 ]

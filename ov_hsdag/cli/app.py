@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import console
@@ -25,8 +26,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+class _Command(TyperCommand):
+    """Takes -m MODEL, as OpenVINO's own tools do, where the model is an argument."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if any(param.name in ("model", "models") and param.param_type_name == "argument" for param in self.params):
+            args = [word.removeprefix("--model=") for word in args if word not in ("-m", "--model")]
+        return list(super().parse_args(ctx, args))
+
+
 for _command in (place, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
-    app.command()(_command)
+    app.command(cls=_Command)(_command)
 
 
 def _print_version(value: bool) -> None:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from ov_hsdag.measuring.rivals import Result
     from ov_hsdag.policy.placer import HSDAGPlacer
 
-Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several.")]
+Models = Annotated[
+    list[Path],
+    typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several; also as -m MODEL."),
+]
 Policies = Annotated[
     str | None,
     typer.Option("--policies", metavar="A,B", help='Learned policies, names or folders; "none" for none.'),

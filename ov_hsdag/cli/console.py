@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ov_hsdag.utils.errors import one_line
+from ov_hsdag.utils.progress import lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -66,7 +67,7 @@ def broken_pipe() -> int:
 
 def message(text: str) -> None:
     """One line for people, on standard error."""
-    print(text, file=sys.stderr)
+    print(text, file=sys.stderr, flush=True)
 
 
 def one_line_warnings() -> None:
@@ -88,10 +89,11 @@ def one_line_warnings() -> None:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on standard error while the block runs, which can tell more; nothing where that is no terminal."""
+    """A spinner on standard error while the block runs, which can tell more; lines now and then without a terminal."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
-        yield lambda more: None
+        with lines(text, message) as tell:
+            yield tell
         return
     with stderr.status(text) as status:
         yield lambda more: status.update(f"{text}: {more}")

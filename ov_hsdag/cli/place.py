@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,7 +43,17 @@ MeasureSeconds = Annotated[
     float | None,
     typer.Option("--measure-seconds", min=1, help="Time for measuring operations and placements, about (default 60)."),
 ]
-
+PlacedOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="OUT.xml",
+        help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed. By default"
+        " MODEL_placed.xml in the current directory.",
+        show_default=False,
+    ),
+]
 CompressToFp16 = Annotated[
     bool | None,
     typer.Option(
@@ -55,7 +66,7 @@ CompressToFp16 = Annotated[
 def place(
     model: common.Model,
     device: common.Device,
-    output: common.Output,
+    output: PlacedOutput = None,
     objective: Objective = "latency",
     profile: ProfileFile = None,
     policy: Policy = None,
@@ -70,6 +81,7 @@ def place(
 ) -> None:
     """Decide on which device each operation of MODEL runs and write an IR with the placement inside."""
     common.check_model(model)
+    output = default_output(model) if output is None else output
     common.check_output(output, model)
 
     from ov_hsdag.devices.device_set import DeviceSet
@@ -130,7 +142,13 @@ def place(
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
         used = (placement.predicted or {}).get("measured_costs")
         note = f"\ncosts: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}" if used else ""
-        show(_as_json(placement), f"{output}: {placement.summary()}{note}", _table(placement))
+        show(_as_json(output, placement), f"{output}: {placement.summary()}{note}", _table(placement))
+
+
+def default_output(model: Path) -> Path:
+    """What a placed model is called by default: in the current directory, as ovc has it, and never the model itself."""
+    named = Path(os.path.abspath(model))  # of a link, its own name; of "..", the folder's
+    return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")
 
 
 def _has_temporary_folder() -> bool:
@@ -145,8 +163,9 @@ def _has_temporary_folder() -> bool:
     return True
 
 
-def _as_json(placement: Placement) -> dict[str, Any]:
+def _as_json(output: Path, placement: Placement) -> dict[str, Any]:
     return {
+        "output": str(output),
         "placement": placement.affinity,
         "devices": placement.devices,
         "objective": placement.objective,

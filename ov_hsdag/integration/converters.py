@@ -179,15 +179,18 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
 
 def _place(model: ov.Model, request: _Request) -> Placement:
     from ov_hsdag.place import place
+    from ov_hsdag.utils.progress import lines
 
-    return place(
-        model,
-        request.device,
-        objective=request.objective,
-        profile=request.profile,
-        policy=request.policy,
-        measure=request.measure,
-    )
+    with lines(f"placing on {request.device}", lambda line: print(f"[ INFO ] {line}", flush=True)) as tell:
+        return place(
+            model,
+            request.device,
+            objective=request.objective,
+            profile=request.profile,
+            policy=request.policy,
+            measure=request.measure,
+            report=tell,
+        )
 
 
 def save_atomically(model: ov.Model, path: Any, compress_to_fp16: bool) -> None:
