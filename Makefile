@@ -51,12 +51,13 @@ test-all: test test-slow
 
 # What `make test` leaves out: the tests of more than about ten seconds (marked "slow").
 test-slow: tree
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "slow and not alone"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
 
 # Two processes, for two cores (torch would start a thread for each core in both); what measures time runs by itself.
+# Where a process dies, the run ends: pytest-xdist would wait forever for tests that it had taken.
 pytest: tree
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not alone and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "not alone and not slow"
 	$(BIN)/pytest -m "alone and not slow"
 
 # Tests, and the commands that they start here, find the package of the tree before the installed one: it gets the

@@ -42,9 +42,9 @@ Pairs from_pairs(const Array<std::int32_t>& array) {
 
 std::shared_ptr<Legality> make_legality(std::shared_ptr<Graph> graph, std::vector<std::string> types,
                                         std::vector<std::string> variables, const Array<std::uint8_t>& movable,
-                                        const Array<std::int16_t>& ranks, const Array<std::int32_t>& shape_ptr,
-                                        const Array<std::int64_t>& dimensions) {
-    NodeArrays arrays{std::move(types), std::move(variables), to_vector(movable),
+                                        const Array<std::uint8_t>& open_lengths, const Array<std::int16_t>& ranks,
+                                        const Array<std::int32_t>& shape_ptr, const Array<std::int64_t>& dimensions) {
+    NodeArrays arrays{std::move(types), std::move(variables), to_vector(movable),   to_vector(open_lengths),
                       to_vector(ranks), to_vector(shape_ptr), to_vector(dimensions)};
     const py::gil_scoped_release release;
     return std::make_shared<Legality>(std::move(graph), std::move(arrays));
@@ -71,7 +71,7 @@ void bind_model(ov_hsdag::py::module_& module) {
 
     py::class_<Legality, std::shared_ptr<Legality>>(module, "Legality", "Constraints between the nodes of a model.")
         .def(py::init(&make_legality), py::arg("graph"), py::arg("types"), py::arg("variables"), py::arg("movable"),
-             py::arg("ranks"), py::arg("shape_ptr"), py::arg("dimensions"))
+             py::arg("open_lengths"), py::arg("ranks"), py::arg("shape_ptr"), py::arg("dimensions"))
         .def_property_readonly("constant", [](const Legality& self) { return to_flags(self.constant()); })
         .def_property_readonly("replicable", [](const Legality& self) { return to_flags(self.replicable()); })
         .def_property_readonly("colocated", [](const Legality& self) { return to_pairs(self.colocated()); })

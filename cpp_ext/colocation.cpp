@@ -1,5 +1,6 @@
 #include "colocation.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
 #include <unordered_map>
@@ -34,6 +35,11 @@ constexpr std::int64_t kShapeVector = 32;
 // A copy would have a state of its own, or draw other numbers.
 const std::unordered_set<std::string> kNeverCopied = {"ReadValue", "RandomUniform", "Multinomial"};
 
+// Arithmetic of integers, of whose result nothing is known where nothing is known of its inputs.
+const std::unordered_set<std::string> kOfOpenValues = {"Add",     "Concat",   "Convert",  "Gather",
+                                                       "Maximum", "Minimum",  "Multiply", "Reshape",
+                                                       "Squeeze", "Subtract", "Unsqueeze"};
+
 std::vector<std::int32_t> merged(std::int32_t nodes, const Pairs& pairs) {
     Groups groups(nodes);
     for (const auto& [a, b] : pairs) groups.merge(a, b);
@@ -48,8 +54,9 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     const auto outputs = static_cast<std::size_t>(graph_->outputs());
     const std::vector<std::int32_t>& pointer = arrays_.shape_ptr;
     bool fits = arrays_.types.size() == nodes && arrays_.variables.size() == nodes &&
-                arrays_.movable.size() == outputs && arrays_.ranks.size() == outputs && pointer.size() == outputs + 1 &&
-                pointer.front() == 0 && static_cast<std::size_t>(pointer.back()) == arrays_.dimensions.size();
+                arrays_.open_lengths.size() == nodes && arrays_.movable.size() == outputs &&
+                arrays_.ranks.size() == outputs && pointer.size() == outputs + 1 && pointer.front() == 0 &&
+                static_cast<std::size_t>(pointer.back()) == arrays_.dimensions.size();
     for (std::size_t output = 0; fits && output < outputs; ++output) {
         const std::int32_t dimensions = pointer[output + 1] - pointer[output];
         fits = dimensions >= 0 && (arrays_.ranks[output] != 1 || dimensions == 1);
@@ -57,6 +64,7 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     if (!fits) throw std::invalid_argument("expected types, variables and shapes of the graph's nodes and outputs");
 
     constant_ = constant_nodes();
+    open_ = open_values();
     replicable_ = shape_arithmetic();
     for (std::size_t node = 0; node < nodes; ++node) replicable_[node] |= constant_[node];
     colocated_ = colocation_constraints();
@@ -92,6 +100,29 @@ bool Legality::is_short(std::int32_t output) const {
     return rank == 0 || (rank == 1 && arrays_.dimensions[arrays_.shape_ptr[output]] <= kShapeVector);
 }
 
+// Nodes that compute lengths of which the model knows nothing.
+Flags Legality::open_values() const {
+    const Graph& graph = *graph_;
+    Flags open = arrays_.open_lengths;
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        const std::int32_t first = graph.input_ptr[node];
+        const std::int32_t last = graph.input_ptr[node + 1];
+        if (open[node] != 0 || kOfOpenValues.count(arrays_.types[node]) == 0 || !is_short(graph.output_ptr[node]))
+            continue;
+        bool any = false;
+        bool all = true;
+        for (std::int32_t e = first; e < last; ++e) {
+            const std::int32_t source = graph.source[e];
+            if (open[source] != 0) any = true;
+            // A Concat of lengths and constants has known elements; with other operations constants hide nothing.
+            else if (constant_[source] == 0 || arrays_.types[node] == "Concat")
+                all = false;
+        }
+        open[node] = any && all ? 1 : 0;
+    }
+    return open;
+}
+
 // Nodes that compute what a shape input needs, from there upwards to a ShapeOf or to where the values are data.
 Flags Legality::shape_arithmetic() const {
     const Graph& graph = *graph_;
@@ -99,7 +130,8 @@ Flags Legality::shape_arithmetic() const {
     const auto want = [&](std::int32_t edge) {
         const std::int32_t output = graph.input_output[edge];
         const std::int32_t owner = graph.output_node[output];
-        if (graph.kind[owner] == NodeKind::kOp && kNeverCopied.count(arrays_.types[owner]) == 0 && is_short(output)) {
+        if (graph.kind[owner] == NodeKind::kOp && kNeverCopied.count(arrays_.types[owner]) == 0 && is_short(output) &&
+            open_[owner] == 0) {
             wanted[owner] = 1;
         }
     };
@@ -180,17 +212,39 @@ void Legality::add_ambiguous_attention(Pairs& pairs) const {
     }
 }
 
-// Parameters, each with a consumer: its submodel would hold nothing but Parameter → Result otherwise. A consumer that
-// computes is the better host.
-void Legality::add_parameters(Pairs& pairs) const {
+// What reads the shape of a tensor, and open lengths, with what computes the tensor.
+void Legality::add_lengths(Pairs& pairs) const {
     const Graph& graph = *graph_;
-    std::vector<std::int32_t> user(graph.kind.size(), -1), computing(graph.kind.size(), -1);
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
         const std::int32_t source = graph.source[e];
         const std::int32_t target = graph.target[e];
-        if (user[source] < 0) user[source] = target;
+        if (arrays_.types[target] == "ShapeOf" && replicable_[target] == 0) pairs.emplace_back(source, target);
+        if (arrays_.types[source] == "ShapeOf" && arrays_.open_lengths[target] != 0) {
+            pairs.emplace_back(graph.source[graph.input_ptr[source]], target);
+        }
+    }
+}
+
+// Parameters, each with a consumer: its submodel would hold nothing but Parameter → Result otherwise. A consumer that
+// computes is the better host, and of several the one that most of the model comes after: the beams of a decoder are
+// read by the states of all layers, and in a submodel with those of a later layer they would come too late for the
+// first.
+void Legality::add_parameters(Pairs& pairs) const {
+    const Graph& graph = *graph_;
+    std::vector<std::int32_t> height(graph.kind.size(), 0);  // longest path to an end of the graph
+    for (std::int32_t e = graph.edges() - 1; e >= 0; --e) {
+        height[graph.source[e]] = std::max(height[graph.source[e]], height[graph.target[e]] + 1);
+    }
+    std::vector<std::int32_t> user(graph.kind.size(), -1), computing(graph.kind.size(), -1);
+    const auto earlier = [&](std::int32_t target, std::int32_t than) {
+        return than < 0 || height[target] > height[than];
+    };
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t source = graph.source[e];
+        const std::int32_t target = graph.target[e];
+        if (earlier(target, user[source])) user[source] = target;
         const bool computes = graph.kind[target] != NodeKind::kResult && replicable_[target] == 0;
-        if (computes && computing[source] < 0) computing[source] = target;
+        if (computes && earlier(target, computing[source])) computing[source] = target;
     }
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
         if (graph.kind[node] != NodeKind::kParameter) continue;
@@ -214,6 +268,7 @@ Pairs Legality::colocation_constraints() const {
     }
     add_state_paths(pairs);
     add_ambiguous_attention(pairs);
+    add_lengths(pairs);
     add_parameters(pairs);
     return pairs;
 }

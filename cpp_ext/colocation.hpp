@@ -21,6 +21,7 @@ struct NodeArrays {
     std::vector<std::string> types;        // [nodes] "Convolution"
     std::vector<std::string> variables;    // [nodes] of a ReadValue or Assign, "" for others
     Flags movable;                         // [outputs] whether HETERO can hand the tensor from submodel to submodel
+    Flags open_lengths;                    // [nodes] Gathers of a ShapeOf that take dimensions without bounds alone
     std::vector<std::int16_t> ranks;       // [outputs] that the model declares, -1 where it leaves the rank open
     std::vector<std::int32_t> shape_ptr;   // [outputs + 1]
     std::vector<std::int64_t> dimensions;  // [shape_ptr.back()] sizes of the outputs, one after the other
@@ -32,6 +33,10 @@ struct NodeArrays {
 // their consumers ("replicable producers"): constants, nodes that rest on constants alone (decompressed weights), and
 // shape arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes,
 // or not even a rank. One with consumers on several devices is copied, once for each further device.
+//
+// Lengths that the model leaves open are no shape arithmetic of this kind: a submodel that gets such a number as an
+// input knows as much as one that computes it. They stay with the tensor that has the length, and the number crosses,
+// not the tensor (the cache of a decoder's first layer, which all layers ask for its length).
 class Legality {
 public:
     // Throws std::invalid_argument where the arrays do not fit the graph.
@@ -56,19 +61,21 @@ public:
 
 private:
     [[nodiscard]] Flags constant_nodes() const;
+    [[nodiscard]] Flags open_values() const;
     [[nodiscard]] Flags shape_arithmetic() const;
     [[nodiscard]] bool is_short(std::int32_t output) const;
     [[nodiscard]] bool as_many_tokens_as_heads(std::int32_t output) const;
     [[nodiscard]] Pairs states() const;
     void add_state_paths(Pairs& pairs) const;
     void add_ambiguous_attention(Pairs& pairs) const;
+    void add_lengths(Pairs& pairs) const;
     void add_parameters(Pairs& pairs) const;
     [[nodiscard]] Pairs colocation_constraints() const;
     [[nodiscard]] Pairs same_submodel_constraints() const;
 
     std::shared_ptr<const Graph> graph_;
     NodeArrays arrays_;
-    Flags constant_, replicable_;
+    Flags constant_, open_, replicable_;
     Pairs colocated_, same_submodel_;
     std::vector<std::int32_t> hosts_, groups_;
 };

@@ -85,6 +85,7 @@ class Legality:
         types: Sequence[str],
         variables: Sequence[str],
         movable: NDArray[np.bool_],
+        open_lengths: NDArray[np.bool_],
         ranks: NDArray[np.int16],
         shape_ptr: NDArray[np.int32],
         dimensions: NDArray[np.int64],

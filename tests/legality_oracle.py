@@ -28,6 +28,10 @@ SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
     "ReduceL2": (1,), "ReduceLogicalAnd": (1,), "ReduceLogicalOr": (1,), "Roll": (1, 2), "MVN": (1,), "CumSum": (1,),
     "NormalizeL2": (1,), "Loop": (0,),
 }  # fmt: skip
+OF_OPEN_VALUES = {
+    "Add", "Concat", "Convert", "Gather", "Maximum", "Minimum", "Multiply", "Reshape", "Squeeze", "Subtract",
+    "Unsqueeze",
+}  # fmt: skip
 SHAPE_VECTOR = 32
 NEVER_COPIED = {"ReadValue", "RandomUniform", "Multinomial"}
 
@@ -53,7 +57,26 @@ def constant_nodes(graph: ComputationGraph) -> list[bool]:
     return constant
 
 
+def open_values(graph: ComputationGraph) -> list[bool]:
+    """Lengths of which the model knows nothing, and arithmetic of them."""
+    constant = constant_nodes(graph)
+    found = [False] * graph.nodes if graph.open_lengths is None else graph.open_lengths.tolist()
+    for node, type_name in enumerate(graph.types):
+        if found[node] or type_name not in OF_OPEN_VALUES or not is_short(graph, int(graph.output_ptr[node])):
+            continue
+        live = [source for source in inputs_of(graph, node) if not constant[source]]
+        mixed = type_name == "Concat" and len(live) < len(inputs_of(graph, node))
+        found[node] = bool(live) and all(found[source] for source in live) and not mixed
+    return found
+
+
+def is_short(graph: ComputationGraph, output: int) -> bool:
+    rank = graph.output_ranks[output]
+    return bool(rank == 0 or (rank == 1 and graph.output_shapes[output][0] <= SHAPE_VECTOR))
+
+
 def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
+    opened = open_values(graph)
     wanted = [False] * graph.nodes
     for node in reversed(range(graph.nodes)):
         count = len(inputs_of(graph, node))
@@ -64,9 +87,9 @@ def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
             if port >= count:
                 continue
             output = graph.input_output[graph.input_ptr[node] + port]
-            owner, rank = graph.output_node[output], graph.output_ranks[output]
-            short = rank == 0 or (rank == 1 and graph.output_shapes[output][0] <= SHAPE_VECTOR)
-            if short and graph.kinds[owner] == NodeKind.OP and graph.types[owner] not in NEVER_COPIED:
+            owner = graph.output_node[output]
+            copied = graph.kinds[owner] == NodeKind.OP and graph.types[owner] not in NEVER_COPIED
+            if copied and is_short(graph, output) and not opened[owner]:
                 wanted[owner] = True
     return wanted
 
@@ -106,10 +129,19 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
             attends = graph.types[inputs_of(graph, source)[0]] == "Softmax"
         if attends and len(shape) == 4 and shape[1] == shape[2]:
             pairs.append((source, node))
+    for source, target, _ in edges_of(graph):
+        if graph.types[target] == "ShapeOf" and not replicable[target]:
+            pairs.append((source, target))
+        if graph.types[source] == "ShapeOf" and graph.open_lengths is not None and graph.open_lengths[target]:
+            pairs.append((inputs_of(graph, source)[0], target))
+    height = dict.fromkeys(network, 0)
+    for node in reversed(range(graph.nodes)):
+        height[node] = max((height[after] + 1 for after in network.successors(node)), default=0)
     for node in np.flatnonzero(graph.kinds == NodeKind.PARAMETER).tolist():
         users = [target for source, target, _ in edges_of(graph) if source == node]
         computing = [user for user in users if graph.kinds[user] != NodeKind.RESULT and not replicable[user]]
-        pairs += [(node, user) for user in (computing or users)[:1]]
+        hosts = sorted(computing or users, key=lambda user: -height[user])
+        pairs += [(node, user) for user in hosts[:1]]
     return pairs
 
 

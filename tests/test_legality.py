@@ -13,6 +13,7 @@ from openvino.preprocess import PrePostProcessor
 from ov_hsdag import _native
 from ov_hsdag.model import colocation, complete, normalize, repair, support
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -33,12 +34,12 @@ def groups_by_name(model: ov.Model) -> dict[str, int]:
     return dict(zip(graph.names, colocation.colocation(graph).tolist(), strict=True))
 
 
-def dynamic_reshape_model() -> ov.Model:
+def dynamic_reshape_model(batch: ov.Dimension | int = -1) -> ov.Model:
     """x → relu → Reshape to [2 · batch, -1], whose pattern is computed from the shape of x."""
-    x = ops.parameter(ov.PartialShape([-1, 2, 4]), ov.Type.f32, name="x")
+    x = ops.parameter(ov.PartialShape([batch, 2, 4]), ov.Type.f32, name="x")
     relu = ops.relu(x, name="relu")
-    batch = ops.gather(ops.shape_of(x, name="shape"), ops.constant([0]), ops.constant(0), name="batch")
-    rows = ops.multiply(batch, ops.constant(np.array([2])))
+    rows = ops.gather(ops.shape_of(x, name="shape"), ops.constant([0]), ops.constant(0), name="batch")
+    rows = ops.multiply(rows, ops.constant(np.array([2])), name="rows")
     pattern = ops.concat([rows, ops.constant(np.array([-1]))], 0, name="pattern")
     first = ops.reshape(relu, pattern, False, name="first")
     second = ops.reshape(ops.tanh(relu, name="tanh"), pattern, False, name="second")
@@ -78,14 +79,41 @@ def test_static_shapes_are_folded_though_a_converter_forbids_it() -> None:
 
 
 def test_shape_arithmetic_stays_with_its_consumer() -> None:
-    model = dynamic_reshape_model()
+    model = dynamic_reshape_model(ov.Dimension(0, 8))
     graph = ComputationGraph.from_model(model)
     replicable = dict(zip(graph.names, colocation.replicable_producers(graph).tolist(), strict=True))
     assert replicable["shape"]
     assert replicable["batch"]
+    assert replicable["rows"]
     assert replicable["pattern"]
     assert not replicable["relu"]
     assert not replicable["first"]
+
+
+def test_an_open_length_stays_with_the_tensor_and_crosses_as_a_number() -> None:
+    model = dynamic_reshape_model()
+    graph = ComputationGraph.from_model(model)
+    replicable = dict(zip(graph.names, colocation.replicable_producers(graph).tolist(), strict=True))
+    assert replicable["pattern"]  # it has a known element besides
+    assert not replicable["shape"] and not replicable["batch"] and not replicable["rows"]
+    groups = groups_by_name(model)
+    assert groups["x"] == groups["shape"] == groups["batch"]
+    normalize.normalize(model)
+    groups = groups_by_name(model)
+    assert groups["rows"] not in (groups["first"], groups["second"])
+
+
+def test_known_lengths_need_no_tensor() -> None:
+    x = ops.parameter(ov.PartialShape([-1, 2, 4]), ov.Type.f32, name="x")
+    both = ops.gather(ops.shape_of(x), ops.constant([0, 1]), ops.constant(0), name="both")
+    pattern = ops.concat([both, ops.constant(np.array([-1]))], 0)
+    model = ov.Model([ops.result(ops.reshape(ops.relu(x), pattern, False, name="first"))], [x], "lengths")
+    part_lengths(model)
+    model.validate_nodes_and_infer_types()
+    joined = next(node for node in model.get_ordered_ops() if node.get_friendly_name() == "both")
+    assert joined.get_type_name() == "Concat"
+    assert [value.get_node().get_type_name() for value in joined.input_values()] == ["Gather", "Constant"]
+    assert str(model.outputs[0].partial_shape) == "[?,2,?]"
 
 
 def test_shape_arithmetic_of_two_consumers_is_copied() -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.flops import node_flops
+from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.utils.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class ComputationGraph:
         flops: arithmetic operations of one inference, float64 [nodes].
         weight_bytes: size of each Constant, 0 for other nodes, int64 [nodes].
         variables: variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes].
+        open_lengths: Gathers that take dimensions without bounds, and no others, of a ShapeOf, bool [nodes]. Numbers of
+            which a submodel knows as much when they are its inputs as when it computes them. None: there are none.
     """
 
     names: tuple[str, ...]
@@ -89,6 +92,7 @@ class ComputationGraph:
     flops: NDArray[np.float64]
     weight_bytes: NDArray[np.int64]
     variables: tuple[str, ...]
+    open_lengths: NDArray[np.bool_] | None = None
 
     @property
     def nodes(self) -> int:
@@ -138,7 +142,14 @@ class ComputationGraph:
         np.cumsum([len(shape) for shape in self.output_shapes], out=shape_ptr[1:])
         dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
         return _native.Legality(
-            self.native, self.types, self.variables, self.output_movable, self.output_ranks, shape_ptr, dimensions
+            self.native,
+            self.types,
+            self.variables,
+            self.output_movable,
+            np.zeros(self.nodes, np.bool_) if self.open_lengths is None else self.open_lengths,
+            self.output_ranks,
+            shape_ptr,
+            dimensions,
         )
 
     @cached_property
@@ -191,6 +202,7 @@ class _Builder:
         self.flops = np.zeros(nodes, np.float64)
         self.weight_bytes = np.zeros(nodes, np.int64)
         self.variables: list[str] = []
+        self.open_lengths = np.zeros(nodes, np.bool_)
         self._index: dict[int, int] = {}
 
     def add(self, node: ov.Node, sized: ov.Node, unsure: ov.Node) -> None:
@@ -229,6 +241,7 @@ class _Builder:
             self.flops[index] = node_flops(node, shapes, self.output_shapes[self.output_ptr[index] :])
         variable = node.get_attributes().get("variable_id", "") if node.get_type_name() in _STATEFUL else ""
         self.variables.append(str(variable))
+        self.open_lengths[index] = takes_open_lengths(node)
 
     def graph(self, cls: type[ComputationGraph]) -> ComputationGraph:
         return cls(
@@ -246,6 +259,7 @@ class _Builder:
             flops=self.flops,
             weight_bytes=self.weight_bytes,
             variables=tuple(self.variables),
+            open_lengths=self.open_lengths,
         )
 
 
@@ -275,7 +289,8 @@ def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int,
 
     OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow them
     as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a power of
-    0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is unknown.
+    0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is unknown. Of open
+    lengths a submodel knows nothing where they are its inputs.
     """
     from ov_hsdag.utils.compat import op
 
@@ -287,9 +302,11 @@ def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int,
         converted = node.get_type_name() == "Convert" and inputs[0].get_element_type().is_real()
         if converted or any(value.get_node().get_instance_id() in lost for value in inputs):
             lost.add(node.get_instance_id())
-    if not lost:
+    numbers = [
+        number for number, node in enumerate(order) if node.get_instance_id() in lost or takes_open_lengths(node)
+    ]
+    if not numbers:
         return {}
-    numbers = [number for number, node in enumerate(order) if node.get_instance_id() in lost]
     copy = model.clone()
     nodes = copy.get_ordered_ops()
     parameters = []
@@ -325,23 +342,14 @@ def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:
 
 
 def _bounded_dimension(dimension: Any, default: int) -> int:
-    upper = _upper(dimension)
+    upper = upper_bound(dimension)
     return max(default, int(dimension.get_min_length())) if upper is None else upper
-
-
-def _upper(dimension: Any) -> int | None:
-    """The most that a dimension can be; None where that is open."""
-    if dimension.is_static:
-        return int(dimension.get_length())
-    # OpenVINO reports an open end as a negative or a huge number, depending on the release.
-    upper = int(dimension.get_max_length())
-    return upper if 0 < upper < 2**31 - 1 else None
 
 
 def is_unbounded(model: ov.Model) -> bool:
     """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
     shapes = [port.get_partial_shape() for port in model.inputs]
-    return any(shape.rank.is_dynamic or any(_upper(dimension) is None for dimension in shape) for shape in shapes)
+    return any(shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape) for shape in shapes)
 
 
 def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
@@ -410,4 +418,40 @@ def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | N
         if shapes:
             raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
         return None
-    return copy
+    sized = copy.clone()
+    try:
+        _size_states(sized)
+    except RuntimeError:
+        return copy
+    return sized
+
+
+def _size_states(copy: ov.Model) -> None:
+    """Parameters of static shapes take the places of the states that grow, in place.
+
+    A state has the dimensions of its initial value where those are not empty (the batch), and elsewhere those of an
+    input of unknown length. Raises RuntimeError where inputs do not fit that (a mask of another length).
+    """
+    from ov_hsdag.utils.compat import op
+
+    states = [node for node in copy.get_ops() if node.get_type_name() == "ReadValue"]
+    parameters = []
+    for node in states:
+        declared = node.get_output_partial_shape(0)
+        if declared.is_static or declared.rank.is_dynamic:
+            continue
+        start = list(node.get_input_partial_shape(0)) if node.get_input_size() else []
+        begun = [int(one.get_length()) if one.is_static else 0 for one in start] or [0] * len(declared)
+        shape = [
+            size or _bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+            for axis, (dimension, size) in enumerate(zip(declared, begun, strict=True))
+        ]
+        state = op.Parameter(node.get_output_element_type(0), type(declared)(shape))
+        state.set_friendly_name(node.get_friendly_name())
+        node.set_friendly_name(f"{node.get_friendly_name()}/read")  # sizes are looked up by name
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(state.output(0))
+        parameters.append(state)
+    if parameters:
+        copy.add_parameters(parameters)
+        copy.validate_nodes_and_infer_types()

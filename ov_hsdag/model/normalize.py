@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def normalize(
     clock = clock or Clock()
     with clock("normalise"):
         clean_up(model)
+        part_lengths(model)
         unique_names(model)
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes)

@@ -415,15 +415,35 @@ class PlacementProblem:
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Groups in the order in which their first operation runs, int64 [groups]."""
+    """Groups in the order in which their first operation runs, int64 [groups].
+
+    What only reorders a state (by beams) could run at any time: it is the layer that reads the state which counts.
+    """
     graph = problem.graph
     position = np.full(problem.group_count, graph.nodes)
-    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_of_states(graph)
     np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
     rest = position == graph.nodes
     first = np.full(problem.group_count, graph.nodes)
     np.minimum.at(first, problem.groups, np.arange(graph.nodes))
     return np.argsort(np.where(rest, first, position), kind="stable")
+
+
+def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """States, and operations that read nothing but states, Parameters and constants, bool [nodes]."""
+    of_states = np.array([kind == "ReadValue" for kind in graph.types], bool)
+    if not of_states.any():
+        return of_states
+    operation = graph.kinds == NodeKind.OP
+    waiting = operation & ~graph.legality.constant
+    while True:
+        sources = of_states[graph.input_source]
+        reads = np.bincount(graph.input_node, sources, graph.nodes) > 0
+        waits = np.bincount(graph.input_node, waiting[graph.input_source] & ~sources, graph.nodes) > 0
+        more = operation & reads & ~waits & ~of_states
+        if not more.any():
+            return of_states
+        of_states |= more
 
 
 def _expect(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...]) -> None:

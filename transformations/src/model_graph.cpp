@@ -10,6 +10,7 @@
 
 #include "openvino/core/graph_util.hpp"
 #include "openvino/core/shape.hpp"
+#include "openvino/op/constant.hpp"
 #include "openvino/op/parameter.hpp"
 #include "openvino/op/util/assign_base.hpp"
 #include "openvino/op/util/read_value_base.hpp"
@@ -59,6 +60,22 @@ bool holds_dimensions(const ov::Node& node) {
     return ov::shape_size(shape.to_shape()) <= kDimensions;
 }
 
+// Whether a node takes dimensions without bounds, and no others, of a tensor: ov_hsdag.model.graph has the same.
+bool takes_open_lengths(const ov::Node& node) {
+    if (node.get_type_name() != std::string("Gather")) return false;
+    const ov::Node* shape_of = node.get_input_node_ptr(0);
+    const auto indices = ov::as_type<ov::op::v0::Constant>(node.get_input_node_ptr(1));
+    if (shape_of->get_type_name() != std::string("ShapeOf") || indices == nullptr) return false;
+    const ov::PartialShape& shape = shape_of->get_input_partial_shape(0);
+    const auto taken = indices->cast_vector<std::int64_t>();
+    if (shape.rank().is_dynamic() || taken.empty()) return false;
+    const std::int64_t rank = shape.rank().get_length();
+    return std::all_of(taken.begin(), taken.end(), [&](std::int64_t index) {
+        const std::int64_t axis = index < 0 ? index + rank : index;
+        return axis >= 0 && axis < rank && shape[axis] == ov::Dimension::dynamic();
+    });
+}
+
 // Nodes whose values plugins do not follow to where they become dimensions: ov_hsdag.model.graph says more.
 std::unordered_set<const ov::Node*> lost_values(const ov::NodeVector& nodes) {
     std::unordered_set<const ov::Node*> lost;
@@ -87,6 +104,18 @@ ov::PartialShape static_shape(const ov::PartialShape& shape) {
     std::vector<ov::Dimension> dimensions;
     for (const ov::Dimension& dimension : shape) {
         dimensions.emplace_back(bounded(dimension, dimensions.empty() ? kUnboundedBatch : kUnboundedDimension));
+    }
+    return ov::PartialShape(std::move(dimensions));
+}
+
+// The size that a state counts with, nothing where it does not grow: ov_hsdag.model.graph says more.
+std::optional<ov::PartialShape> state_shape(const ov::PartialShape& declared, const ov::PartialShape& start) {
+    if (declared.is_static() || declared.rank().is_dynamic()) return std::nullopt;
+    std::vector<ov::Dimension> dimensions;
+    for (std::size_t axis = 0; axis < declared.size(); ++axis) {
+        const bool begun = start.rank().is_static() && start[axis].is_static() && start[axis].get_length() > 0;
+        dimensions.emplace_back(begun ? start[axis].get_length()
+                                      : bounded(declared[axis], axis == 0 ? kUnboundedBatch : kUnboundedDimension));
     }
     return ov::PartialShape(std::move(dimensions));
 }
@@ -143,7 +172,8 @@ struct Copy {
 using ShapeOfParameter = std::function<std::optional<ov::PartialShape>(const ov::Output<ov::Node>&)>;
 
 // Nothing where the shapes do not fit together.
-std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter& shape_of) {
+// size_states: Parameters of static shapes take the places of states that grow.
+std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter& shape_of, bool size_states = false) {
     Copy made;
     std::unordered_map<const ov::Node*, ov::OutputVector> copies;
     std::size_t expected = 0;
@@ -158,6 +188,22 @@ std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter&
                     outputs.push_back(
                         std::make_shared<ov::op::v0::Parameter>(output.get_element_type(), *shape)->output(0));
                 }
+            }
+            if (outputs.empty() && size_states && ov::is_type<ov::op::util::ReadValueBase>(node)) {
+                const auto& inputs = node->input_values();
+                const ov::PartialShape start =
+                    inputs.empty() ? ov::PartialShape::dynamic()
+                                   : copies.at(inputs[0].get_node()).at(inputs[0].get_index()).get_partial_shape();
+                if (const auto shape = state_shape(node->get_output_partial_shape(0), start)) {
+                    outputs.push_back(
+                        std::make_shared<ov::op::v0::Parameter>(node->get_output_element_type(0), *shape)->output(0));
+                }
+            }
+            if (outputs.empty() && size_states && type == "Assign") {
+                const ov::Output<ov::Node> value = node->input_value(0);
+                const auto& shape = copies.at(value.get_node()).at(value.get_index()).get_partial_shape();
+                outputs.push_back(
+                    std::make_shared<ov::op::v0::Parameter>(node->get_output_element_type(0), shape)->output(0));
             }
             if (outputs.empty() && type == "Assign") {  // a copy of it would change the variable that both share
                 outputs = node->outputs();
@@ -185,15 +231,22 @@ std::optional<Copy> with_static_inputs(const ov::NodeVector& nodes, const ov::Ou
         return output.get_partial_shape().is_static();
     });
     if (is_static) return std::nullopt;
-    return copy_of(nodes, [](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
-        if (output.get_node()->get_type_name() != std::string("Parameter")) return std::nullopt;
-        return static_shape(output.get_partial_shape());
-    });
+    return copy_of(
+        nodes,
+        [](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
+            if (output.get_node()->get_type_name() != std::string("Parameter")) return std::nullopt;
+            return static_shape(output.get_partial_shape());
+        },
+        true);
 }
 
 // The nodes without values that plugins lose; nothing where there are none, or an operation needs to know them.
 std::optional<Copy> without_lost_values(const ov::NodeVector& nodes) {
-    const auto lost = lost_values(nodes);
+    auto lost = lost_values(nodes);
+    // Of open lengths a submodel knows nothing where they are its inputs.
+    for (const auto& node : nodes) {
+        if (takes_open_lengths(*node)) lost.insert(node.get());
+    }
     if (lost.empty()) return std::nullopt;
     return copy_of(nodes, [&lost](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
         const bool instead = output.get_node()->get_type_name() == std::string("Parameter");
@@ -209,6 +262,7 @@ NodeArrays node_arrays(const ov::NodeVector& nodes) {
     for (const auto& node : nodes) {
         arrays.types.emplace_back(node->get_type_name());
         arrays.variables.push_back(variable_of(node));
+        arrays.open_lengths.push_back(takes_open_lengths(*node) ? 1 : 0);
     }
     const ov::OutputVector outputs = outputs_of(nodes);
     const std::optional<Copy> sized = with_static_inputs(nodes, outputs);

@@ -1,0 +1,73 @@
+"""Lengths that a model reads from the shapes of its tensors: the known ones, and those that it leaves open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def upper_bound(dimension: Any) -> int | None:
+    """The most that a dimension can be; None where that is open."""
+    if dimension.is_static:
+        return int(dimension.get_length())
+    # OpenVINO reports an open end as a negative or a huge number, depending on the release.
+    upper = int(dimension.get_max_length())
+    return upper if 0 < upper < 2**31 - 1 else None
+
+
+def takes_open_lengths(node: ov.Node) -> bool:
+    """Whether a node takes dimensions without bounds, and no others, of a tensor.
+
+    A submodel knows as much of such numbers when they are its inputs as when it computes them, so they can cross a
+    partition boundary in place of the tensor. transformations/src/model_graph.cpp has the same.
+    """
+    taken = _taken(node)
+    return bool(taken) and all(_is_open(dimension) for _, dimension in taken)
+
+
+def part_lengths(model: ov.Model) -> None:
+    """Gathers of known and open lengths together become Concats of constants and Gathers of the open ones, in place.
+
+    What is known needs no tensor then, and what is open can cross a partition boundary as a number.
+    """
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op, opset13
+
+    for node in model.get_ordered_ops():
+        taken = _taken(node)
+        if not taken or len(node.get_output_partial_shape(0)) != 1:
+            continue
+        if not any(_is_open(one) for _, one in taken) or not any(one.is_static for _, one in taken):
+            continue
+        element, shape, one_element = node.get_output_element_type(0), node.input_value(0), ov.Shape([1])
+        axis = op.Constant(ov.Type.i64, ov.Shape([]), [0])
+        parts = [
+            op.Constant(element, one_element, [dimension.get_length()])
+            if dimension.is_static
+            else opset13.gather(shape, op.Constant(ov.Type.i64, one_element, [index]), axis)
+            for index, dimension in taken
+        ]
+        for number, part in enumerate(parts):
+            part.set_friendly_name(f"{node.get_friendly_name()}/{number}")
+        joined = opset13.concat(parts, 0)
+        joined.set_friendly_name(node.get_friendly_name())
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(joined.output(0))
+
+
+def _taken(node: ov.Node) -> list[tuple[int, Any]]:
+    """(index, dimension) of what a Gather of a ShapeOf takes; none where that is not known, or it is something else."""
+    if node.get_type_name() != "Gather" or node.input_value(0).get_node().get_type_name() != "ShapeOf":
+        return []
+    indices = node.input_value(1).get_node()
+    shape = node.input_value(0).get_node().get_input_partial_shape(0)
+    if indices.get_type_name() != "Constant" or shape.rank.is_dynamic:
+        return []
+    return [(int(index), shape[int(index)]) for index in indices.get_data().reshape(-1)]
+
+
+def _is_open(dimension: Any) -> bool:
+    return bool(dimension.is_dynamic and dimension.get_min_length() == 0 and upper_bound(dimension) is None)
