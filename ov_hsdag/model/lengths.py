@@ -43,17 +43,21 @@ def part_lengths(model: ov.Model) -> None:
         if not any(_is_open(one) for _, one in taken) or not any(one.is_static for _, one in taken):
             continue
         element, shape, one_element = node.get_output_element_type(0), node.input_value(0), ov.Shape([1])
+        name = node.get_friendly_name()
         axis = op.Constant(ov.Type.i64, ov.Shape([]), [0])
-        parts = [
-            op.Constant(element, one_element, [dimension.get_length()])
-            if dimension.is_static
-            else opset13.gather(shape, op.Constant(ov.Type.i64, one_element, [index]), axis)
-            for index, dimension in taken
-        ]
-        for number, part in enumerate(parts):
-            part.set_friendly_name(f"{node.get_friendly_name()}/{number}")
+        axis.set_friendly_name(f"{name}/axis")
+        parts = []
+        for number, (index, dimension) in enumerate(taken):
+            if dimension.is_static:
+                part = op.Constant(element, one_element, [dimension.get_length()])
+            else:
+                position = op.Constant(ov.Type.i64, one_element, [index])
+                position.set_friendly_name(f"{name}/{number}/index")
+                part = opset13.gather(shape, position, axis)
+            part.set_friendly_name(f"{name}/{number}")
+            parts.append(part)
         joined = opset13.concat(parts, 0)
-        joined.set_friendly_name(node.get_friendly_name())
+        joined.set_friendly_name(name)
         for target in node.output(0).get_target_inputs():
             target.replace_source_output(joined.output(0))
 
