@@ -15,6 +15,7 @@ from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
@@ -198,7 +199,7 @@ def _checked_limits(memory: Mapping[str, int], devices: DeviceSet) -> Mapping[st
             raise UserError(f"memory is limited for device '{name}', which is not in {devices.hetero}")
         if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0:
             raise UserError(f"the memory of {name} must be a positive number of bytes, got {limit!r}")
-    return memory
+    return {name: min(int(limit), MOST) for name, limit in memory.items()}
 
 
 def _calibrated(

@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as ops
 
+from ov_hsdag.cli import calibrate
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import files, overwriting
 from ov_hsdag.utils.errors import UserError
@@ -287,7 +288,7 @@ def test_a_model_in_a_cache_is_replaced_where_it_is_linked(tmp_path: Path, comma
     expected = product(model)
     done = COMMANDS[command](model, model)
     assert done.returncode == 0, done.stderr
-    assert not model.is_symlink()
+    assert not model.is_symlink() and not model.with_suffix(".bin").is_symlink()  # of equal weights, too
     assert np.allclose(product(model), expected)
     assert content(tmp_path / "blobs") == blobs
     assert (Placement.of(ov.Core().read_model(model)) is not None) == (command == "place")
@@ -364,3 +365,16 @@ def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -
         with pytest.raises(UserError, match=rf"cannot write '.*m\.xml': '{name}' is there already and is no file"):
             write(tmp_path / "m.xml")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_link_to_itself_is_a_name_as_any_other(tmp_path: Path) -> None:
+    ir(tmp_path / "m.xml")
+    for name in ("p.json", "m.costs.json", "o.xml", "o.bin"):
+        (tmp_path / name).symlink_to(name)
+    with pytest.raises(UserError, match=r"cannot read measured costs .*m\.costs\.json"):
+        calibrate._check_outputs(tmp_path / "p.json", [tmp_path / "m.xml"])
+    (tmp_path / "m.costs.json").unlink()
+    calibrate._check_outputs(tmp_path / "p.json", [tmp_path / "m.xml"])
+    files.check_model_output(tmp_path / "o.xml", tmp_path / "m.xml")
+    files.write_text(tmp_path / "p.json", "{}")
+    assert not (tmp_path / "p.json").is_symlink()

@@ -162,9 +162,11 @@ def test_an_operation_that_no_device_runs_is_named() -> None:
         ({"device": "HETERO:GPU,XPU"}, "XPU"),
         ({"device": "HETERO:GPU,CPU", "objective": "speed"}, "unknown objective 'speed'"),
         ({"device": "HETERO:GPU,CPU", "profile": "missing.json"}, "missing.json"),
+        ({"device": "HETERO:GPU,CPU", "shapes": {"image": [1, 3, 2**70, 224]}}, "a size that is no tensor's"),
+        ({"device": "HETERO:GPU,CPU", "shapes": {"image": "1,3,224,224"}}, "must be a list of whole numbers"),
     ],
 )
-def test_bad_arguments_are_refused(options: dict[str, str], message: str) -> None:
+def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ov_hsdag.place(ZOO["squeezenet"].build(), **options)
 
@@ -181,6 +183,11 @@ def test_devices_may_be_a_list_and_other_things_are_refused(tmp_path: Path) -> N
     for seconds in (0, -1, float("nan"), float("inf")):
         with pytest.raises(UserError, match="at most 1000000 seconds"):
             ov_hsdag.place(model, "HETERO:GPU,CPU", measure_seconds=seconds)
+
+
+def test_a_memory_limit_beyond_all_memory_is_none() -> None:
+    model = ZOO["squeezenet"].build()
+    assert ov_hsdag.place(model, "HETERO:GPU,CPU", policy="none", memory={"GPU": 10**30}).predicted
 
 
 def test_memory_limits_are_kept_or_refused() -> None:

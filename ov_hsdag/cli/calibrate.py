@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,14 +112,14 @@ def _check_outputs(output: Path, models: list[Path]) -> None:
 
     if output.suffix != ".json":
         raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")
-    targets = {output.resolve(): output}
+    targets = {os.path.realpath(output): output}
     for path in models:
         common.check_model(path)
         costs = path_beside(path)
-        if costs.resolve() in targets:
+        if os.path.realpath(costs) in targets:
             raise UserError(f"{costs} would be written twice: give every model, and the output, a name of its own")
         check_replaceable(costs)
-        targets[costs.resolve()] = costs
+        targets[os.path.realpath(costs)] = costs
     for target in targets.values():
         check_writable(target)
         for path in models:

@@ -7,6 +7,9 @@ from collections.abc import Collection
 
 from ov_hsdag.utils.errors import UserError
 
+MOST = 10**15
+"""Bytes; more than any device has, so that a larger limit is none."""
+
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -24,7 +27,7 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
             raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if name in limits:
             raise UserError(f"memory is limited twice for device '{name}'")
-        limits[name] = int(float(match[1]) * _UNITS[match[2]])
+        limits[name] = int(min(float(match[1]) * _UNITS[match[2]], MOST))
         if not limits[name]:
             raise UserError(f"memory limit '{part.strip()}' leaves no memory: give a positive amount")
     return limits

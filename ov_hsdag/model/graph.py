@@ -7,6 +7,7 @@ in transformations/src/model_graph.cpp: each language asks OpenVINO by itself, a
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -387,7 +388,7 @@ def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[l
         name = next((name for name in left if name in names), None)
         partial = port.get_partial_shape()
         if name is not None:
-            example = [int(size) for size in left.pop(name)]
+            example = _example(name, left.pop(name))
             if not partial.compatible(type(partial)(example)):
                 raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
             result.append(example)
@@ -404,6 +405,17 @@ def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[l
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
     return result
+
+
+def _example(name: str, sizes: Sequence[int]) -> list[int]:
+    """The sizes as int. Raises UserError for what are no sizes."""
+    try:
+        example = [operator.index(size) for size in sizes]
+    except TypeError as error:
+        raise UserError(f"the example shape of '{name}' must be a list of whole numbers, got {sizes!r}") from error
+    if not all(0 <= size < 2**31 for size in example):
+        raise UserError(f"example shape {example} of '{name}' has a size that is no tensor's")
+    return example
 
 
 def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> ov.Model | None:

@@ -257,6 +257,8 @@ def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
         _replace(new_bin, bin_)
         _replace(new_xml, xml)
     elif filecmp.cmp(bin_, new_bin, shallow=False):
+        if bin_.is_symlink():
+            _replace(new_bin, bin_)
         _replace(new_xml, xml)
     else:
         _exchange(new_xml, new_bin, xml, bin_)
