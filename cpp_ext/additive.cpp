@@ -109,7 +109,7 @@ AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_
         consumed.resize(consumer.size(), tensors());
         consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
         source.push_back(item[graph.output_node[port]]);
-        bytes.push_back(static_cast<double>(graph.output_bytes[port]));
+        bytes.push_back(static_cast<double>(problem.moved(port)));
         const auto penalty = port_penalty_us.begin() + static_cast<std::ptrdiff_t>(port) * devices;
         fusion_penalty_us.insert(fusion_penalty_us.end(), penalty, penalty + devices);
     }

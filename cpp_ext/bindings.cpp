@@ -56,7 +56,8 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
                                       const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
                                       const Array<double>& submodel_us, const Array<std::int64_t>& memory_bytes,
                                       const Array<std::int32_t>& same_submodel, const Array<std::int32_t>& fused_with,
-                                      const Array<double>& fusion_penalty_us, int rule) {
+                                      const Array<double>& fusion_penalty_us, const Array<std::int64_t>& moved_bytes,
+                                      int rule) {
     const py::ssize_t nodes = graph->nodes();
     const py::ssize_t devices = submodel_us.size();
     expect_shape(node_us, {nodes, devices}, "node_us");
@@ -69,6 +70,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     expect_shape(same_submodel, {same_submodel.size() / 2, 2}, "same_submodel");
     expect_shape(fused_with, {nodes, devices}, "fused_with");
     expect_shape(fusion_penalty_us, {nodes, devices}, "fusion_penalty_us");
+    expect_shape(moved_bytes, {graph->outputs()}, "moved_bytes");
     auto problem = std::make_shared<Problem>();
     problem->graph = std::move(graph);
     problem->rule = split_rule(rule);
@@ -83,6 +85,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     problem->same_submodel = to_vector(same_submodel);
     problem->fused_with = to_vector(fused_with);
     problem->fusion_penalty_us = to_vector(fusion_penalty_us);
+    problem->moved_bytes = to_vector(moved_bytes);
     problem->check();
     return problem;
 }
@@ -185,7 +188,7 @@ PYBIND11_MODULE(_native, module) {
         .def(py::init(&make_problem), py::arg("graph").none(false), py::kw_only(), py::arg("node_us"),
              py::arg("supported"), py::arg("groups"), py::arg("transfer_us"), py::arg("transfer_us_per_byte"),
              py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
-             py::arg("fusion_penalty_us"), py::arg("rule"))
+             py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("rule"))
         .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1,
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 

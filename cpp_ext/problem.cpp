@@ -44,6 +44,7 @@ void Problem::check() const {
         expect_size(fused_with.size(), nodes * width, "fused_with");
         expect_size(fusion_penalty_us.size(), nodes * width, "fusion_penalty_us");
     }
+    if (!moved_bytes.empty()) expect_size(moved_bytes.size(), graph->output_bytes.size(), "moved_bytes");
     const std::int32_t last = graph->nodes() - 1;
     expect_range(group, 0, last, "groups");
     expect_range(same_submodel, 0, last, "same_submodel");

@@ -30,6 +30,14 @@ struct Problem {
     // costs more where that one is in another submodel, which breaks the fusion.
     std::vector<std::int32_t> fused_with;
     std::vector<double> fusion_penalty_us;
+    // [outputs] bytes that a transfer of each output moves, where inferences differ: the mean over all of them, while
+    // the graph's sizes are those of the largest, which memory counts. Empty: the graph's sizes.
+    std::vector<std::int64_t> moved_bytes;
+
+    // Bytes that a transfer of an output moves.
+    [[nodiscard]] std::int64_t moved(std::int32_t output) const {
+        return moved_bytes.empty() ? graph->output_bytes[output] : moved_bytes[output];
+    }
 
     // Number of colocation groups.
     [[nodiscard]] std::int32_t groups() const;

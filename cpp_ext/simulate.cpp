@@ -76,7 +76,7 @@ void Simulator::charge_transfers(const Split& split) {
         if ((sent_[output] & bit) != 0) continue;
         sent_[output] |= bit;
         const std::size_t link = sender * devices + receiver;
-        const auto bytes = graph_.output_bytes[output];
+        const auto bytes = problem_.moved(output);
         const double us = problem_.transfer_us[link] + problem_.transfer_us_per_byte[link] * static_cast<double>(bytes);
         result_.latency_us += us;
         // Both ends are busy with a transfer.

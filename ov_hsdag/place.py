@@ -21,6 +21,7 @@ from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
 from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
 from ov_hsdag.model.placement import Placement, set_affinities
+from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.policy.candidates import (
     NamedPlacement,
@@ -33,7 +34,7 @@ from ov_hsdag.policy.candidates import (
 )
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import price, resolve_profile
+from ov_hsdag.problem.pricing import WorkloadProblem, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock
@@ -60,6 +61,8 @@ def place(
     measure_seconds: float = selection.SECONDS,
     report: Callable[[str], None] | None = None,
     costs: ModelCosts | str | PathLike[str] | None = None,
+    workload: Workload | str | None = None,
+    context: int | None = None,
 ) -> Placement:
     """Decides where each operation of `model` runs; the model is normalized, annotated and carries the placement.
 
@@ -81,6 +84,9 @@ def place(
         report: called with one line of progress whenever something else is measured.
         costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
             `Placement.predicted` names under "measured_costs".
+        workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
+            these inferences, and `Placement.predicted` has each kind of them under "workload". It is not measured.
+        context: tokens that the states must have memory for; without a workload, half of them are a prompt.
 
     Returns:
         The placement, which is also written into `model`.
@@ -95,6 +101,9 @@ def place(
         model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs
     )
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
+    phases = _phases(model, workload, context, shapes, measure)
+    if phases:
+        shapes = phases[-1].shapes
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
@@ -103,8 +112,18 @@ def place(
     if measure and request.given is None:
         with clock("calibrate"):
             costs = _calibrated(analysis, request, selection.CALIBRATING * measure_seconds, report)
+    of_workload: WorkloadProblem | None = None
     with clock("costs"):
-        problem = price(analysis, objective, request.profile, request.core, costs)
+        if phases:
+            if costs is not None:
+                warnings.warn(
+                    "the measured costs beside the model are not those of a workload: profiles count", stacklevel=2
+                )
+                costs = None
+            of_workload = price_workload(analysis, objective, request.profile, request.core, phases)
+            problem = of_workload.problem
+        else:
+            problem = price(analysis, objective, request.profile, request.core, costs)
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
     with clock("choose"):
@@ -120,6 +139,8 @@ def place(
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
         placement = _placement(choice, problem, request, measured_costs, clock)
+        if of_workload and placement.predicted is not None:
+            placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
     with clock("write"):
         set_affinities(model, placement.affinity)
         placement.embed(model)
@@ -177,6 +198,31 @@ def _resolve(
         costs = ModelCosts.load(costs)
     known = resolve_profile(profile, devices.names, core).with_memory(limits)
     return _Request(devices, core, known, learned, policy is not None, given, costs)
+
+
+def _phases(
+    model: ov.Model,
+    workload: Workload | str | None,
+    context: int | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    measure: bool | None,
+) -> tuple[Phase, ...]:
+    """The inferences that costs are counted for; none where there is neither a workload nor a context."""
+    if workload is None and context is None:
+        return ()
+    if measure:
+        raise UserError("a workload is predicted, not measured: leave measuring out (--no-measure)")
+    if isinstance(workload, str):
+        workload = Workload.parse(workload, context or 0)
+    elif workload is None:
+        workload = Workload.of_context(context or 0)
+    elif context is not None:
+        workload = replace(workload, context=context)
+    phases = workload.phases(model)
+    twice = sorted(set(shapes or {}) & set(phases[0].shapes))
+    if twice:
+        raise UserError(f"the workload tells the shape of '{twice[0]}' already: give either a shape or a workload")
+    return tuple(replace(phase, shapes={**phase.shapes, **(shapes or {})}) for phase in phases)
 
 
 def _given(

@@ -32,6 +32,24 @@ Memory = Annotated[
     str | None,
     typer.Option("--memory", metavar="CPU=8GiB,GPU=2GiB", help="What the model may have on a device."),
 ]
+WorkloadOption = Annotated[
+    str | None,
+    typer.Option(
+        "--workload",
+        metavar="prompt=1024,generate=256",
+        help="What a language model with states is asked for; batch=N counts sequences and beams. Predicted, not"
+        " measured.",
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        metavar="TOKENS",
+        min=2,
+        help="Tokens for whose states a language model must have memory; predicted, not measured.",
+    ),
+]
 Measure = Annotated[
     bool | None,
     typer.Option(
@@ -73,6 +91,8 @@ def place(
     affinity: AffinityFile = None,
     memory: Memory = None,
     shape: common.Shapes = None,
+    workload: WorkloadOption = None,
+    context: Context = None,
     measure: Measure = None,
     measure_seconds: MeasureSeconds = None,
     compress_to_fp16: CompressToFp16 = None,
@@ -89,6 +109,7 @@ def place(
     from ov_hsdag.devices.memory import parse_memory
     from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.workload import Workload
     from ov_hsdag.problem.problem import check_objective
 
     # Everything that can be wrong with the options comes before the minutes that a large model may take.
@@ -96,6 +117,7 @@ def place(
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
     examples = parse_shapes(shape or ())
+    asked = Workload.parse(workload) if workload is not None else None
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside, path_beside
@@ -114,7 +136,8 @@ def place(
         core = new_core()
         if measure is None:
             # A placement that is given is taken however fast it is.
-            measure = given is None and not absent(core, devices) and _has_temporary_folder()
+            predicted = given is not None or asked is not None or context is not None
+            measure = not predicted and not absent(core, devices) and _has_temporary_folder()
         elif measure:
             selection.check_possible(core, devices)
         with console.progress(f"reading {model}"):
@@ -136,13 +159,26 @@ def place(
                 measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
                 report=tell,
                 costs=measured,
+                workload=asked,
+                context=context,
             )
         with console.progress(f"writing {output}"):
             # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
         used = (placement.predicted or {}).get("measured_costs")
         note = f"\ncosts: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}" if used else ""
+        note += _phases(placement)
         show(_as_json(output, placement), f"{output}: {placement.summary()}{note}", _table(placement))
+
+
+def _phases(placement: Placement) -> str:
+    """What a workload takes, in a line; nothing where there is none."""
+    phases = (placement.predicted or {}).get("workload", {})
+    times = [f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}" for name, phase in phases.items()]
+    return f"\npredicted: {', '.join(times)}" if times else ""
+
+
+_WORDS = {"prompt": "the prompt", "token": "each further token"}
 
 
 def default_output(model: Path) -> Path:

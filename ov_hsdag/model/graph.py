@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.flops import node_flops
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
+from ov_hsdag.model.workload import past_length
 from ov_hsdag.utils.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -438,15 +439,23 @@ def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | N
     return sized
 
 
+def _state_length(dimension: Any, axis: int, past: int | None) -> int:
+    if dimension.is_static or past is None or axis == 0:
+        return _bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+    return past
+
+
 def _size_states(copy: ov.Model) -> None:
     """Parameters of static shapes take the places of the states that grow, in place.
 
-    A state has the dimensions of its initial value where those are not empty (the batch), and elsewhere those of an
-    input of unknown length. Raises RuntimeError where inputs do not fit that (a mask of another length).
+    A state has the dimensions of its initial value where those are not empty (the batch). Where they are, it has the
+    length that mask and tokens tell (the mask's less the tokens'), or that of an input of unknown length. Raises
+    RuntimeError where inputs do not fit that (a mask of another length).
     """
     from ov_hsdag.utils.compat import op
 
     states = [node for node in copy.get_ops() if node.get_type_name() == "ReadValue"]
+    past = past_length(copy)
     parameters = []
     for node in states:
         declared = node.get_output_partial_shape(0)
@@ -455,7 +464,7 @@ def _size_states(copy: ov.Model) -> None:
         start = list(node.get_input_partial_shape(0)) if node.get_input_size() else []
         begun = [int(one.get_length()) if one.is_static else 0 for one in start] or [0] * len(declared)
         shape = [
-            size or _bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+            size or _state_length(dimension, axis, past)
             for axis, (dimension, size) in enumerate(zip(declared, begun, strict=True))
         ]
         state = op.Parameter(node.get_output_element_type(0), type(declared)(shape))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
@@ -17,6 +19,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import repair
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
 
@@ -74,14 +77,105 @@ def price(
         core: tells whether measured costs hold for its devices.
         costs: measured costs; None for none. A warning names devices that they do not hold for.
     """
+    return _price(analysis, objective, profile, core, [_Priced(analysis.graph, 1.0, costs)])
+
+
+def price_workload(
+    analysis: ModelAnalysis,
+    objective: str,
+    profile: Profile,
+    core: ov.Core,
+    phases: Sequence[Phase],
+) -> WorkloadProblem:
+    """The placement problem of a workload: the mean over its inferences, memory for the largest.
+
+    Costs add up: times of operations are means over the phases, a transfer takes as long as the mean of what it moves,
+    and a submodel is started once in each inference. So the times of the problem are those of a mean inference.
+
+    Args:
+        analysis: of the model.
+        objective: "latency" or "throughput".
+        profile: has every device of the analysis.
+        core: tells whether measured costs hold for its devices.
+        phases: inferences of the workload; a phase that does not occur counts for memory alone.
+
+    Raises:
+        UserError: shapes of a phase do not fit the model.
+    """
+    parts = [
+        _Priced(ComputationGraph.from_model(analysis.model, shapes=phase.shapes), float(phase.count), None)
+        for phase in phases
+    ]
+    occurring = [(phase, part) for phase, part in zip(phases, parts, strict=True) if phase.count]
+    alone = {
+        phase.name: _price(analysis, objective, profile, core, [replace(part, count=1.0)]) for phase, part in occurring
+    }
+    return WorkloadProblem(
+        problem=_price(analysis, objective, profile, core, parts),
+        phases=alone,
+        counts={phase.name: phase.count for phase, _ in occurring},
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class WorkloadProblem:
+    """What `price_workload` makes.
+
+    Attributes:
+        problem: of the mean inference.
+        phases: the problem of each phase that occurs, by its name. They share the problem's groups.
+        counts: inferences of each phase in a run of the workload.
+    """
+
+    problem: PlacementProblem
+    phases: Mapping[str, PlacementProblem]
+    counts: Mapping[str, float]
+
+    def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, dict[str, float]]:
+        """The prediction for one placement [groups]: count of each phase, and latency_us and throughput_ips of one."""
+        found = {}
+        for name, problem in self.phases.items():
+            of_one = problem.summary(placement)
+            found[name] = {"count": self.counts[name], **{key: of_one[key] for key in ("latency_us", "throughput_ips")}}
+        return found
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """Inferences of one size: the graph of that size, how many there are, and measured costs."""
+
+    graph: ComputationGraph
+    count: float
+    costs: ModelCosts | None
+
+
+def _price(
+    analysis: ModelAnalysis, objective: str, profile: Profile, core: ov.Core, parts: Sequence[_Priced]
+) -> PlacementProblem:
     import openvino as ov
 
-    names, graph = analysis.devices, analysis.graph
+    names = analysis.devices
+    shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
+    main = int(shares.argmax())
+    graph, moved = parts[main].graph, None
+    if len(parts) > 1:
+        sizes = np.stack([part.graph.output_bytes for part in parts])
+        moved = np.rint(shares @ sizes).astype(np.int64)
+        flops = shares @ np.stack([part.graph.flops for part in parts])
+        graph = replace(graph, output_bytes=sizes.max(axis=0), flops=flops)
+
     transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
-    node_us = cost_model.node_us(profile, graph, names)
-    fused_with, penalty_us = cost_model.fusion_costs(profile, graph, names)
     submodel_us = profile.submodel_us(names)
     kept = cost_model.storage_ratios(profile, graph, names)
+    fused_with, _ = cost_model.fusion_costs(profile, parts[main].graph, names)
+    node_us, penalty_us = np.zeros(fused_with.shape), np.zeros(fused_with.shape)
+    for part, share in zip(parts, shares, strict=True):
+        if not share:
+            continue
+        node_us += share * cost_model.node_us(profile, part.graph, names)
+        fused, penalty = cost_model.fusion_costs(profile, part.graph, names)
+        penalty_us += share * np.where(fused == fused_with, penalty, 0.0)
+    costs = parts[main].costs
     measured_here = _measured(costs, graph, names, core)
     boundaries = costs.boundaries_of(names) if costs and len(measured_here) == len(names) else None
     if boundaries is not None:
@@ -106,6 +200,7 @@ def price(
         fused_with=fused_with,
         fusion_penalty_us=penalty_us,
         storage_ratio=kept,
+        moved_bytes=moved,
     )
 
 

@@ -29,6 +29,9 @@ CHAIN_SHARE = 1 / 40
 # Attributes that have another name in files, which releases before and after their renaming read alike.
 _FILE_KEYS = {"fusion_penalty_us": "torn_us", "storage_ratio": "kept"}
 
+# Attributes that the first releases do not know; files have them where they say something.
+_LATER_KEYS = ("open_lengths", "moved_bytes")
+
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
 
@@ -100,6 +103,8 @@ class PlacementProblem:
             of refinement see only those fusions whose tensor has no other consumer.
         storage_ratio: bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64
             [devices]. None: 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
+        moved_bytes: bytes that a transfer of each output moves, where a workload has inferences of several sizes: the
+            mean, while `graph.output_bytes` is the largest, which memory counts. None: the same. int64 [outputs].
     """
 
     graph: ComputationGraph
@@ -116,6 +121,7 @@ class PlacementProblem:
     fused_with: NDArray[np.int32] | None = None
     fusion_penalty_us: NDArray[np.float64] | None = None
     storage_ratio: NDArray[np.float64] | None = None
+    moved_bytes: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Checks the objective, and the shapes and types of the arrays.
@@ -141,6 +147,8 @@ class PlacementProblem:
             _expect("fusion_penalty_us", self.fusion_penalty_us, np.float64, (nodes, devices))
         if self.storage_ratio is not None:
             _expect("storage_ratio", self.storage_ratio, np.float64, (devices,))
+        if self.moved_bytes is not None:
+            _expect("moved_bytes", self.moved_bytes, np.int64, (self.graph.outputs,))
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
@@ -199,7 +207,11 @@ class PlacementProblem:
     @cached_property
     def tensors(self) -> Tensors:
         """The tensors that can be cut: those with consumers in other groups."""
-        return Tensors.of(self.graph, self.groups)
+        return Tensors.of(self.graph, self.groups, self._moved_bytes)
+
+    @property
+    def _moved_bytes(self) -> NDArray[np.int64]:
+        return self.graph.output_bytes if self.moved_bytes is None else self.moved_bytes
 
     @cached_property
     def fusions(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -261,6 +273,7 @@ class PlacementProblem:
             same_submodel=self.same_submodel,
             fused_with=fused_with,
             fusion_penalty_us=penalty_us,
+            moved_bytes=self._moved_bytes,
             rule=self.rule,
         )
 
@@ -377,9 +390,9 @@ class PlacementProblem:
         arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
         for owner, skipped in ((self.graph, ()), (self, ("graph",))):
             for field in fields(owner):
-                if field.name in skipped:
-                    continue
                 value = getattr(owner, field.name)
+                if field.name in skipped or (field.name in _LATER_KEYS and (value is None or not value.any())):
+                    continue
                 prefix = "graph." if owner is self.graph else ""
                 key = prefix + _FILE_KEYS.get(field.name, field.name)
                 arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
@@ -468,7 +481,7 @@ class Tensors:
     Attributes:
         output: number of the tensor among the graph's outputs, int32 [tensors].
         source: producing group, int32 [tensors].
-        bytes: size, int64 [tensors].
+        bytes: that a transfer moves, int64 [tensors].
         consumer_ptr: int32 [tensors + 1].
         consumers: consuming groups other than the producer's, each once, int32.
     """
@@ -480,8 +493,14 @@ class Tensors:
     consumers: NDArray[np.int32]
 
     @classmethod
-    def of(cls, graph: ComputationGraph, groups: NDArray[np.int32]) -> Tensors:
-        """Collects the tensors of a graph between groups; groups: dense numbers, int32 [nodes]."""
+    def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:
+        """Collects the tensors of a graph between groups.
+
+        Args:
+            graph: of the problem.
+            groups: dense numbers, int32 [nodes].
+            moved_bytes: of each output, int64 [outputs].
+        """
         source, target = groups[graph.input_source], groups[graph.input_node]
         moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (
             graph.kinds[graph.input_node] != NodeKind.RESULT
@@ -492,7 +511,7 @@ class Tensors:
         return cls(
             output=outputs.astype(np.int32),
             source=groups[graph.output_node[outputs]],
-            bytes=graph.output_bytes[outputs],
+            bytes=moved_bytes[outputs],
             consumer_ptr=np.append(first, len(pairs)).astype(np.int32),
             consumers=pairs[:, 1].astype(np.int32),
         )

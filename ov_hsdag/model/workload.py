@@ -1,0 +1,179 @@
+"""What a model is asked for: inferences of several sizes, and how often each of them comes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ov_hsdag.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Inputs of decoders as optimum-intel and openvino.genai name them.
+_TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
+_MASKS = ("attention_mask", "decoder_attention_mask")
+_LIKE_TOKENS = ("token_type_ids",)
+_POSITIONS = "position_ids"
+_BEAMS = "beam_idx"
+
+_KEYS = ("prompt", "generate", "batch")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Inferences of one size.
+
+    Attributes:
+        name: "prompt" or "token", for reports.
+        shapes: of dynamic inputs, by input name.
+        count: how many inferences of it belong to one run of the workload. 0: it only has to fit into memory.
+    """
+
+    name: str
+    shapes: Mapping[str, Sequence[int]]
+    count: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a decoder is asked for: a prompt, and tokens one after the other.
+
+    Attributes:
+        prompt: tokens that are read at once.
+        generate: tokens that follow.
+        batch: sequences at a time, beams included.
+        context: tokens for whose states there must be memory; at least `prompt + generate`.
+    """
+
+    prompt: int
+    generate: int
+    batch: int = 1
+    context: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UserError where a number is not positive."""
+        for name in _KEYS:
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise UserError(f"a workload has a positive number for '{name}', got {number!r}")
+        if self.context < 0:
+            raise UserError(f"a context has a positive number of tokens, got {self.context}")
+
+    @classmethod
+    def parse(cls, text: str, context: int = 0) -> Workload:
+        """Reads "prompt=1024,generate=256", with "batch=4" where that is not 1.
+
+        Args:
+            text: as people write it.
+            context: see the attribute.
+
+        Raises:
+            UserError: the text cannot be read, or a number is not positive.
+        """
+        found: dict[str, int] = {}
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*([a-z]+)\s*=\s*(\d{1,9})\s*", part)
+            if match is None or match[1] not in _KEYS or match[1] in found:
+                raise UserError(f"cannot read workload '{text}': give it as \"prompt=1024,generate=256\"")
+            found[match[1]] = int(match[2])
+        if not {"prompt", "generate"} <= found.keys():
+            raise UserError(f"workload '{text}' needs both, as in \"prompt=1024,generate=256\"")
+        return cls(**found, context=context)
+
+    @classmethod
+    def of_context(cls, context: int, batch: int = 1) -> Workload:
+        """What counts where nothing but the context is known: half of it is read at once, the rest generated.
+
+        Raises:
+            UserError: a context of less than two tokens.
+        """
+        if context < 2:
+            raise UserError(f"a context has at least two tokens, got {context}")
+        return cls(context // 2, context - context // 2, batch, context)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens for whose states there must be memory."""
+        return max(self.context, self.prompt + self.generate)
+
+    def phases(self, model: ov.Model) -> tuple[Phase, ...]:
+        """The prompt, a token in the middle of those that are generated, and the last token that the memory must hold.
+
+        Args:
+            model: a decoder with states.
+
+        Raises:
+            UserError: it has no states, or lacks the inputs of a decoder.
+        """
+        halfway = self.prompt + (self.generate + 1) // 2
+        return (
+            Phase("prompt", decoder_shapes(model, self.batch, self.prompt, self.prompt), 1.0),
+            Phase("token", decoder_shapes(model, self.batch, 1, halfway), float(self.generate)),
+            Phase("last token", decoder_shapes(model, self.batch, 1, self.tokens), 0.0),
+        )
+
+
+def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a decoder's inputs.
+
+    Args:
+        model: a decoder with states.
+        batch: sequences.
+        new: tokens that are read at once.
+        total: tokens that the states hold after it.
+
+    Returns:
+        By input name; inputs that are not those of a decoder are not among them.
+
+    Raises:
+        UserError: it has no states, or lacks the inputs of a decoder.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    tokens = False
+    for port in model.inputs:
+        shape = port.get_partial_shape()
+        for name in port.get_names():
+            if name in _TOKENS or name in _LIKE_TOKENS:
+                rest = tuple(int(size.get_length()) for size in list(shape)[2:] if size.is_static)
+                found[name] = (batch, new, *rest)
+                tokens |= name in _TOKENS
+            elif name in _MASKS:
+                found[name] = (batch, total)
+            elif name == _POSITIONS:
+                first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
+                found[name] = (batch, new) if first is None else (_planes(first), batch, new)
+            elif name == _BEAMS:
+                found[name] = (batch,)
+            else:
+                continue
+            break
+    if not tokens or not model.get_sinks():
+        names = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
+        lacks = "has no states" if tokens else f"has no input such as {_TOKENS[0]} (its inputs: {names})"
+        raise UserError(f"a context, or a workload of prompt and tokens, is one of decoders, and this model {lacks}")
+    return found
+
+
+def past_length(model: ov.Model) -> int | None:
+    """Tokens that the states hold before an inference; None where the inputs do not tell.
+
+    Args:
+        model: whose inputs have static shapes.
+    """
+    sizes: dict[str, int] = {}
+    for port in model.inputs:
+        shape = port.get_partial_shape()
+        for kind, names in (("new", _TOKENS), ("total", _MASKS)):
+            if port.get_names() & set(names) and shape.rank.is_static and len(shape) >= 2 and shape[1].is_static:
+                sizes[kind] = int(shape[1].get_length())
+    if len(sizes) < 2 or sizes["total"] < sizes["new"]:
+        return None
+    return sizes["total"] - sizes["new"]
+
+
+def _planes(dimension: ov.Dimension) -> int:
+    """How many kinds of positions there are: Qwen2-VL's rotary embedding has time, height and width."""
+    return int(dimension.get_length()) if dimension.is_static else 3
