@@ -18,7 +18,8 @@ def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: 
 
     Args:
         layers: each with two states, keys and values [batch, shared, past tokens, size].
-        heads: of queries; `shared` of keys and values, each for heads / shared queries.
+        heads: of queries; `shared` of keys and values, each for heads / shared queries. Where these are as many, the
+            CPU plugin fuses states and attention, and keeps the states in KV_CACHE_PRECISION.
         size: of a head.
         seed: of the weights.
     """
@@ -74,6 +75,8 @@ def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: 
 
     def repeated(x: ov.Node) -> ov.Node:
         """Keys or values once for each query; the length is read from the first layer's, as traced models do."""
+        if shared == heads:
+            return x
         if not repeated_shapes:
             shape = ops.shape_of(x)
             known, length = (ops.gather(shape, np.array(at), np.int64(0)) for at in ([0, 1], [2]))

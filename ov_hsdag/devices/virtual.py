@@ -128,11 +128,11 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
         config: the caller's configuration; not changed.
     """
     completed = dict(config or {})
-    names = _hetero_names(device, completed)
+    names = hetero_names(device, completed)
     virtual = {name: limits for name, limits in virtual_devices().items() if name in names} if names else {}
     if not virtual:
         return completed
-    given = _device_properties(completed.get("DEVICE_PROPERTIES"))
+    given = device_properties(completed.get("DEVICE_PROPERTIES"))
     if given is None:  # OpenVINO says what is wrong with it
         return completed
     for name, limits in virtual.items():
@@ -143,14 +143,15 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
     return completed
 
 
-def _hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+def hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Devices of a HETERO device string, or of MULTI_DEVICE_PRIORITIES; () for another device."""
     head, _, tail = device.partition(":")
     if head != HETERO:
         return ()
     return tuple(name.strip() for name in (tail or str(config.get("MULTI_DEVICE_PRIORITIES", ""))).split(","))
 
 
-def _device_properties(value: Any) -> dict[str, dict[str, Any]] | None:
+def device_properties(value: Any) -> dict[str, dict[str, Any]] | None:
     """DEVICE_PROPERTIES in any form that OpenVINO's Python API takes (dictionary, JSON, OVAny); None if neither."""
     value = getattr(value, "value", value)
     if isinstance(value, str):

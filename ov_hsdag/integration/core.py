@@ -91,7 +91,8 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         else:
             rest = {} if weights is None else {"weights": weights}
             model = given["model"] if failure is None else _without_affinities(given["model"])
-            compiled = original(self, model, device, _with_limits(device, config), **rest)
+            options = _of_unplaced(self, given["model"], weights, device, config)
+            compiled = original(self, model, device, options, **rest)
         if failure is not None:
             text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
             notes = [PlacementNotFollowedWarning(text)]
@@ -230,7 +231,7 @@ def _placed(
     notes += map(PlacementNotFollowedWarning, replaced)
     placement.apply(model)
     device = f"HETERO:{','.join(usable)}"
-    return _Placed(model, device, _with_limits(device, _without_priorities(config)), placement, supports)
+    return _Placed(model, device, _properties(core, model, device, _without_priorities(config)), placement, supports)
 
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
@@ -377,6 +378,26 @@ def _without_priorities(config: Mapping[str, Any] | None) -> Mapping[str, Any] |
 
 def _virtual_devices() -> bool:
     return bool(os.environ.get("OV_HSDAG_VIRTUAL_DEVICES"))
+
+
+def _properties(
+    core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The configuration completed by what HETERO would drop: the model's options and virtual devices' limits."""
+    from ov_hsdag.devices import runtime_options
+
+    return runtime_options.compile_properties(core, model, device, config) or config
+
+
+def _of_unplaced(
+    core: ov.Core, given: object, weights: bytes | None, device: str, config: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The same for a model whose placement is not followed, or that has none."""
+    with contextlib.suppress(Exception):  # it is about to be compiled, and OpenVINO says what is wrong with it
+        model = _carrier(core, given, weights)
+        if model is not None:
+            return _properties(core, model, device, config)
+    return _with_limits(device, config)
 
 
 def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

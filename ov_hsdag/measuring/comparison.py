@@ -33,7 +33,7 @@ from ov_hsdag.measuring.process import (
     WorkerTimeout,
     Workshop,
 )
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import inputs_before, random_inputs
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ class Comparison:
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
         self._waiting: list[str] = []
-        self._workshop = Workshop(model, random_inputs(model, shapes=shapes), objective, start_worker)
+        inputs, before = random_inputs(model, shapes=shapes), inputs_before(model, shapes=shapes)
+        self._workshop = Workshop(model, inputs, objective, start_worker, before)
         try:
             self._compile_what_fits(
                 [*(name for name in first if name in candidates), *(name for name in candidates if name not in first)]

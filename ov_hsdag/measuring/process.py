@@ -123,6 +123,7 @@ class Workshop:
         inputs: Sequence[NDArray[Any]],
         objective: str,
         start_worker: StartWorker | None = None,
+        before: Sequence[NDArray[Any]] | None = None,
     ) -> None:
         """Writes the folder.
 
@@ -132,6 +133,7 @@ class Workshop:
             inputs: an array for each input of the model.
             objective: "latency" of one request, or "throughput" with several in flight.
             start_worker: starts a worker; `Worker` by default.
+            before: inputs of an inference that fills the states for the one that is measured.
 
         Raises:
             RunError: there is no temporary folder, or the model cannot be written.
@@ -152,6 +154,8 @@ class Workshop:
         try:
             ov.save_model(copy, self.folder / worker.MODEL, compress_to_fp16=False)
             np.savez(self.folder / worker.INPUTS, *inputs)
+            if before is not None:
+                np.savez(self.folder / worker.BEFORE, *before)
         except (RuntimeError, OSError) as error:
             self.close()
             raise RunError(f"cannot write the model for measuring: {one_line(error)}") from error

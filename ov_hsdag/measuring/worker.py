@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import openvino as ov
     from numpy.typing import NDArray
 
-MODEL, INPUTS = "model.xml", "inputs.npz"
-"""Files of the folder that all workers of a model share."""
+MODEL, INPUTS, BEFORE = "model.xml", "inputs.npz", "before.npz"
+"""Files of the folder that all workers of a model share; the last where states are to be filled first."""
 
 # A trial of latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
 # what was asked for.
@@ -79,7 +79,14 @@ class Runner:
         inference: seconds of an inference in the warm-up, with all requests in flight.
     """
 
-    def __init__(self, compiled: ov.CompiledModel, inputs: list[NDArray[Any]], objective: str, requests: int) -> None:
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        inputs: list[NDArray[Any]],
+        objective: str,
+        requests: int,
+        before: list[NDArray[Any]] | None = None,
+    ) -> None:
         """Warms up.
 
         Args:
@@ -87,6 +94,8 @@ class Runner:
             inputs: of each inference.
             objective: "latency" of one request, or "throughput" with several in flight.
             requests: in flight, at least.
+            before: of an inference that fills the states with what each measured inference finds there; None: each
+                begins with the states' first values.
 
         Raises:
             RuntimeError: inference fails.
@@ -99,8 +108,9 @@ class Runner:
         self.submodels = _submodels(compiled)
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
-        # A request with state begins anew each time: a cache that grows would make later trials slower.
+        # A request with state begins from the same state each time: a cache that grows would make later trials slower.
         self._stateful = bool(self.queue[0].query_state())
+        self._states = self._filled(before) if self._stateful and before is not None else {}
         # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
         finished: list[float] = []
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
@@ -132,6 +142,7 @@ class Runner:
         import numpy as np
 
         request = self._compiled.create_infer_request()
+        self._begin(request)
         request.infer(self._inputs)
         return [np.array(request.get_output_tensor(port).data) for port in range(len(self._compiled.outputs))]
 
@@ -155,16 +166,36 @@ class Runner:
         times: list[float] = []
         begin = time.perf_counter()
         while not times or _goes_on(len(times), begin, seconds):
+            self._begin(self.queue[0])
             start = time.perf_counter()
-            self._start()
+            self.queue.start_async(self._inputs)
             self.queue.wait_all()
             times.append(time.perf_counter() - start)
         return statistics.median(times)
 
     def _start(self) -> None:
+        """Starts a request, which takes the time in which its states are set as well."""
         if self._stateful:
-            self.queue[self.queue.get_idle_request_id()].reset_state()
+            self._begin(self.queue[self.queue.get_idle_request_id()])
         self.queue.start_async(self._inputs)
+
+    def _begin(self, request: ov.InferRequest) -> None:
+        """Gives a request the states that every inference begins with."""
+        if not self._stateful:
+            return
+        request.reset_state()
+        if self._states:
+            for state in request.query_state():
+                state.state = self._states[state.name]
+
+    def _filled(self, before: list[NDArray[Any]]) -> dict[str, ov.Tensor]:
+        """States after an inference, by name."""
+        import numpy as np
+        import openvino as ov
+
+        request = self._compiled.create_infer_request()
+        request.infer(before)
+        return {state.name: ov.Tensor(np.array(state.state.data)) for state in request.query_state()}
 
 
 def _goes_on(done: int, begin: float, seconds: float) -> bool:
@@ -186,6 +217,10 @@ class Station:
         self._model = self._core.read_model(folder / MODEL)
         with np.load(folder / INPUTS) as data:
             self._inputs = [data[name] for name in data.files]
+        self._before: list[NDArray[Any]] | None = None
+        if (folder / BEFORE).exists():
+            with np.load(folder / BEFORE) as data:
+                self._before = [data[name] for name in data.files]
         self._runner: Runner | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,12 +231,12 @@ class Station:
         """Compiles, warms up and infers once."""
         import numpy as np
 
-        from ov_hsdag.devices import virtual
+        from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.placement import remove_affinities, set_affinities
 
         self._runner = None  # frees its memory before the next is compiled
         device = command["device"]
-        config = virtual.compile_properties(device, command["properties"])
+        config = compile_properties(self._core, self._model, device, command["properties"])
         try:
             if command["affinity"] is not None:
                 set_affinities(self._model, json.loads(Path(command["affinity"]).read_text(encoding="utf-8")))
@@ -209,7 +244,7 @@ class Station:
         finally:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
-        runner = Runner(compiled, self._inputs, self._objective, 2 * split)
+        runner = Runner(compiled, self._inputs, self._objective, 2 * split, self._before)
         if command["outputs"] is not None:
             # Texts would be pickles, and the pairs of outputs stay pairs without them.
             np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import counted_input_shapes, input_shapes
+from ov_hsdag.model.steps import StatefulInputs, is_stateful, random_values
 from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -93,10 +94,12 @@ def random_inputs(
 ) -> list[NDArray[Any]]:
     """One array for each input of the model, drawn from the seed.
 
-    Floats are normal; integers 0 or 1, which are valid as token ids, masks and indices alike; bytes cover their range
-    (they are images). Dynamic dimensions get the size that costs count with, or that of `shapes`. Raises RunError for
-    inputs of other types.
+    Values are those of `random_values`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
+    Dynamic dimensions get the size that costs count with, or that of `shapes`. Raises RunError for inputs of other
+    types.
     """
+    if is_stateful(model):
+        return StatefulInputs(model, shapes).request(seed)[1]
     random = np.random.default_rng(seed)
     arrays: list[NDArray[Any]] = []
     for parameter, shape in zip(model.get_parameters(), counted_input_shapes(model, shapes), strict=True):
@@ -104,10 +107,30 @@ def random_inputs(
             dtype = np.dtype(parameter.get_element_type().to_dtype())
         except (RuntimeError, TypeError, KeyError) as error:
             raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
-        if np.issubdtype(dtype, np.floating):
-            arrays.append(random.standard_normal(shape).astype(dtype))
-        elif dtype == np.uint8:
-            arrays.append(random.integers(0, 256, shape, dtype=dtype))
-        else:
-            arrays.append(random.integers(0, 2, shape).astype(dtype))
+        arrays.append(random_values(random, shape, dtype))
     return arrays
+
+
+def inputs_before(
+    model: ov.Model, seed: int = 0, shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[NDArray[Any]] | None:
+    """Inputs that bring the states to where `random_inputs` goes on: those of the tokens that only its mask has.
+
+    None where it starts from the states' first values.
+    """
+    return StatefulInputs(model, shapes).request(seed)[0] if is_stateful(model) else None
+
+
+def conversations(
+    model: ov.Model, seeds: Sequence[int], shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[list[list[NDArray[Any]]]]:
+    """What shows whether two ways to run a model compute the same, with values drawn from each seed.
+
+    Returns:
+        For each seed the inputs of all inferences that belong together: of a stateful model a prompt and further
+        tokens, with beams that change places (`ov_hsdag.model.steps`), after which its states are reset; of any other
+        model one.
+    """
+    if is_stateful(model):
+        return [StatefulInputs(model, shapes, sequences=2).conversation(seed) for seed in seeds]
+    return [[random_inputs(model, seed, shapes)] for seed in seeds]

@@ -1,0 +1,76 @@
+"""What a model wants of the devices that run it: its runtime_options, which HETERO loses.
+
+optimum-intel writes options such as KV_CACHE_PRECISION into a model's rt_info, and a device that compiles the model
+takes them as properties. HETERO compiles submodels, which have no such entry: unless it is given the options as
+properties, a language model keeps its states in another precision than on one device, and computes other tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.devices import virtual
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+RUNTIME_OPTIONS = "runtime_options"
+"""The model-level rt_info entry that plugins read properties from."""
+
+
+def runtime_options(model: ov.Model) -> dict[str, str]:
+    """The options that a model carries: name of a property → its value as text. Empty where it carries none."""
+    if not model.has_rt_info([RUNTIME_OPTIONS]):
+        return {}
+    options = model.get_rt_info([RUNTIME_OPTIONS]).value
+    if not isinstance(options, Mapping):
+        return {}
+    return {str(name): str(getattr(value, "value", value)) for name, value in options.items()}
+
+
+def compile_properties(
+    core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A compile_model configuration with which HETERO runs a model as a single device does.
+
+    HETERO hands a property to every device that knows it, so the model's options are added to the configuration. What
+    the caller configures wins, for all devices or for one, as does what was set on the Core for a device. Virtual
+    devices get their limits (see `ov_hsdag.devices.virtual.compile_properties`).
+
+    Args:
+        core: that compiles.
+        model: with the options in its rt_info.
+        device: device string given to compile_model. On any other than HETERO the options are left to the plugin.
+        config: the caller's configuration; not changed.
+    """
+    completed = virtual.compile_properties(device, config)
+    names = virtual.hetero_names(device, completed)
+    options = {name: value for name, value in runtime_options(model).items() if name not in completed}
+    if not names or not options:
+        return completed
+    own = _set_on_core(core, names, options)
+    given = virtual.device_properties(completed.get("DEVICE_PROPERTIES"))
+    if own and given is not None:
+        for name, properties in own.items():
+            given[name] = {**properties, **given.get(name, {})}
+        completed["DEVICE_PROPERTIES"] = given
+    return {**options, **completed}
+
+
+def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Of the options those that were set on the Core for a device: they go before the model's.
+
+    OpenVINO does not tell what was set, so it is what a new Core has another value of.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    fresh: ov.Core | None = None
+    for device in devices:
+        for name in options:
+            with contextlib.suppress(RuntimeError):  # the device does not know the property
+                value = core.get_property(device, name)
+                fresh = fresh or virtual.new_core()
+                if value != fresh.get_property(device, name):
+                    found.setdefault(device, {})[name] = value
+    return found

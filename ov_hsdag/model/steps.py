@@ -1,0 +1,181 @@
+"""Inputs of stateful models, step after step, as language models take them: a prompt, then further tokens.
+
+What a step is given has to fit what the states hold by then: the attention mask is as long as all tokens so far, the
+positions go on, and beams are numbers of sequences in the batch. Inputs are known by the names that optimum-intel,
+openvino.genai and transformers have in common; models with others get inputs of the same shapes in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.graph import counted_input_shapes
+from ov_hsdag.utils.errors import RunError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids")
+"""Inputs with the new tokens: numbers [batch, tokens], or embeddings [batch, tokens, size]."""
+
+MASK, POSITIONS, BEAMS, CACHE_POSITIONS = "attention_mask", "position_ids", "beam_idx", "cache_position"
+"""int64 [batch, past + tokens]; int64 [batch, tokens] or [planes, batch, tokens]; int32 [batch]; int64 [tokens]."""
+
+FURTHER = 5
+"""Steps of a conversation after the prompt, of one token each."""
+
+REORDERED = 3
+"""The step in which beams change places."""
+
+Inputs = list[NDArray[Any]]
+
+
+def is_stateful(model: ov.Model) -> bool:
+    """Whether a model keeps states from one inference to the next."""
+    return bool(model.get_variables())
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of one step: sequences, new tokens of each, and tokens before them."""
+
+    batch: int
+    tokens: int
+    past: int
+
+
+@dataclass(frozen=True)
+class _Input:
+    role: str
+    shape: tuple[int, ...]
+    open_batch: bool
+    dtype: np.dtype[Any]
+
+
+class StatefulInputs:
+    """Makes inputs of a stateful model that fit together.
+
+    Attributes:
+        past: tokens that the example shapes' mask has more than there are new tokens: the states hold them already.
+    """
+
+    def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:
+        """Reads the model's inputs.
+
+        Args:
+            model: with states.
+            shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
+            sequences: at least so many in the batch of a model that has beams, where its inputs and the example shapes
+                leave that open.
+
+        Raises:
+            RunError: inputs of types that values cannot be made up for.
+            UserError: `shapes` does not fit the model.
+        """
+        self._inputs: list[_Input] = []
+        given = set(shapes or {})
+        counted = counted_input_shapes(model, shapes)
+        for port, parameter, shape in zip(model.inputs, model.get_parameters(), counted, strict=True):
+            names = {parameter.get_friendly_name(), *port.get_names()}
+            partial = port.get_partial_shape()
+            role = next((name for name in (*TOKENS, MASK, POSITIONS, BEAMS, CACHE_POSITIONS) if name in names), "")
+            axis = len(shape) - 2 if role == POSITIONS else 0
+            ranked = partial.rank.is_static and 0 <= axis < len(shape)
+            open_batch = ranked and partial[axis].is_dynamic and not names & given and role != CACHE_POSITIONS
+            try:
+                dtype = np.dtype(parameter.get_element_type().to_dtype())
+            except (RuntimeError, TypeError, KeyError) as error:
+                raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
+            self._inputs.append(_Input(role, tuple(shape), open_batch, dtype))
+        # Logits have a value for each token; with the numbers 0 and 1 alone, a model would see only two of them.
+        last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
+        self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
+        by_role = {one.role: one.shape for one in self._inputs if one.role}
+        tokens = next((by_role[role] for role in TOKENS if role in by_role), None)
+        self._known = tokens is not None and len(tokens) >= 2
+        self.past = max(by_role[MASK][-1] - tokens[1], 0) if self._known and tokens and MASK in by_role else 0
+        batched = [one for one in self._inputs if one.role != CACHE_POSITIONS and one.shape]
+        raised = BEAMS in by_role and all(one.open_batch and one.shape[self._batch_axis(one)] == 1 for one in batched)
+        batch = tokens[0] if tokens else 1
+        self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
+        self._growing = self._known and any(
+            one.role in TOKENS and port.get_partial_shape()[1].is_dynamic
+            for one, port in zip(self._inputs, model.inputs, strict=True)
+        )
+
+    @staticmethod
+    def _batch_axis(one: _Input) -> int:
+        return len(one.shape) - 2 if one.role == POSITIONS and len(one.shape) > 1 else 0
+
+    def request(self, seed: int = 0) -> tuple[Inputs | None, Inputs]:
+        """Inputs of the inference that the example shapes describe.
+
+        Args:
+            seed: of the values.
+
+        Returns:
+            Inputs that fill the states with what is before it, None where nothing is; and those of the inference.
+        """
+        random = np.random.default_rng(seed)
+        batch, tokens = self._full.batch, self._full.tokens
+        before = self._step(random, _Sizes(batch, self.past, 0)) if self.past else None
+        return before, self._step(random, _Sizes(batch, tokens, self.past))
+
+    def conversation(self, seed: int = 0) -> list[Inputs]:
+        """Inputs of all steps after a reset: what is before, the example shapes' tokens, and further tokens one by one.
+
+        Sequences change places in step `REORDERED` where there are several. Models whose inputs are not known, or
+        cannot have another number of tokens, get the same shapes in each step.
+        """
+        random = np.random.default_rng(seed)
+        batch = self._full.batch
+        counts = [self._full.tokens, *[1 if self._growing else self._full.tokens] * FURTHER]
+        if self.past:
+            counts.insert(0, self.past)
+        steps, past = [], 0
+        for number, tokens in enumerate(counts):
+            steps.append(self._step(random, _Sizes(batch, tokens, past), swap=number == REORDERED))
+            past += tokens
+        return steps
+
+    def _step(self, random: np.random.Generator, sizes: _Sizes, swap: bool = False) -> Inputs:
+        return [self._array(random, one, sizes, swap) for one in self._inputs]
+
+    def _array(self, random: np.random.Generator, one: _Input, sizes: _Sizes, swap: bool) -> NDArray[Any]:
+        shape = list(one.shape)
+        if shape and one.open_batch:
+            shape[self._batch_axis(one)] = max(shape[self._batch_axis(one)], sizes.batch)
+        if self._known and len(shape) >= 2:
+            if one.role in TOKENS:
+                shape[1] = sizes.tokens
+            elif one.role == MASK:
+                shape[-1] = sizes.past + sizes.tokens
+                return np.ones(shape, one.dtype)
+            elif one.role == POSITIONS:
+                shape[-1] = sizes.tokens
+                return np.broadcast_to(np.arange(sizes.past, sizes.past + sizes.tokens), shape).astype(one.dtype)
+        if self._known and one.role == CACHE_POSITIONS and len(shape) == 1:
+            return np.arange(sizes.past, sizes.past + sizes.tokens).astype(one.dtype)
+        if one.role == BEAMS and len(shape) == 1:
+            return np.arange(shape[0])[:: -1 if swap else 1].astype(one.dtype)
+        if one.role in TOKENS and np.issubdtype(one.dtype, np.integer):
+            return random.integers(0, self._vocabulary, shape).astype(one.dtype)
+        return random_values(random, shape, one.dtype)
+
+
+def random_values(random: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Values for an input of which nothing but shape and type is known.
+
+    Floats are normal; integers 0 or 1, which are valid as token ids, masks and indices alike; bytes cover their range
+    (they are images).
+    """
+    if np.issubdtype(dtype, np.floating):
+        return random.standard_normal(shape).astype(dtype)
+    if dtype == np.uint8:
+        return random.integers(0, 256, shape, dtype=dtype)
+    return random.integers(0, 2, shape).astype(dtype)

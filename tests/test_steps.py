@@ -1,0 +1,92 @@
+"""Inputs of stateful models fit together step after step, and what is measured is the same step each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.model.inputs import conversations, inputs_before, random_inputs
+from ov_hsdag.model.steps import REORDERED, StatefulInputs, is_stateful
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.zoo.catalog import ZOO
+from tests.decoders import VOCABULARY, stateful_decoder
+
+SHAPES = {"input_ids": [1, 4], "position_ids": [1, 4], "attention_mask": [1, 20], "beam_idx": [1]}
+
+
+def by_name(model: ov.Model, arrays: list[np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    return {port.any_name: array for port, array in zip(model.inputs, arrays, strict=True)}
+
+
+def test_a_conversation_goes_on_where_it_was() -> None:
+    model = stateful_decoder()
+    steps = [by_name(model, step) for step in StatefulInputs(model, sequences=2).conversation()]
+    assert len(steps) == 6
+    past = 0
+    for number, step in enumerate(steps):
+        tokens = step["input_ids"].shape[1]
+        assert tokens == (1 if number else 128)
+        assert step["input_ids"].shape == step["position_ids"].shape == (2, tokens)
+        assert step["attention_mask"].shape == (2, past + tokens) and step["attention_mask"].all()
+        assert (step["position_ids"] == np.arange(past, past + tokens)).all()
+        assert step["beam_idx"].tolist() == ([1, 0] if number == REORDERED else [0, 1])
+        past += tokens
+    prompt = steps[0]["input_ids"]
+    assert len(np.unique(prompt)) > 2 and prompt.min() >= 0 and prompt.max() < VOCABULARY
+
+
+def test_example_shapes_say_what_is_in_the_states_already() -> None:
+    model = stateful_decoder()
+    inputs = StatefulInputs(model, SHAPES, sequences=2)
+    assert inputs.past == 16
+    steps = [by_name(model, step) for step in inputs.conversation()]
+    assert [step["attention_mask"].shape for step in steps[:3]] == [(1, 16), (1, 20), (1, 21)]
+    before, step = inputs_before(model, shapes=SHAPES), by_name(model, random_inputs(model, shapes=SHAPES))
+    assert before is not None and by_name(model, before)["input_ids"].shape == (1, 16)
+    assert step["attention_mask"].shape == (1, 20) and step["position_ids"].tolist() == [[16, 17, 18, 19]]
+    assert inputs_before(model) is None
+
+
+def test_models_without_states_get_one_inference() -> None:
+    x = ops.parameter([2, 3], np.float32)
+    model = ov.Model([ops.relu(x)], [x])
+    assert not is_stateful(model)
+    (only,), (other,) = conversations(model, (0, 1))
+    assert [array.shape for array in only] == [(2, 3)] and not np.array_equal(only[0], other[0])
+
+
+@pytest.mark.parametrize("name", ["llama-stateful", "lstm-stateful", "llama-beams"])
+def test_conversations_run(name: str) -> None:
+    model = ZOO[name].build()
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    for steps in conversations(model, (0, 1)):
+        assert len(steps) == 6
+        for step in steps:
+            request.infer(step)
+            assert np.isfinite(request.get_output_tensor(0).data).all()
+        request.reset_state()
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("device", ["CPU_A", "HETERO:CPU_A,CPU_B"])
+def test_each_inference_that_is_measured_finds_the_same_states(
+    two_cpu_core: ov.Core, objective: str, device: str
+) -> None:
+    model = stateful_decoder()
+    before, inputs = inputs_before(model, shapes=SHAPES), random_inputs(model, shapes=SHAPES)
+    compiled = two_cpu_core.compile_model(model, device, {"KV_CACHE_PRECISION": "f32"})
+    request = compiled.create_infer_request()
+    request.infer(before)
+    request.infer(inputs)
+    expected = request.get_output_tensor(0).data
+    runner = Runner(compiled, inputs, objective, 2, before)
+    assert runner.rate(0.05) > 0
+    for one in runner.queue:
+        assert {tuple(state.state.shape) for state in one.query_state()} == {(1, 2, 20, 8)}
+        np.testing.assert_allclose(one.get_output_tensor(0).data, expected, atol=1e-6)
+    np.testing.assert_allclose(runner.outputs()[0], expected, atol=1e-6)
