@@ -601,11 +601,8 @@ class TestSurroundings:
         code = f"from ov_hsdag.utils import progress; progress.EVERY = 0.1; {MAIN}"
         done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", 4, *more, code=code)
         assert done.returncode == 0, done.stderr
-        lines = [line for line in done.stderr.splitlines() if line.startswith("placing ")]
+        lines = re.findall(rf"^\d+ s: placing {re.escape(str(model))} on {DEVICE}(?:: .+)?$", done.stderr, re.MULTILINE)
         assert len(lines) > 5
-        assert all(
-            re.fullmatch(rf"placing {re.escape(str(model))} on {DEVICE}(: .+)? \(\d+ s\)", line) for line in lines
-        )
         assert any("measuring" in line for line in lines)
         assert "placing" not in done.stdout
 

@@ -16,10 +16,10 @@ def test_what_is_long_is_told_and_what_is_short_is_not(monkeypatch: pytest.Monke
     with progress.lines("placing", written.append) as tell:
         time.sleep(0.2)
         before = len(written)
-        assert before and set(written) == {"placing (0 s)"}
+        assert before and set(written) == {"0 s: placing"}
         tell("measuring GPU")
         time.sleep(0.2)
-    assert len(written) > before and written[-1] == "placing: measuring GPU (0 s)"
+    assert len(written) > before and written[-1] == "0 s: placing: measuring GPU"
     after = len(written)
     time.sleep(0.1)
     assert len(written) == after

@@ -30,7 +30,7 @@ def lines(text: str, write: Callable[[str], None]) -> Iterator[Callable[[str], N
     def tell() -> None:
         with contextlib.suppress(OSError, ValueError):
             while not ended.wait(EVERY):
-                write(f"{latest} ({time.monotonic() - begin:.0f} s)")
+                write(f"{time.monotonic() - begin:.0f} s: {latest}")
 
     def update(more: str) -> None:
         nonlocal latest
