@@ -20,10 +20,11 @@ from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
 from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
-from ov_hsdag.model.placement import Placement, set_affinities
+from ov_hsdag.model.placement import Placement, placer_of, set_affinities
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.policy.candidates import (
+    MARGIN,
     NamedPlacement,
     best_by_prediction,
     find_candidates,
@@ -31,6 +32,7 @@ from ov_hsdag.policy.candidates import (
     only_memory_lacks,
     policy_placers,
     require_runnable,
+    why_left_out,
 )
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
@@ -131,7 +133,7 @@ def place(
             chosen = best_by_prediction(problem, candidates)
         else:
             chosen = _completed(model, problem, request.given)
-    choice = _Choice(chosen, candidates)
+    choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request))
     if measure:
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
@@ -304,11 +306,12 @@ def _completed(model: ov.Model, problem: PlacementProblem, given: Placement) -> 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The chosen candidate, what it was chosen from, and what was measured of them (`Placement.measured`)."""
+    """The chosen candidate, what it was chosen from, what was measured of them, and why (see `Placement`)."""
 
     chosen: NamedPlacement
     candidates: list[NamedPlacement]
     measured: dict[str, dict[str, Any]] | None = field(default=None)
+    why: str = ""
 
 
 def _measured(
@@ -321,21 +324,46 @@ def _measured(
     report: Callable[[str], None] | None,
 ) -> _Choice:
     """The choice by measuring; a given placement is measured beside the others and stays chosen."""
-    chosen, candidates = choice.chosen, choice.candidates
+    chosen, candidates, why = choice.chosen, choice.candidates, choice.why
     placements = {one.name: one.placement for one in (*candidates, chosen)}
     held = selection.select(model, problem, placements, request.core, shapes=shapes, seconds=seconds, report=report)
     candidates = candidates + [
         NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements
     ]
     if request.given is None and held.chosen is not None:
-        chosen = NamedPlacement(held.chosen, held.placements[held.chosen])
+        chosen, why = NamedPlacement(held.chosen, held.placements[held.chosen]), held.why
     elif request.given is None and held.measured.get(chosen.name, {}).get("failed"):
         # Nothing ran, and this is known to have failed: a device alone is less of a risk.
         alone = [
             one for one in candidates if one.name in problem.devices and np.isfinite(problem.scores(one.placement)[0])
         ]
-        chosen = best_by_prediction(problem, alone) if alone else chosen
-    return _Choice(chosen, candidates, held.measured or None)
+        chosen, why = (best_by_prediction(problem, alone), "no placement ran") if alone else (chosen, why)
+    return _Choice(chosen, candidates, held.measured or None, why)
+
+
+def _why_predicted(chosen: NamedPlacement, problem: PlacementProblem, request: _Request) -> str:
+    """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
+    if request.given is not None or not (chosen.placement == chosen.placement[0]).all():
+        return ""
+    return f"no split is predicted to gain {MARGIN:.1%}" if len(problem.devices) > 1 else ""
+
+
+def _notes(choice: _Choice, problem: PlacementProblem) -> dict[str, str]:
+    """Why candidates were left out, or not measured, in some words."""
+    notes: dict[str, str] = {}
+    first: dict[bytes, str] = {}
+    for one in choice.candidates:
+        twin = first.setdefault(one.placement.tobytes(), one.name)
+        left_out = why_left_out(problem, one.placement)
+        if left_out:
+            notes[one.name] = left_out
+        elif one.name in (choice.measured or {}):
+            continue
+        elif twin != one.name:
+            notes[one.name] = f"same placement as {placer_of(twin)}"
+        elif choice.measured is not None:
+            notes[one.name] = "not measured: others are predicted to be better"
+    return notes
 
 
 def _placement(
@@ -360,4 +388,6 @@ def _placement(
         policy=Path(learned[0].policy).name if learned and learned[0].policy else None,
         chosen=chosen.name,
         seconds=clock.seconds,
+        why=choice.why,
+        notes=_notes(choice, problem),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
-from ov_hsdag.measuring.rivals import SHARES, measure, rivals
+from ov_hsdag.measuring.rivals import SHARES, contenders, measure, rivals
 from ov_hsdag.policy.candidates import policy_placers
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
@@ -64,7 +65,10 @@ def test_what_exceeds_memory_is_no_rival() -> None:
     problem = random_problem(3, nodes=20, objective="throughput")
     need = problem.evaluate(problem.single(0)).memory_bytes.max()
     small = dataclasses.replace(problem, memory_bytes=problem.memory_bytes * 0 + need - 1)
-    found = {rival.name: rival for rival in rivals(small, DeviceSet(problem.devices), [])}
+    fitting, left_out = contenders(small, DeviceSet(problem.devices), [])
+    found = {rival.name: rival for rival in fitting}
+    assert {"D0", "D1", "hetero"} <= set(left_out) and not set(left_out) & set(found)
+    assert "left out: does not fit, needs" in left_out["D0"] and left_out["D0"].endswith(" on D0")
     assert not {"D0", "D1", "hetero"} & set(found)
     for rival in found.values():
         if rival.placement is not None:
@@ -109,8 +113,10 @@ def test_the_command(model: Path, tmp_path: Path) -> None:
 
     shown = run("bench", model, *options[:-2], "--rounds", 1, "--policies", "base", "--output", tmp_path / "all.json")
     assert shown.returncode == 0, shown.stderr
-    assert "hsdag" in shown.stdout and "times the best device" in shown.stdout
+    assert "hsdag" in shown.stdout and "x the best\n" in re.sub(" +\n", "\n", shown.stdout)
     assert json.loads((tmp_path / "all.json").read_text())["models"][0]["results"][-1]["placer"] == "hsdag"
+    assert "hetero: HETERO's own rule." in shown.stdout
+    assert max(map(len, shown.stdout.replace(str(model), "model.onnx").splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

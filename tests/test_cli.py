@@ -131,6 +131,7 @@ class TestPlace:
         assert set(printed) == {
             *("output", "placement", "devices", "objective"),
             *("predicted", "measured", "baselines", "policy", "chosen", "seconds"),
+            *("why", "notes"),
         }
         assert {"latency_us", "throughput_ips", "memory_bytes", "submodels", "transfer_bytes"} <= set(
             printed["predicted"]
@@ -164,13 +165,28 @@ class TestPlace:
         assert done.returncode == 0, done.stderr
         embedded = Placement.of(ov.Core().read_model(out))
         assert embedded is not None and embedded.measured
-        assert done.stdout.startswith(f"{out}: {embedded.summary()}")
+        text = " ".join(done.stdout.split())
+        assert text.startswith(f"{out}: {embedded.summary()}")
         assert "measured" in embedded.summary()
-        assert "predicted latency, ms" in done.stdout and "measured latency, ms" in done.stdout
-        lines = [line.strip() for line in done.stdout.splitlines()]
+        assert "x the best single device: measured in turns, with its 95% interval." in text
+        rows = {match[2]: match for match in re.finditer(r"^(\*| ) (\S+)  .*$", done.stdout, re.MULTILINE)}
         for name, figures in embedded.measured.items():
-            (row,) = (line for line in lines if re.match(rf"{re.escape(name)}( \(chosen\))?\s\s", line))
-            assert f"{figures['latency_us'] / 1e3:.3f}" in row.split()
+            assert f"{figures['latency_us'] / 1e3:.3f}"[:4] in rows[name][0]
+            assert f"  {figures['times_best_single']:.2f} " in rows[name][0]
+        (chosen,) = (name for name, match in rows.items() if match[1] == "*")
+        assert chosen == embedded.chosen
+        # The number of the headline is that of the chosen row.
+        assert f"measured {embedded.measured[chosen]['times_best_single']:.2f}x the best single device" in text
+        assert max(map(len, done.stdout.replace(str(out), "out.xml").splitlines())) <= 80
+
+    def test_tells_why_nothing_was_measured_and_what_does_not_fit(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", "HETERO:GPU,NPU,CPU", "--output", out, "--memory", "GPU=1KiB")
+        assert done.returncode == 0, done.stderr
+        assert "\nnot measured: GPU, NPU are not on this machine\n" in done.stdout
+        text = " ".join(done.stdout.split())
+        assert "left out: does not fit, needs" in text and "of the 0.000977 MiB on GPU" in text
+        assert "same placement as" in text and "x the best single device: predicted." in text
+        assert max(map(len, done.stdout.replace(str(out), "out.xml").splitlines())) <= 80
 
     def test_cannot_measure_on_devices_that_are_not_there(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", "HETERO:CPU_A,NPU", "--output", out, "--measure")
@@ -327,8 +343,9 @@ class TestDevices:
     def test_text(self, environment: dict[str, str]) -> None:
         done = run("devices", **environment)
         assert done.returncode == 0, done.stderr
-        (line,) = [line for line in done.stdout.splitlines() if "CPU_B" in line]
-        assert "cpu_core" in line and "efficiency" in line
+        assert "CPU_B" in done.stdout
+        assert "cpu_core" in done.stdout and "efficiency" in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 80
 
     def test_refuses_malformed_virtual_devices(self) -> None:
         done = run("devices", OV_HSDAG_VIRTUAL_DEVICES="GPU_A:INFERENCE_NUM_THREADS=1")

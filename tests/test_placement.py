@@ -301,22 +301,29 @@ def test_summary_tells_the_choice_and_the_gain() -> None:
         baselines={"CPU_A": {"throughput_ips": 50.0}, "CPU_B": {"throughput_ips": 40.0}, "hetero": None},
         chosen="pipeline",
     )
-    told = "HETERO:CPU_A,CPU_B (throughput): pipeline, 2 submodels, predicted 1.80x best single device"
+    told = "HETERO:CPU_A,CPU_B (throughput): pipeline, 2 submodels, predicted 1.80x the best single device"
     assert placement.summary() == told
     latency = Placement(
         ("CPU",), {"a": "CPU"}, predicted={"latency_us": 5.0, "submodels": 1}, baselines={"CPU": {"latency_us": 10.0}}
     )
-    assert latency.summary() == "HETERO:CPU (latency): given, 1 submodel, predicted 2.00x best single device"
+    assert latency.summary() == "HETERO:CPU (latency): given, 1 submodel, predicted 2.00x the best single device"
     assert Placement(("CPU",), {"a": "CPU"}).summary() == "HETERO:CPU (latency): given"
     measured = {
         "CPU_A": {"throughput_ips": 40.0, "submodels": 1, "failed": None},
         "CPU_B": {"throughput_ips": None, "submodels": None, "failed": "hangs"},
         "pipeline": {"throughput_ips": 60.0, "submodels": 3, "failed": None},
     }
-    told = "HETERO:CPU_A,CPU_B (throughput): pipeline, 3 submodels, measured 1.50x best single device, predicted 1.80x"
+    told = (
+        "HETERO:CPU_A,CPU_B (throughput): pipeline, 3 submodels, measured 1.50x the best single device, predicted 1.80x"
+    )
     assert replace(placement, measured=measured).summary() == told
+    known = {"times_best_single": 1.512, "times_best_single_ci": [1.4, 1.6]}
+    told = told.replace("1.50x the best single device", "1.51x the best single device (1.40 to 1.60)")
+    exact = {**measured, "pipeline (less on CPU_B)": {**measured["pipeline"], **known}}
+    found = replace(placement, measured=exact, chosen="pipeline (less on CPU_B)", why="as a reason")
+    assert found.summary() == f"{told}; as a reason"
     failed = {name: {**figures, "throughput_ips": None} for name, figures in measured.items()}
-    assert replace(placement, measured=failed).summary().endswith("predicted 1.80x best single device")
+    assert replace(placement, measured=failed).summary().endswith("predicted 1.80x the best single device")
 
 
 def test_repr_is_one_short_line() -> None:

@@ -53,7 +53,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     assert measured is not None
     simple = {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT}
     # Of placers that agree the first is named.
-    hedges = [f"hsdag ({name} {slower})" for name in ("CPU_A", "CPU_B") for slower in ("slower", "much slower")]
+    hedges = [f"hsdag ({load} on {name})" for name in ("CPU_A", "CPU_B") for load in ("less", "much less")]
     placed = set(measured) - simple
     assert simple < set(measured) and placed <= {"mincut", "pipeline", "hsdag", *hedges}
     assert told[0] == "measuring operations on CPU_A, CPU_B"
@@ -62,7 +62,8 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     assert told[-1].startswith("measuring ") and told[-1].endswith(" s left)")
     assert (placement.predicted or {})["measured_costs"] == ["CPU_A", "CPU_B"]
     for name, figures in measured.items():
-        assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed"}
+        over_single = {"times_best_single", "times_best_single_ci"}
+        assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed"} | over_single
         assert figures["failed"] is None, (name, figures)
         assert figures["throughput_ips"] > 0 and 0 < figures["ci"][0] <= figures["ci"][1]
     assert 1.0 in {measured[name]["ratio"] for name in ("CPU_A", "CPU_B", "hetero", PIPELINE_HINT)}
@@ -70,6 +71,9 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     for name in placed:
         assert measured[name]["submodels"] == placement.baselines[name]["submodels"] > 1
     assert placement.chosen in measured
+    assert max(measured[name]["times_best_single"] for name in ("CPU_A", "CPU_B")) == 1
+    assert (placement.why == "") == (placement.chosen in placed)
+    assert set(placement.notes) == set(placement.baselines) - set(measured)
     assert "measured " in placement.summary() and "predicted " in placement.summary()
     embedded = Placement.of(model)
     assert embedded is not None and embedded.measured == measured
@@ -93,6 +97,9 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     assert result.chosen in ("CPU_A", "CPU_B")
     assert result.measured["die"]["failed"] is None and result.measured["die"]["ratio"] < 1
     assert result.measured["die"]["submodels"] > 10
+    assert result.why.startswith("no placement was better than ")
+    assert result.measured["die"]["times_best_single"] < 1
+    assert 1.0 in (result.measured[name]["times_best_single"] for name in ("CPU_A", "CPU_B"))
 
 
 def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +166,7 @@ def test_where_nothing_runs_the_prediction_decides(
     assert placement.chosen == "CPU_A"  # a split that failed is not chosen, however well it is predicted
     assert placement.measured is not None and placement.measured["CPU_A"]["failed"]
     assert objective == "latency" or "pipeline" in placement.measured
-    assert "predicted 1.00x best single device" in placement.summary()
+    assert "predicted 1.00x the best single device" in placement.summary()
 
 
 def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.candidates_table import Row, candidates_table
 from ov_hsdag.cli.place import Objective, ProfileFile
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -96,15 +97,17 @@ def bench(
         for path, example in zip(models, shapes, strict=True):
             try:
                 # The model is forgotten with its results: there may be many, and large ones.
-                results = _run(core, path, loaded.pop(0), devices, objective, speeds, learned, example, rounds)
+                results, left_out = _run(
+                    core, path, loaded.pop(0), devices, objective, speeds, learned, example, rounds
+                )
             except (RunError, UserError) as error:
                 failures.append(type(error)(f"{path}: {error}"))
                 document["models"].append({"model": str(path), "results": [], "failed": str(error)})
                 continue
             rows = [result.to_dict() for result in results]
-            document["models"].append({"model": str(path), "results": rows})
+            document["models"].append({"model": str(path), "results": rows, "left_out": left_out})
             if not as_json:
-                show({}, f"{path}, {objective}", _table(rows, objective))
+                show({}, f"{path}: {objective} on {devices.hetero}", _table(rows, left_out, objective))
             if output is not None:
                 try:
                     _write(output, document)
@@ -127,9 +130,10 @@ def _run(
     policies: Sequence[HSDAGPlacer],
     shapes: Mapping[str, Sequence[int]] | None,
     rounds: int,
-) -> list[Result]:
+) -> tuple[list[Result], dict[str, str]]:
+    """The results, and of what is left out the name and why."""
     from ov_hsdag.costs.stored import load_beside
-    from ov_hsdag.measuring.rivals import measure, rivals
+    from ov_hsdag.measuring.rivals import contenders, measure
     from ov_hsdag.problem.pricing import build_problem
 
     with console.bar() as bar:
@@ -137,7 +141,7 @@ def _run(
         problem = build_problem(
             model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=load_beside(path)
         )
-        found = rivals(problem, devices, policies)
+        found, left_out = contenders(problem, devices, policies)
         # Compiling each takes a step, and so does measuring all of them.
         bar.update(task, total=sum(not rival.same_as for rival in found) + 1, completed=0)
 
@@ -149,7 +153,7 @@ def _run(
 
         results = measure(model, devices, objective, core, found, rounds=rounds, shapes=shapes, report=report)
         bar.update(task, completed=bar.tasks[task].total, description=path.name)
-    return results
+    return results, left_out
 
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
@@ -190,28 +194,17 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         file.write(text.getvalue())
 
 
-def _table(rows: Sequence[dict[str, Any]], objective: str) -> Table:
-    table = Table(box=None)
-    unit = "ms" if objective == "latency" else "inferences/s"
-    for column in (
-        "placer",
-        f"predicted, {unit}",
-        f"measured, {unit}",
-        "times the best device",
-        "95%",
-        "submodels",
-        "",
-    ):
-        table.add_column(column, justify="left" if column in ("placer", "") else "right")
+def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str) -> Table:
+    key, scale = ("predicted_latency_us", 1e-3) if objective == "latency" else ("predicted_ips", 1.0)
+    shown = []
     for row in rows:
-        predicted = row["predicted_latency_us"] if objective == "latency" else row["predicted_ips"]
-        scale = 1e-3 if objective == "latency" else 1.0
-        note = row["failed"] or (f"as {row['same_as']}" if row["same_as"] else "")
-        cells = ("-", "-", "-")
-        if not row["failed"]:
-            interval = f"{row['ratio_low']:.3f} - {row['ratio_high']:.3f}"
-            cells = (f"{row['measured'] * scale:.2f}", f"{row['ratio']:.3f}", interval)
-        table.add_row(
-            row["placer"], "-" if predicted is None else f"{predicted * scale:.2f}", *cells, str(row["submodels"]), note
-        )
-    return table
+        failed, predicted = row["failed"], row[key]
+        note = f"failed: {failed}" if failed else f"same placement as {row['same_as']}" if row["same_as"] else ""
+        interval = None if failed else (row["ratio_low"], row["ratio_high"])
+        if row["ratio"] == 1 and not row["same_as"]:  # itself
+            interval = None
+        value = None if failed or row["same_as"] else row["measured"] * scale
+        predicted = None if predicted is None else predicted * scale
+        shown.append(Row(row["placer"], row["submodels"] or None, predicted, value, row["ratio"], interval, note))
+    shown += [Row(name, note=note) for name, note in left_out.items()]
+    return candidates_table(shown, objective, measured=True)

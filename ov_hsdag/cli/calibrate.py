@@ -131,10 +131,11 @@ def _latencies(times: dict[str, NodeTimes]) -> str:
 
 
 def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
-    table = Table(box=None)
-    table.add_column("device")
-    for column in ("precision", "GFLOP/s", "GB/s", "launch, µs", "submodel, µs", "microbenchmarks explained within"):
-        table.add_column(column, justify="right")
+    table = console.table("device", "precision", "GFLOP/s", "GB/s", "launch µs", "submodel µs", "error")
+    table.caption = (
+        "launch: starting an operation. submodel: calling a submodel. error: median, of the profile's times for the"
+        " layers that were measured."
+    )
     for name, entry in document["devices"].items():
         peak, precision = entry["peak_gflops"]["value"][entry["precision"]], entry["precision"]
         shares = entry["efficiency"]["value"]

@@ -6,11 +6,12 @@ import json
 import math
 import os
 import sys
+import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -110,7 +111,7 @@ def bar() -> Progress:
 
 class Show(Protocol):
     def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
-        """Print a command's result: `data` as JSON, or `text` and `table` for people."""
+        """Print a command's result: `data` as JSON, or `text` and `table` (its caption under it) for people."""
 
 
 @contextmanager
@@ -139,11 +140,34 @@ def result(as_json: bool) -> Iterator[Show]:
 
 
 def _for_people(data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
-    if text:
-        print(text)
+    # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
+    console = Console(highlight=False)
+    for line in text.splitlines():
+        print(wrapped(line, console.width))
     if table is not None:
-        # A file or a pipe has no width to fit into; 80 columns would cut names.
-        Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+        caption, table.caption = table.caption, None
+        console.print(table)
+        if caption:
+            print(wrapped(str(caption), console.width, indent=""))
+
+
+def wrapped(line: str, width: int, indent: str = "    ") -> str:
+    """A line in lines of so many columns, the next ones indented; names and paths stay whole."""
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def table(*columns: str, left: Collection[int] = (0,)) -> Table:
+    """A table for `Show`, without rows. Cells go on in a new line where there are too few columns; nothing is cut.
+
+    Args:
+        columns: their headers.
+        left: numbers of the columns of text; the others hold numbers, which stand on the right.
+    """
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        justify: Literal["left", "right"] = "left" if number in left else "right"
+        made.add_column(name, justify=justify, overflow="fold", vertical="top")
+    return made
 
 
 @contextmanager

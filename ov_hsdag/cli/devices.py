@@ -50,16 +50,14 @@ def _profile(core: ov.Core, name: str) -> dict[str, Any]:
 
 
 def _table(found: list[dict[str, Any]]) -> Table:
-    table = Table("device", "full name", "virtual", "infers in", "profile", "estimates in it", box=None)
+    table = console.table("device", "name and precision; profile that stands for it; estimates in that", left=(0, 1))
     for device in found:
-        virtual = "yes" if device["virtual"] else "no"
-        profile = f"{device['profile_id']}: {device['profile']}" if device["profile"] else "none"
-        table.add_row(
-            device["name"],
-            device["full_name"],
-            virtual,
-            device["precision"] or "?",
-            profile,
-            ", ".join(device["estimates"]) or "none",
-        )
+        virtual = ", virtual" if device["virtual"] else ""
+        lines = [f"{device['full_name']}{virtual}, infers in {device['precision'] or '?'}"]
+        if device["profile"]:
+            lines.append(f"{device['profile_id']}: {device['profile']}")
+            lines.append(f"estimates: {', '.join(device['estimates']) or 'none'}")
+        else:
+            lines.append("no profile")
+        table.add_row(device["name"], "\n".join(lines))
     return table

@@ -13,6 +13,8 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.extras import require
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
+from ov_hsdag.model.placement import BEST_SINGLE, times
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _DEFAULT_SECONDS = 600.0
 _DEFAULT_SIMULATED = 60
+
+# What found a placement, by the names in a record.
+_SOURCES = {"policy": "the policy", "measured": "search"}
 
 # Placements in the table of the result.
 _SHOWN = 5
@@ -180,8 +185,8 @@ def _reporter(bar: Progress) -> Report:
 
     def report(number: int, done: float, entry: Entry, best: float) -> None:
         measured = entry.measurement
-        result = f"failed: {measured.error}" if measured.failed else _times(measured.ratio)
-        text = f"{number}: {result}, best {_times(best)} the best single device"
+        result = f"failed: {measured.error}" if measured.failed else times(measured.ratio)
+        text = f"{number}: {result}, best {times(best, over=BEST_SINGLE)}"
         bar.update(task, completed=done, description=text)
         if bar.disable:
             console.message(f"measurement {text}")
@@ -197,14 +202,16 @@ def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> st
         chosen += f" (measurement {best['measurement']})"
     count = best["submodels"]
     how = "simulated" if record["about"]["simulated"] else "measured"
+    why = "" if best["measurement"] is not None else "; no placement was better beyond the noise"
     return (
         f"{path}: {placement.hetero} ({placement.objective}): {chosen}, {count} submodel{'' if count == 1 else 's'},"
-        f" {how} {_times(best['ratio'])} {record['reference']} ({record['measurements']} measurements)"
+        f" {how} {times(best['ratio'], over=_reference(record))} ({record['measurements']} measurements){why}"
     )
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.3f}x"
+def _reference(record: Mapping[str, Any]) -> str:
+    """What ratios are to: HETERO's own choice only where no device runs the model alone."""
+    return "HETERO's own rule" if record["reference"] == HETERO_DEFAULT else BEST_SINGLE
 
 
 def _table(record: Mapping[str, Any]) -> Table:
@@ -218,17 +225,19 @@ def _table(record: Mapping[str, Any]) -> Table:
         rows.append((entry, (again or entry["measurement"])["ratio"]))
     rows.sort(key=lambda row: -row[1])
     shown = [row for place, row in enumerate(rows) if place < _SHOWN or row[0]["chosen"]]
-    table = Table(box=None, caption="* chosen; first: by its first measurement alone", caption_justify="left")
-    for column in ("", "measurement", "from", f"x {record['reference']}", "first", "predicted", "submodels"):
-        table.add_column(column, justify="left" if column == "from" else "right")
+    over = _reference(record)
+    header = "x the best\nsingle device" if over == BEST_SINGLE else "x HETERO's\nown rule"
+    table = console.table("measurement", "of", "submodels", "predicted", "first\nmeasured", header, left=(0, 1, 5))
     for entry, ratio in shown:
+        measured = entry["measurement"]
         table.add_row(
-            "*" if entry["chosen"] else "",
-            "-" if entry["number"] is None else str(entry["number"]),
-            entry["source"],
-            _times(ratio),
-            _times(entry["measurement"]["ratio"]),
-            "-" if entry["predicted"] is None else _times(entry["predicted"]),
-            str(entry["measurement"]["submodels"] or "-"),
+            f"{'*' if entry['chosen'] else ' '} {entry['number'] or '-'}",
+            entry["name"] or _SOURCES[entry["source"]],
+            str(measured["submodels"] or "-"),
+            "-" if entry["predicted"] is None else f"{entry['predicted']:.2f}",
+            "-" if measured["error"] else f"{measured['ratio']:.2f}",
+            f"failed: {measured['error']}" if measured["error"] else f"{ratio:.2f}",
         )
+    first = "first measured: before the best ones were measured again." if record["final"] else ""
+    table.caption = f"* chosen. x {over}: all measurements of a placement together. {first}".rstrip()
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.candidates_table import Row, candidates_table
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -132,12 +133,18 @@ def place(
     measured = load_beside(model)
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
+    unmeasured = "not measured: --no-measure" if measure is False else ""
     with console.result(as_json) as show:
         core = new_core()
         if measure is None:
             # A placement that is given is taken however fast it is.
             predicted = given is not None or asked is not None or context is not None
-            measure = not predicted and not absent(core, devices) and _has_temporary_folder()
+            missing = absent(core, devices)
+            measure = not predicted and not missing and _has_temporary_folder()
+            if given is None and missing:
+                unmeasured = f"not measured: {_listed(missing)} not on this machine"
+            elif given is None and predicted:
+                unmeasured = "not measured: a workload or a context is predicted"
         elif measure:
             selection.check_possible(core, devices)
         with console.progress(f"reading {model}"):
@@ -166,16 +173,22 @@ def place(
             # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
             save_model_atomically(loaded, output, compress_to_fp16=compressed)
         used = (placement.predicted or {}).get("measured_costs")
-        note = f"\ncosts: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}" if used else ""
-        note += _phases(placement)
-        show(_as_json(output, placement), f"{output}: {placement.summary()}{note}", _table(placement))
+        lines = [f"{output}: {placement.summary()}"]
+        if used:
+            lines.append(f"costs: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}")
+        lines += [*_phases(placement), *([unmeasured] if unmeasured else [])]
+        show(_as_json(output, placement), "\n".join(lines), _table(placement))
 
 
-def _phases(placement: Placement) -> str:
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
+def _phases(placement: Placement) -> list[str]:
     """What a workload takes, in a line; nothing where there is none."""
     phases = (placement.predicted or {}).get("workload", {})
     times = [f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}" for name, phase in phases.items()]
-    return f"\npredicted: {', '.join(times)}" if times else ""
+    return [f"predicted: {', '.join(times)}"] if times else []
 
 
 _WORDS = {"prompt": "the prompt", "token": "each further token"}
@@ -211,42 +224,35 @@ def _as_json(output: Path, placement: Placement) -> dict[str, Any]:
         "policy": placement.policy,
         "chosen": placement.chosen,
         "seconds": placement.seconds,
+        "why": placement.why,
+        "notes": placement.notes,
     }
 
 
 def _table(placement: Placement) -> Table:
-    """Predicted and, where there is any, measured, of each candidate; times better than the best simple one."""
-    throughput = placement.objective == "throughput"
-    measured = placement.measured
-    table = Table(box=None)
-    table.add_column("placer")
-    unit = "inferences/s" if throughput else "latency, ms"
-    for column in (f"predicted {unit}", "submodels"):
-        table.add_column(column, justify="right")
-    for column in (f"measured {unit}", "submodels", "ratio", "95% interval") if measured is not None else ():
-        table.add_column(column, justify="right")
-    for name, figures in _candidates(placement):
-        row = [f"{name} (chosen)" if name == placement.chosen else name, *_figures(figures, throughput)]
-        if measured is not None:
-            one = measured.get(name, {})
-            row += _figures(one, throughput)
-            if one.get("failed"):
-                row.append(f"failed: {one['failed']}")
-            elif one:
-                row += [f"{one['ratio']:.3f}", "{:.3f} to {:.3f}".format(*one["ci"])]
-        table.add_row(*row)
-    return table
+    """Predicted and, where there is any, measured, of each candidate; times better than the best single device."""
+    throughput, measured = placement.objective == "throughput", placement.measured
+    key, scale = ("throughput_ips", 1.0) if throughput else ("latency_us", 1e-3)
+    rows = []
+    for name in dict.fromkeys([placement.chosen, *placement.baselines, *(measured or {}), *placement.notes]):
+        chosen = name == placement.chosen
+        predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
+        real = (measured or {}).get(name, {})
+        note = f"failed: {real['failed']}" if real.get("failed") else placement.notes.get(name, "")
+        rows.append(
+            Row(
+                name,
+                real.get("submodels") or predicted.get("submodels"),
+                _scaled(predicted.get(key), scale),
+                _scaled(real.get(key), scale),
+                placement.predicted_gain(name) if measured is None else placement.measured_gain(name),
+                real.get("times_best_single_ci"),
+                note,
+                chosen,
+            )
+        )
+    return candidates_table(rows, placement.objective, measured=measured is not None)
 
 
-def _figures(figures: Mapping[str, Any], throughput: bool) -> list[str]:
-    value, submodels = figures.get("throughput_ips" if throughput else "latency_us"), figures.get("submodels")
-    shown = "-" if value is None else f"{value:.1f}" if throughput else f"{value / 1000:.3f}"
-    return [shown, "-" if submodels is None else str(submodels)]
-
-
-def _candidates(placement: Placement) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Names and predictions, the chosen one first."""
-    yield placement.chosen, placement.predicted or {}
-    for name in dict.fromkeys([*placement.baselines, *(placement.measured or {})]):
-        if name != placement.chosen:
-            yield name, placement.baselines.get(name, {})
+def _scaled(value: float | None, scale: float) -> float | None:
+    return None if value is None else value * scale

@@ -21,6 +21,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
 from ov_hsdag.placers.single import HeteroDefault, simple_placers
+from ov_hsdag.policy.candidates import why_left_out
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
@@ -56,13 +57,20 @@ class Rival:
 def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]) -> list[Rival]:
     """All of them, simple ones first: single devices, HETERO's own choices, splits by hand, placers, policies.
 
-    Placements that exceed a memory limit of the problem are left out.
+    Placements that exceed a memory limit of the problem are left out, see `contenders`.
 
     Args:
         problem: of the normalized model.
         devices: of the problem.
         policies: the learned placers, each under its own name.
     """
+    return contenders(problem, devices, policies)[0]
+
+
+def contenders(
+    problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]
+) -> tuple[list[Rival], dict[str, str]]:
+    """Takes the arguments of `rivals`. Returns the rivals, and of those that are left out the name and why."""
     found = []
     for placer in simple_placers(problem):
         alone = not isinstance(placer, HeteroDefault)
@@ -72,7 +80,12 @@ def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSD
         found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
     placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Contiguous(), *policies]
     found += [_placed(problem, devices, placer) for placer in placers]
-    return _named_twins([rival for rival in found if rival.placement is None or rival.predicted is not None])
+    left_out = {
+        rival.name: why_left_out(problem, rival.placement)
+        for rival in found
+        if rival.placement is not None and rival.predicted is None
+    }
+    return _named_twins([rival for rival in found if rival.name not in left_out]), left_out
 
 
 def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None) -> Rival:

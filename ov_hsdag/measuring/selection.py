@@ -18,6 +18,7 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison, Rates, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
+from ov_hsdag.model.placement import placer_of, times
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -49,14 +50,18 @@ class Result:
 
     Attributes:
         measured: of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better
-            than the best simple candidate, and ci, its 95% confidence interval; submodels; failed: why, or null.
+            than the best simple candidate, and ci, its 95% confidence interval; times_best_single and
+            times_best_single_ci, the same over the best single device (null where none ran); submodels; failed: why, or
+            null.
         chosen: name of the candidate to use; None where nothing ran.
         placements: of all candidates, uint8 [groups].
+        why: why it was chosen, where that is no gain; else "".
     """
 
     measured: dict[str, dict[str, Any]]
     chosen: str | None
     placements: dict[str, Placed]
+    why: str = ""
 
 
 def check_possible(core: ov.Core, devices: DeviceSet) -> None:
@@ -130,13 +135,45 @@ def select(
     with comparison:
         rates, head_to_head = _compared(comparison, set(simple), end)
         chosen = choice.choose(rates, set(simple), head_to_head) if rates else None
-        measured = _measured(comparison, list(ways), rates, set(simple), head_to_head, problem.objective)
+        measured = _measured(comparison, list(ways), rates, devices, set(simple), head_to_head, problem.objective)
+    why = ""
     if chosen is None:
         _warn("; ".join(f"{name}: {why}" for name, why in comparison.failed.items()))
-    elif chosen in simple:
-        # HETERO's own choice may be a single device.
-        chosen = next(name for name in simple if np.array_equal(simple[name], placements[chosen]))
-    return Result(measured, chosen, placements)
+    else:
+        why = _why(chosen, list(others), rates, set(simple), head_to_head)
+        if chosen in simple:
+            # HETERO's own choice may be a single device.
+            chosen = next(name for name in simple if np.array_equal(simple[name], placements[chosen]))
+    return Result(measured, chosen, placements, why)
+
+
+def _why(
+    chosen: str,
+    others: Sequence[str],
+    rates: Mapping[str, Sequence[float]],
+    simple: set[str],
+    head_to_head: Mapping[str, Sequence[float]] | None,
+) -> str:
+    """Why a candidate that needs no placement was chosen, as people are told; "" where another one was."""
+    if chosen not in simple:
+        return ""
+    if not others:
+        return "no placer finds a better split"
+    if not any(name in rates for name in others):
+        return "no placement ran"
+    pair = choice.challenge(rates, simple)
+    if pair is None:
+        return f"no placement was better than {choice.best({name: rates[name] for name in rates if name in simple})}"
+    rival, challenger = pair
+    if not head_to_head or not set(pair) <= set(head_to_head):
+        return f"there was no time to make sure that {placer_of(challenger)} is better than {rival}"
+    gain = choice.Ratio.of(head_to_head[challenger], head_to_head[rival])
+    if gain.median < 1:
+        return f"{placer_of(challenger)} was no better than {rival} when both were measured again"
+    if gain.median < 1 + choice.GAIN:
+        return f"{placer_of(challenger)} is within {choice.GAIN:.0%} of {rival}, kept simple"
+    told = times(gain.median, (gain.low, gain.high), rival)
+    return f"{placer_of(challenger)} is not better beyond the noise, {told}"
 
 
 def _compared(comparison: Comparison, simple: set[str], end: float) -> tuple[Rates, Rates | None]:
@@ -242,6 +279,7 @@ def _measured(
     comparison: Comparison,
     names: Sequence[str],
     rates: Mapping[str, Sequence[float]],
+    devices: DeviceSet,
     simple: set[str],
     head_to_head: Mapping[str, Sequence[float]] | None,
     objective: str,
@@ -252,17 +290,28 @@ def _measured(
         rival = next(name for name in head_to_head if name in simple)
     else:
         head_to_head, rival = {}, choice.best(known) if known else ""
+    singles = {name: rates[name] for name in devices.names if name in rates}
+    single = choice.best(singles) if singles else None
     key = "throughput_ips" if objective == "throughput" else "latency_us"
     found = {}
     shown = measurements(names, comparison, rates, objective, rival)
+    over_single = measurements(names, comparison, rates, objective, single) if single else {}
     if head_to_head:
         shown |= measurements(list(head_to_head), comparison, head_to_head, objective, rival)
+        if rival == single:
+            over_single |= {name: shown[name] for name in head_to_head}
     for name, one in shown.items():
         low, high = one.interval
+        other = over_single.get(name)
+        alone = None
+        if other is not None and not other.failed:
+            alone = (other.ratio, *other.interval) if name != single else (1.0, 1.0, 1.0)
         found[name] = {
             key: None if one.failed else round(one.value, 3),
             "ratio": None if one.failed else round(one.ratio, 4),
             "ci": None if one.failed else [round(low, 4), round(high, 4)],
+            "times_best_single": round(alone[0], 4) if alone else None,
+            "times_best_single_ci": [round(end, 4) for end in alone[1:]] if alone else None,
             "submodels": one.submodels or None,
             "failed": one.error or None,
         }

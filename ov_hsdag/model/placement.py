@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils import files
@@ -24,6 +24,28 @@ RT_INFO = "ov_hsdag"
 VERSION = 1
 """Of the embedded form. A newer one than this is refused."""
 
+BEST_SINGLE = "the best single device"
+"""What every figure of a gain is relative to, in everything that is printed."""
+
+
+def times(ratio: float, interval: Sequence[float] | None = None, over: str = "") -> str:
+    """A gain as all commands print it: "1.86x", "1.86x (1.80 to 1.93)", "1.86x the best single device".
+
+    Args:
+        ratio: how many times better.
+        interval: its 95% confidence interval [low, high]; one without width (the device itself) is left out.
+        over: what it is better than.
+    """
+    told = f"{ratio:.2f}x {over}".rstrip()
+    if interval is None or interval[0] == interval[1]:
+        return told
+    return f"{told} ({interval[0]:.2f} to {interval[1]:.2f})"
+
+
+def placer_of(candidate: str) -> str:
+    """The placer of a candidate: "hsdag" of "hsdag (less on GPU)", one of several placements that it proposed."""
+    return candidate.partition(" (")[0]
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -34,12 +56,17 @@ class Placement:
     objective  "latency" or "throughput"
     predicted  by the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels, transfer_bytes
     measured   None, or what each candidate did on the real devices, by its name (for a single device: the device):
-               latency_us or throughput_ips, ratio (how many times better than the best that needs no placement), ci
-               (its 95% confidence interval [low, high]), submodels, failed (why, or null); what is not known is null
+               latency_us or throughput_ips; ratio (how many times better than the best that needs no placement) and ci
+               (its 95% confidence interval [low, high]); times_best_single and times_best_single_ci, the same over the
+               best single device; submodels; failed (why, or null). What is not known is null
     baselines  name of a placer (for a single device: the device) → predicted figures of its placement
     policy     name of the policy that was asked, or None
     chosen     name of the placer whose placement this is
     seconds    phase of placing → seconds
+    why        why a simple candidate was chosen and no other, in some words; "" where the figures tell
+    notes      name of a candidate → why it was left out or not measured, in some words
+
+    The last three do not travel with the model.
     """
 
     devices: tuple[str, ...]
@@ -51,6 +78,8 @@ class Placement:
     policy: str | None = None
     chosen: str = "given"
     seconds: dict[str, float] = field(default_factory=dict)
+    why: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.affinity.values()) - set(self.devices))
@@ -308,20 +337,33 @@ class Placement:
         return orders
 
     def summary(self) -> str:
-        """One line that says what was chosen: "HETERO:GPU,CPU (latency): mincut, 3 submodels, predicted 1.80x …"."""
-        parts = [self.chosen]
+        """One line that says what was chosen and why: "HETERO:GPU,CPU (latency): mincut, 3 submodels, …"."""
+        parts = [placer_of(self.chosen)]
         own = (self.measured or {}).get(self.chosen, {})
         submodels = own.get("submodels") or (self.predicted or {}).get("submodels")
         if submodels is not None:
             parts.append(f"{submodels} submodel{'' if submodels == 1 else 's'}")
-        measured, predicted = self._gain(own, self.measured or {}), self._gain(self.predicted or {}, self.baselines)
+        measured, predicted = self.measured_gain(self.chosen), self.predicted_gain(self.chosen)
         if measured is not None:
-            parts.append(f"measured {measured:.2f}x best single device")
+            parts.append(f"measured {times(measured, own.get('times_best_single_ci'), BEST_SINGLE)}")
             if predicted is not None:
-                parts.append(f"predicted {predicted:.2f}x")
+                parts.append(f"predicted {times(predicted)}")
         elif predicted is not None:
-            parts.append(f"predicted {predicted:.2f}x best single device")
-        return f"{self.hetero} ({self.objective}): {', '.join(parts)}"
+            parts.append(f"predicted {times(predicted, over=BEST_SINGLE)}")
+        why = f"; {self.why}" if self.why else ""
+        return f"{self.hetero} ({self.objective}): {', '.join(parts)}{why}"
+
+    def measured_gain(self, candidate: str) -> float | None:
+        """How many times better than the best single device a candidate was measured; None where it was not."""
+        figures = (self.measured or {}).get(candidate, {})
+        if "times_best_single" in figures:
+            return cast("float | None", figures["times_best_single"])
+        return self._gain(figures, self.measured or {})  # of a model that an earlier release placed
+
+    def predicted_gain(self, candidate: str) -> float | None:
+        """How many times better than the best single device a candidate is predicted; None where that is not known."""
+        own = self.predicted if candidate == self.chosen else self.baselines.get(candidate)
+        return self._gain(own or {}, self.baselines)
 
     def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
         """How many times better than the best single device the objective is; None where that is not known."""

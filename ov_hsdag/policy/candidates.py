@@ -31,8 +31,9 @@ _BROKEN = {
     8: "a submodel computes nothing",
 }
 
-# How much slower a device may be than predicted: the median error of predictions, about, and a large one.
-_SLOWER = {"slower": 0.06, "much slower": 0.15}
+# By how much a device may be slower than predicted: the median error of predictions, about, and a large one. Names say
+# what the placement does for that.
+_SLOWER = {"less": 0.06, "much less": 0.15}
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,10 @@ def hedged_candidates(problem: PlacementProblem, placers: Sequence[Placer]) -> l
         return []
     found = []
     for number, name in enumerate(problem.devices):
-        for slower, share in _SLOWER.items():
+        for load, share in _SLOWER.items():
             factor = np.where(np.arange(len(problem.devices)) == number, 1 + share, 1.0)
             other = replace(problem, node_us=problem.node_us * factor)
-            found += [replace(run(placer, other), name=f"{placer.name} ({name} {slower})") for placer in placers]
+            found += [replace(run(placer, other), name=f"{placer.name} ({load} on {name})") for placer in placers]
     return found
 
 
@@ -168,6 +169,30 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
     if broken.all():
         why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)
         raise UserError(f"HETERO on {', '.join(problem.devices)} does not run this model: {why}")
+
+
+def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str:
+    """Why a placement is no candidate: what HETERO lacks to run it, or which device it does not fit; "" if it is one.
+
+    Args:
+        problem: to place.
+        placement: device of each colocation group, uint8 [groups].
+    """
+    found = problem.evaluate(placement)
+    infeasible = int(found.infeasible[0])
+    if not infeasible:
+        return ""
+    for bit, reason in _BROKEN.items():
+        if infeasible & bit:
+            return f"left out: {reason}"
+    counted, limits = found.memory_bytes[0], problem.memory_bytes
+    needs, holds = problem.stored_bytes(counted), problem.stored_bytes(limits)
+    over = [
+        f"needs {_mebibytes(needs[number])} of the {_mebibytes(holds[number])} on {name}"
+        for number, name in enumerate(problem.devices)
+        if 0 <= limits[number] < counted[number]
+    ]
+    return f"left out: does not fit, {', '.join(over)}"
 
 
 def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> Evaluation:

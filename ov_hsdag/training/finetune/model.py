@@ -193,6 +193,13 @@ def _bounded(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ov.Model:
     return copy
 
 
+def _ratios(ratio: float, interval: Sequence[float] | None, over_single: bool) -> dict[str, Any]:
+    """Of `Placement.measured`. over_single: whether they are over the best single device."""
+    ends = None if interval is None else list(interval)
+    single = {"times_best_single": ratio, "times_best_single_ci": ends} if over_single else {}
+    return {"ratio": ratio, "ci": ends, **single}
+
+
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted."""
     key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
@@ -200,11 +207,17 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     measured: dict[str, Any] | None = None
     singles = outcome.record["singles"]
     if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
+        over_single = outcome.record["reference"] in problem.devices
         measured = {
-            name: {key: chosen.reference * ratio**sign, "ratio": ratio, "ci": None, "submodels": 1, "failed": None}
+            name: {
+                key: chosen.reference * ratio**sign,
+                **_ratios(ratio, None, over_single),
+                "submodels": 1,
+                "failed": None,
+            }
             for name, ratio in singles.items()
         }
-        figures = {key: chosen.value, "ratio": chosen.ratio, "ci": list(chosen.interval) if chosen.ratios else None}
+        figures = {key: chosen.value, **_ratios(chosen.ratio, chosen.interval if chosen.ratios else None, over_single)}
         measured[outcome.name] = {**figures, "submodels": chosen.submodels, "failed": None}
     return Placement(
         devices=problem.devices,

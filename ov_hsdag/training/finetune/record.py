@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.training.finetune.choice import Choice
+from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.posterior import Fit
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
@@ -22,7 +24,7 @@ def make_record(
 
     Measurements are counted from 1, without the simple placements, as the budget, the progress and the table of
     `ov-hsdag finetune` count them: `number` of an entry, the keys of `final`, `measurement` of `best`. Ratios are to
-    `reference`.
+    `reference`. `name` of an entry is that of its device, or of HETERO's own choice, and null for other placements.
 
     Args:
         state: of the run.
@@ -33,6 +35,11 @@ def make_record(
         choice: the placement that was chosen.
     """
     numbers = {index: number for number, index in enumerate(state.proposed, start=1)}
+    names = (
+        HETERO_DEFAULT,
+        *reversed(task.problem.devices),
+    )  # a device's name for what is a device and HETERO's choice
+    simple = {simple_placement(task.problem, name).tobytes(): name for name in names}
     best, curve = 1.0, []
     for entry in state.measured:
         best = max(best, entry.measurement.ratio)
@@ -53,7 +60,12 @@ def make_record(
         "best": {**choice.measurement.to_dict(), "measurement": numbers.get(choice.entry)},
         "best_so_far": curve,
         "entries": [
-            {"number": numbers.get(index), **entry.to_dict(), "chosen": index == choice.entry}
+            {
+                "number": numbers.get(index),
+                "name": simple.get(entry.placement.tobytes()) if entry.simple else None,
+                **entry.to_dict(),
+                "chosen": index == choice.entry,
+            }
             for index, entry in enumerate(state.entries)
         ],
         "final": {str(numbers[index]): measurement.to_dict() for index, measurement in state.final.items()},

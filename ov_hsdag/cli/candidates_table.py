@@ -1,0 +1,95 @@
+"""The table of candidates that `place` and `bench` print: a row for each placer, and a legend under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from ov_hsdag.cli import console
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
+from ov_hsdag.model.placement import BEST_SINGLE, placer_of, times
+
+_PLACERS = {
+    HETERO_DEFAULT: "HETERO's own rule",
+    PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
+    "mincut": "minimum cut",
+    "pipeline": "contiguous partition",
+    "hsdag": "learned policy and local search",
+    "affinity": "the given placement",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate.
+
+    Attributes:
+        name: of the candidate.
+        submodels: that HETERO makes of it; None where that is not known.
+        predicted: latency in ms, or inferences/s; None where it is not known.
+        measured: the same.
+        gain: over the best single device; None where it is not known.
+        interval: the gain's 95% confidence interval.
+        note: why there is no figure; "" where there is one.
+        chosen: whether it is the chosen one.
+    """
+
+    name: str
+    submodels: int | None = None
+    predicted: float | None = None
+    measured: float | None = None
+    gain: float | None = None
+    interval: Sequence[float] | None = None
+    note: str = ""
+    chosen: bool = False
+
+
+def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool) -> Table:
+    """The table with its legend.
+
+    Args:
+        rows: in the order in which they are shown. Of several candidates of a placer ("hsdag (less on GPU)") one is:
+            the chosen one, else the best.
+        objective: "latency" or "throughput".
+        measured: whether anything was measured; otherwise gains are predicted ones.
+    """
+    families: dict[str, list[Row]] = {}
+    for row in rows:
+        families.setdefault(placer_of(row.name), []).append(row)
+    shown = {name: _best(family) for name, family in families.items()}
+    unit = "ms" if objective == "latency" else "inferences/s"
+    figures = [f"predicted\n{unit}", *([f"measured\n{unit}"] if measured else [])]
+    table = console.table("", "submodels", *figures, "x the best\nsingle device", left=(0, 2 + len(figures)))
+    columns = [row.predicted for row in shown.values()], [row.measured for row in shown.values()]
+    for name, row in shown.items():
+        values = [_number(row.predicted, columns[0]), *([_number(row.measured, columns[1])] if measured else [])]
+        gain = row.note if row.note or row.gain is None else times(row.gain, row.interval).replace("x", "", 1)
+        submodels = "-" if row.submodels is None else str(row.submodels)
+        table.add_row(f"{'*' if row.chosen else ' '} {name}", submodels, *values, gain)
+    table.caption = _legend(shown, {name: len(family) for name, family in families.items()}, measured=measured)
+    return table
+
+
+def _best(family: Sequence[Row]) -> Row:
+    return max(family, key=lambda row: (row.chosen, row.gain is not None and not row.note, row.gain or 0.0))
+
+
+def _number(value: float | None, column: Sequence[float | None]) -> str:
+    """With as many decimals as all of a column: four digits of its largest number, about."""
+    largest = max((other for other in column if other is not None), default=0.0)
+    return "-" if value is None else f"{value:.{1 if largest >= 100 else 2 if largest >= 10 else 3}f}"
+
+
+def _legend(rows: dict[str, Row], variants: dict[str, int], *, measured: bool) -> str:
+    told = ["* chosen."] if any(row.chosen for row in rows.values()) else []
+    how = "measured in turns, with its 95% interval" if measured else "predicted"
+    told.append(f"x {BEST_SINGLE}: {how}.")
+    for name in rows:
+        if name in _PLACERS:
+            several = f", the best of {variants[name]} proposals" if variants[name] > 1 else ""
+            told.append(f"{name}: {_PLACERS[name]}{several}.")
+    if any(name.startswith("nodes-") for name in rows):
+        told.append("nodes-N: that share of the operations on the first device.")
+    return " ".join(told)

@@ -1,0 +1,92 @@
+"""What commands print for people holds at 80 columns, says what its figures are, and names each candidate once."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ov_hsdag.cli import calibrate, console, devices
+from ov_hsdag.cli.candidates_table import Row, candidates_table
+
+WHY = "failed: its outputs differ from those of CPU_A by 0.99 of their largest value"
+ROWS = [
+    Row("hsdag", 4, 199.0, note="not measured: others are predicted to be better"),
+    Row("CPU_A", 1, 125.9, 144.2, 1.0, (1.0, 1.0)),
+    Row("hetero-pipeline", 1, 125.9, 145.1, 1.004, (0.991, 1.013)),
+    Row("pipeline", 2, 188.7, note=WHY),
+    Row("mincut", note="left out: does not fit, needs 96 MiB of the 64 MiB on CPU_A"),
+    Row("hsdag (less on CPU_A)", 4, 190.7, 266.1, 1.862, (1.801, 1.93), chosen=True),
+    Row("hsdag (less on CPU_B)", 4, 190.7, 270.1, 1.9, (1.7, 2.1)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def shown(capsys: pytest.CaptureFixture[str], text: str = "", **given: object) -> list[str]:
+    with console.result(as_json=False) as show:
+        show({}, text, **given)  # type: ignore[arg-type]
+    return capsys.readouterr().out.splitlines()
+
+
+def test_each_placer_has_one_row_and_a_line_in_the_legend(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, table=candidates_table(ROWS, "throughput", measured=True))
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if re.match(r"[* ] \w\S*  ", line)]
+    assert [row[0] if row[0] != "*" else row[1] for row in rows] == [
+        "hsdag", "CPU_A", "hetero-pipeline", "pipeline", "mincut"
+    ]  # fmt: skip
+    assert rows[0] == ["*", "hsdag", "4", "190.7", "266.1", "1.86", "(1.80", "to", "1.93)"]
+    assert rows[1] == ["CPU_A", "1", "125.9", "144.2", "1.00"]
+    text = " ".join(" ".join(lines).split())
+    assert "hsdag: learned policy and local search, the best of 3 proposals." in text
+    assert "mincut: minimum cut." in text and "* chosen." in text
+    # Cells go on in the next line, in their column; nothing is lost.
+    last = [line[58:].strip() for line in lines]
+    assert WHY in " ".join(last)
+
+
+def test_without_measuring_gains_are_predicted_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row("mincut", 2, 5.0, gain=2.0, chosen=True), Row("CPU", 1, 10.0, gain=1.0)]
+    lines = shown(capsys, table=candidates_table(rows, "latency", measured=False))
+    assert lines[2].split() == ["*", "mincut", "2", "5.00", "2.00"]
+    assert "x the best single device: predicted." in lines[4]
+    assert "measured" not in "".join(lines)
+
+
+def test_lines_are_wrapped_between_words_and_names_stay_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"{'folder-' * 15}/model.xml:"
+    lines = shown(capsys, text=f"{path} {'several words ' * 10}\nnext")
+    assert lines[0] == path and lines[-1] == "next"
+    assert max(map(len, lines[1:])) <= 80 and all(line.startswith("    ") for line in lines[1:-1])
+
+
+def test_tables_of_devices_and_of_a_calibration(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {
+        "name": "GPU.1",
+        "full_name": "Intel(R) Data Center GPU Flex 170 (dGPU), a long name",
+        "virtual": False,
+        "precision": "f16",
+        "profile_id": "cpu_core",
+        "estimates": ["efficiency", "launch_us", "submodel_us", "link_us", "link_gbps", "memory_gbps"],
+        "profile": "2 times: one CPU core without AMX (AVX2 or AVX-512, bf16 at twice the rate of f32)",
+    }
+    lines = shown(capsys, table=devices._table([found, {**found, "name": "CPU_A", "profile": None}]))
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[:2] == ["GPU.1", "Intel(R)"] and lines[-1].strip() == "no profile"
+    assert "cpu_core: 2 times: one CPU core" in " ".join(" ".join(lines).split())
+    entry = {
+        "precision": "bf16",
+        "peak_gflops": {"value": {"bf16": 114688.0}},
+        "efficiency": {"value": {"MatMul@bf16": 0.5}},
+        **{key: {"value": 43.8} for key in ("launch_us", "submodel_us")},
+        "gbps": {"value": {"default": 83.0}},
+    }
+    table = calibrate._table({"devices": {"CPU_A": entry}}, {"CPU_A": {"layers_error": 0.09}})
+    lines = shown(capsys, table=table)
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["CPU_A", "bf16", "57344", "83", "43.8", "43.8", "9%"]
+    assert lines[2].startswith("launch: ")
