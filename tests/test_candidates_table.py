@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ov_hsdag.cli import calibrate, console, devices
-from ov_hsdag.cli.candidates_table import Row, candidates_table
+from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 
 WHY = "failed: its outputs differ from those of CPU_A by 0.99 of their largest value"
 ROWS = [
@@ -47,6 +47,12 @@ def test_each_placer_has_one_row_and_a_line_in_the_legend(capsys: pytest.Capture
     # Cells go on in the next line, in their column; nothing is lost.
     last = [line[58:].strip() for line in lines]
     assert WHY in " ".join(last)
+
+
+def test_what_there_was_no_time_for_has_not_failed() -> None:
+    assert why_no_figure("there was no time left to compile it").startswith("not measured: there was no time")
+    assert why_no_figure("it hangs") == "failed: it hangs"
+    assert why_no_figure("") == ""
 
 
 def test_without_measuring_gains_are_predicted_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,7 @@ class TestPlace:
     def test_text_names_the_output_and_the_placers(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--no-measure", "--output", out)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"{out}: ")
+        assert done.stdout.startswith(f"{out}:")
         assert "CPU_A" in done.stdout and "latency" in done.stdout
         assert done.stderr == ""
 

@@ -566,7 +566,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     more = command(*options, "--resume", "--measurements", 3)
     assert more.returncode == 0, more.stderr
     assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
-    assert more.stdout.startswith(f"{output / 'model.xml'}: ")
+    assert more.stdout.startswith(f"{output / 'model.xml'}:")
     table = more.stdout.replace(str(output), "").splitlines()
     (marked,) = [line.split() for line in table if line.startswith("*") and "chosen" not in line]
     headline = " ".join(more.stdout.split()).partition(" measurement of ")[0]

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.candidates_table import Row, candidates_table
+from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.place import Objective, ProfileFile
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -199,7 +199,7 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
     shown = []
     for row in rows:
         failed, predicted = row["failed"], row[key]
-        note = f"failed: {failed}" if failed else f"same placement as {row['same_as']}" if row["same_as"] else ""
+        note = why_no_figure(failed) or (f"same placement as {row['same_as']}" if row["same_as"] else "")
         interval = None if failed else (row["ratio_low"], row["ratio_high"])
         if row["ratio"] == 1 and not row["same_as"]:  # itself
             interval = None

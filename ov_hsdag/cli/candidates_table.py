@@ -72,6 +72,13 @@ def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool) -> 
     return table
 
 
+def why_no_figure(failed: str) -> str:
+    """The note of a candidate that gave no figure, by the reason that measuring gives; "" where there is none."""
+    if not failed:
+        return ""
+    return f"{'not measured' if failed.startswith('there was no time') else 'failed'}: {failed}"
+
+
 def _best(family: Sequence[Row]) -> Row:
     return max(family, key=lambda row: (row.chosen, row.gain is not None and not row.note, row.gain or 0.0))
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.candidates_table import Row, candidates_table
+from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _table(placement: Placement) -> Table:
         chosen = name == placement.chosen
         predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
         real = (measured or {}).get(name, {})
-        note = f"failed: {real['failed']}" if real.get("failed") else placement.notes.get(name, "")
+        note = why_no_figure(real.get("failed") or "") or placement.notes.get(name, "")
         rows.append(
             Row(
                 name,

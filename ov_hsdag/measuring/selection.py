@@ -143,7 +143,10 @@ def select(
         why = _why(chosen, list(others), rates, set(simple), head_to_head)
         if chosen in simple:
             # HETERO's own choice may be a single device.
-            chosen = next(name for name in simple if np.array_equal(simple[name], placements[chosen]))
+            winner = chosen
+            chosen = next(name for name in simple if np.array_equal(simple[name], placements[winner]))
+            if chosen != winner:
+                why = f"it was chosen as {winner}, which is the same placement, and {why}"
     return Result(measured, chosen, placements, why)
 
 

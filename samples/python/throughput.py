@@ -83,7 +83,7 @@ def main() -> int:
         line = f"{device:{width}}  runs on {', '.join(model.get_property('EXECUTION_DEVICES'))}"
         line += f"; {submodels(model)} submodel(s); {medians[device]:.1f} inferences/s"
         if best_single is not None and device != best_single:
-            line += f" = {medians[device] / medians[best_single]:.2f} x {best_single}"
+            line += f" = {medians[device] / medians[best_single]:.2f}x the best single device"
         if device != options.devices[-1]:
             line += f"; outputs differ from {options.devices[-1]}'s by {differences[device]:.1e}"
         print(line)

@@ -1,0 +1,131 @@
+"""What documents say holds: links lead somewhere, commands have the options that are shown, code compiles and runs."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import pytest
+import typer.main
+
+from ov_hsdag.cli.app import app
+from ov_hsdag.integration import converters
+from ov_hsdag.zoo.catalog import ZOO
+from tests.test_cli import PACKAGE
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "samples/README.md", ROOT / "benchmarks/README.md"]
+LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def code_lines(page: Path) -> Iterator[str]:
+    """Lines of code blocks, those that a backslash continues in one."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\w*\n(.*?)^```|((?:^ {4}.*\n)+)", text, re.MULTILINE | re.DOTALL)
+    for block in blocks:
+        yield from "".join(block).replace("\\\n", " ").splitlines()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name) if name else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}"
+
+
+def options_of(program: Any) -> set[str]:
+    return {option for parameter in program.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def test_commands_are_shown_with_options_that_they_have() -> None:
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    ovc = argparse.ArgumentParser()
+    converters._add_options(ovc)
+    ours = set(ovc._option_string_actions)
+    seen = set()
+    for page in PAGES:
+        for line in code_lines(page):
+            words = re.sub(r"^\s*(\$ |- run: )?", "", line)
+            if words.startswith("ovc "):
+                unknown = set(re.findall(r"--placement\w*", words)) - ours
+                assert not unknown, f"{page.name}: {line}"
+            if not words.startswith("ov-hsdag ") or "[--" in words:  # synopses name options in brackets
+                continue
+            name, *arguments = shlex.split(words, comments=True)[1:]
+            if name.startswith("-"):
+                continue
+            assert name in commands, f"{page.name}: {line}"
+            seen.add(name)
+            given = {argument.partition("=")[0] for argument in arguments if re.match(r"-{1,2}[a-z]", argument)}
+            unknown = given - options_of(commands[name]) - {"--help", "-h"}
+            assert not unknown, f"{page.name}: {line}"
+    assert seen >= {"place", "verify", "devices", "bench", "calibrate", "finetune", "strip", "extension"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_are_python(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        ast.parse(block)
+
+
+def test_the_format_of_profiles_is_described_in_full() -> None:
+    """Every key of a device in the schema has its place in the table of docs/profiles.md."""
+    schema = json.loads((ROOT / "ov_hsdag/costs/profile.schema.json").read_text())
+    described = set(re.findall(r"`(\w+)`", (ROOT / "docs/profiles.md").read_text(encoding="utf-8")))
+    keys = set(schema["$defs"]["device"]["properties"]) - {"description"}
+    assert "cores" in keys and keys - described == set()
+
+
+def test_the_check_for_ci_runs_as_it_is_written(tmp_path: Path) -> None:
+    """And verify finds a placement for devices that are not there, with the status that the page says."""
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "ov-hsdag"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from ov_hsdag.cli import main; main()" "$@"\n')
+    command.chmod(0o755)
+    ov.save_model(ZOO["lstm"].build(), tmp_path / "model.xml")
+    variables = {**os.environ, "PYTHONPATH": PACKAGE, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    script = block.replace("model.onnx", "model.xml")
+    options: dict[str, Any] = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(["sh", "-e", "-c", script], **options)
+    assert done.returncode == 0, done.stderr
+    assert "outputs agree" in done.stdout
+    (tmp_path / "a.json").write_text(json.dumps({ZOO["lstm"].build().get_parameters()[0].get_friendly_name(): "GPU"}))
+    elsewhere = script.replace("CPU_A,CPU_B", "GPU,CPU").replace("--objective throughput", "--affinity a.json")
+    done = subprocess.run(["sh", "-e", "-c", elsewhere], **options)
+    assert done.returncode == 1, done.stderr + done.stdout
+    assert "NOT VERIFIED: the placement uses GPU, which is not among the devices here" in done.stdout
+
+
+def test_the_image_copies_what_it_builds_from() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert ".git" in ignored and ".venv" in ignored
+    text = (ROOT / "Dockerfile").read_text()
+    for path in re.findall(r"/src/(\S+)", text):
+        assert (ROOT / path).exists(), path
