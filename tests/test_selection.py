@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -100,6 +102,36 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     assert result.why.startswith("no placement was better than ")
     assert result.measured["die"]["times_best_single"] < 1
     assert 1.0 in (result.measured[name]["times_best_single"] for name in ("CPU_A", "CPU_B"))
+
+
+def test_gains_are_over_the_best_single_device_whatever_it_is_called() -> None:
+    """A head-to-head against HETERO's own rule, which gives CPU_A everything, is one against CPU_A."""
+    on_a, on_b, split = np.zeros(4, np.uint8), np.ones(4, np.uint8), np.array([0, 0, 1, 1], np.uint8)
+    simple = {"CPU_A": on_a, "CPU_B": on_b, "hetero": on_a}
+    names = [*simple, "hsdag"]
+    rates = {"CPU_A": [10.0, 10.0], "CPU_B": [5.0, 5.0], "hetero": [11.0, 11.0], "hsdag": [21.0, 21.0]}
+    again = {"hetero": [10.0] * 9, "hsdag": [18.0] * 9}
+    compared: Any = SimpleNamespace(submodels=dict.fromkeys(names, 1), seconds={}, failed={})
+    found = selection._measured(compared, names, rates, DEVICES, simple, again, "throughput")
+    assert {name: found[name]["times_best_single"] for name in names} == {
+        "CPU_A": 1.0, "CPU_B": 0.5, "hetero": 1.0, "hsdag": 1.8
+    }  # fmt: skip
+    assert found["hsdag"]["times_best_single_ci"][0] > 1.7 and found["CPU_A"]["times_best_single_ci"] == [1.0, 1.0]
+    assert selection._why("hsdag", ["hsdag"], rates, DEVICES, simple, again) == ""
+    # HETERO's pipeline that uses both devices is none of them.
+    other = {**simple, "hetero": split}
+    found = selection._measured(compared, names, rates, DEVICES, other, again, "throughput")
+    assert found["hsdag"]["times_best_single"] == 2.1
+    why = selection._why("hsdag", ["hsdag"], rates, DEVICES, other, again)
+    assert why.startswith("1.80x hetero") and why.endswith("the best that needs no placement")
+    # Reasons for what is simple.
+    little = {"hetero": [10.0] * 9, "hsdag": [10.05] * 9}
+    assert (
+        selection._why("hetero", ["hsdag"], rates, DEVICES, simple, little)
+        == "hsdag is within 1% of hetero, kept simple"
+    )
+    assert "no time to make sure that hsdag" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None)
+    assert selection._why("hetero", [], rates, DEVICES, simple, None) == "no placer finds a better split"
 
 
 def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,12 +135,12 @@ def select(
     with comparison:
         rates, head_to_head = _compared(comparison, set(simple), end)
         chosen = choice.choose(rates, set(simple), head_to_head) if rates else None
-        measured = _measured(comparison, list(ways), rates, devices, set(simple), head_to_head, problem.objective)
+        measured = _measured(comparison, list(ways), rates, devices, simple, head_to_head, problem.objective)
     why = ""
     if chosen is None:
         _warn("; ".join(f"{name}: {why}" for name, why in comparison.failed.items()))
     else:
-        why = _why(chosen, list(others), rates, set(simple), head_to_head)
+        why = _why(chosen, list(others), rates, devices, simple, head_to_head)
         if chosen in simple:
             # HETERO's own choice may be a single device.
             winner = chosen
@@ -154,17 +154,22 @@ def _why(
     chosen: str,
     others: Sequence[str],
     rates: Mapping[str, Sequence[float]],
-    simple: set[str],
+    devices: DeviceSet,
+    simple: Mapping[str, Placed],
     head_to_head: Mapping[str, Sequence[float]] | None,
 ) -> str:
-    """Why a candidate that needs no placement was chosen, as people are told; "" where another one was."""
+    """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
     if chosen not in simple:
-        return ""
+        rivals = [name for name in head_to_head or () if name in simple]
+        if not head_to_head or not rivals or _is_single(rivals[0], devices, simple):
+            return ""
+        gain = choice.Ratio.of(head_to_head[chosen], head_to_head[rivals[0]])
+        return f"{times(gain.median, (gain.low, gain.high), rivals[0])}, the best that needs no placement"
     if not others:
         return "no placer finds a better split"
     if not any(name in rates for name in others):
         return "no placement ran"
-    pair = choice.challenge(rates, simple)
+    pair = choice.challenge(rates, simple.keys())
     if pair is None:
         return f"no placement was better than {choice.best({name: rates[name] for name in rates if name in simple})}"
     rival, challenger = pair
@@ -177,6 +182,11 @@ def _why(
         return f"{placer_of(challenger)} is within {choice.GAIN:.0%} of {rival}, kept simple"
     told = times(gain.median, (gain.low, gain.high), rival)
     return f"{placer_of(challenger)} is not better beyond the noise, {told}"
+
+
+def _is_single(name: str, devices: DeviceSet, simple: Mapping[str, Placed]) -> bool:
+    """Whether a simple candidate is a device, or HETERO's own choice gives one of them everything."""
+    return any(np.array_equal(simple[name], simple[device]) for device in devices.names if device in simple)
 
 
 def _compared(comparison: Comparison, simple: set[str], end: float) -> tuple[Rates, Rates | None]:
@@ -283,7 +293,7 @@ def _measured(
     names: Sequence[str],
     rates: Mapping[str, Sequence[float]],
     devices: DeviceSet,
-    simple: set[str],
+    simple: Mapping[str, Placed],
     head_to_head: Mapping[str, Sequence[float]] | None,
     objective: str,
 ) -> dict[str, dict[str, Any]]:
@@ -301,7 +311,7 @@ def _measured(
     over_single = measurements(names, comparison, rates, objective, single) if single else {}
     if head_to_head:
         shown |= measurements(list(head_to_head), comparison, head_to_head, objective, rival)
-        if rival == single:
+        if _is_single(rival, devices, simple):
             over_single |= {name: shown[name] for name in head_to_head}
     for name, one in shown.items():
         low, high = one.interval
