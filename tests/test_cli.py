@@ -220,6 +220,7 @@ class TestPlace:
         ov.save_model(convolutions(), source, compress_to_fp16=compressed)
         done = run("place", source, "--device", DEVICE, "--no-measure", "--objective", "throughput", "--output", out)
         assert done.returncode == 0, done.stderr
+        assert re.search(r"requests: keep \d+ in flight .*-nireq \d+\)", " ".join(done.stdout.split()))
         # Shared constants may be copied, so sizes are not equal; FP16 is half of f32.
         assert out.with_suffix(".bin").stat().st_size < 1.5 * source.with_suffix(".bin").stat().st_size
         image = np.random.default_rng(1).standard_normal((1, 3, 32, 32), dtype=np.float32)

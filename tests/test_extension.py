@@ -21,6 +21,7 @@ from openvino.utils import get_cmake_path
 
 import ov_hsdag
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.devices.requests import MOST, requests_in_flight
 from ov_hsdag.integration import extension, extension_build
 from ov_hsdag.model import colocation, normalize, output_tags
 from ov_hsdag.model.graph import ComputationGraph
@@ -46,8 +47,10 @@ def library() -> Path:
 
 @pytest.fixture(autouse=True)
 def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here follows a placement in Python, unless a test says so."""
-    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    """Nothing here follows a placement in Python, unless a test says so; and the library knows the devices of tests."""
+    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
+    monkeypatch.setattr(ov.Core, "compile_model", getattr(ov.Core.compile_model, "__wrapped__", ov.Core.compile_model))
+    monkeypatch.setenv("OV_HSDAG_DEVICE", HETERO)
 
 
 def new_core(library: Path | None = None) -> ov.Core:
@@ -509,8 +512,13 @@ def test_damaged_tags_cost_the_placement_and_nothing_else(
 
 
 def test_device_that_the_machine_lacks(
-    core: ov.Core, stock: ov.Core, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    core: ov.Core,
+    stock: ov.Core,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("OV_HSDAG_DEVICE", "HETERO:GPU.9,CPU_B")
     model = convnet()
     names = {"CPU_A": "GPU.9", "CPU_B": "CPU_B"}
     affinity = {name: names[device] for name, device in halved(model).affinity.items()}
@@ -523,6 +531,79 @@ def test_device_that_the_machine_lacks(
     said = r"the placement uses GPU\.9, which is not among the devices here \(CPU_B\); its nodes run: \d+ on CPU_B"
     assert re.fullmatch(f"ov_hsdag: {said}", lines[0])
     check_outputs(compiled, stock.read_model(tmp_path / "model.xml"), stock)
+
+
+# What the library said in a process of its own, then the devices and the submodels.
+READ_AND_COMPILE = """
+import contextlib, os, sys, openvino as ov
+core = ov.Core()
+for name in ("CPU_A", "CPU_B") if "REGISTER" in os.environ else ():
+    with contextlib.suppress(RuntimeError):  # the hook has done it
+        core.register_plugin("openvino_intel_cpu_plugin", name)
+core.add_extension(sys.argv[1])
+model = core.read_model(sys.argv[2])
+print(sum("affinity" in node.get_rt_info() for node in model.get_ops()), "affinities")
+compile_model = getattr(ov.Core.compile_model, "__wrapped__", ov.Core.compile_model)
+compiled = compile_model(core, model, sys.argv[3])
+print(*compiled.get_property("EXECUTION_DEVICES"))
+"""
+
+
+@pytest.fixture
+def read_and_compile(library: Path, placed_convnet: Path) -> Callable[..., tuple[list[str], list[str]]]:
+    """Reads through the library and compiles without the hook: what was printed, and what the library said."""
+
+    def read_and_compile(device: str, **environment: str) -> tuple[list[str], list[str]]:
+        variables = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG_")}
+        done = subprocess.run(
+            [sys.executable, "-c", READ_AND_COMPILE, library, placed_convnet, device],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**variables, **environment},
+        )
+        assert done.returncode == 0, done.stderr
+        said = [line for line in done.stderr.splitlines() if line.startswith("ov_hsdag: ")]
+        return done.stdout.splitlines(), said
+
+    return read_and_compile
+
+
+def test_disabled_library_reads_an_ordinary_model(
+    read_and_compile: Callable[..., tuple[list[str], list[str]]],
+) -> None:
+    for device in ("HETERO:CPU", HETERO):
+        switches = {"OV_HSDAG_DISABLE": "1", "OV_HSDAG_DEVICE": HETERO, "REGISTER": "1"}
+        assert read_and_compile(device, **switches) == (["0 affinities", device[7:].split(",")[0]], [])
+
+
+def test_devices_that_are_not_registered_leave_an_ordinary_model(
+    read_and_compile: Callable[..., tuple[list[str], list[str]]],
+) -> None:
+    printed, said = read_and_compile("HETERO:CPU")
+    assert printed == ["0 affinities", "CPU"]
+    assert len(said) == 1
+    assert said[0].startswith("ov_hsdag: a model is read without its placement: none of its devices is known here")
+    assert "OV_HSDAG_DEVICE=HETERO:CPU_A,CPU_B" in said[0]
+
+
+def test_variable_is_the_list_that_reading_lacks(
+    read_and_compile: Callable[..., tuple[list[str], list[str]]],
+) -> None:
+    # HETERO takes affinities whatever its list is; that is said, once.
+    (_, devices), said = read_and_compile("HETERO:CPU", REGISTER="1", OV_HSDAG_VIRTUAL_DEVICES="CPU_A;CPU_B")
+    assert devices == "CPU_A CPU_B"
+    assert len(said) == 1
+    assert said[0].startswith("ov_hsdag: placements are followed on CPU_A, CPU_B, in C++ whatever devices HETERO is")
+    for listed, used in (
+        ("HETERO:CPU", "CPU"),
+        ("HETERO:CPU_B", "CPU_B"),
+        ("CPU_B,CPU_A", "CPU_A CPU_B"),
+        ("HETERO", ""),
+    ):
+        (_, devices), said = read_and_compile("HETERO:CPU", REGISTER="1", OV_HSDAG_DEVICE=listed)
+        assert devices == (used or "CPU")
+        assert all("; its nodes run: " in line or not used for line in said)
 
 
 def test_library_of_another_openvino_says_so(library: Path, tmp_path: Path) -> None:
@@ -767,6 +848,51 @@ def test_pass_replaces_devices_and_refuses_nonsense(programs: Path, stock: ov.Co
     assert "ov_hsdag: the model's embedded placement cannot be read" in texts[2]
 
 
+def compiled_as(output: str) -> list[tuple[str, int, int]]:
+    """Devices, submodels and requests of each model that tests/cpp/compile_model printed."""
+    found = []
+    for lines in by_model(output).values():
+        assert [line.split(" ", 1)[0] for line in lines] == ["devices", "submodels", "requests"], output
+        devices, submodels, requests = (line.split(" ", 1)[1] for line in lines)
+        found.append((devices, int(submodels), int(requests)))
+    return found
+
+
+@pytest.mark.parametrize("read", ["by OpenVINO", "by the library"])
+@pytest.mark.parametrize("way", ["function", "pass"])
+def test_program_keeps_to_its_own_devices(programs: Path, placed_convnet: Path, way: str, read: str) -> None:
+    """Also where the library has set affinities for others while reading."""
+    full = f"{way}+{programs / extension_build.LOADER}" if read == "by the library" else way
+
+    def compiled(device: str, **environment: str) -> tuple[str, int, int]:
+        done = run(programs / "compile_model", full, device, placed_convnet, REGISTER="1", **environment)
+        (found,) = compiled_as(done.stdout)
+        return found
+
+    assert compiled(HETERO) == ("CPU_A CPU_B", 2, requests_in_flight(1, 2, 2))
+    assert compiled("HETERO:CPU") == ("CPU", 1, 1)
+    assert compiled("HETERO:CPU_B") == ("CPU_B", 1, 1)
+    assert compiled(HETERO, OV_HSDAG_DISABLE="1") == ("CPU_A", 1, 1)
+    if way == "function":
+        assert compiled("HETERO") == ("CPU_A CPU_B", 2, 4)
+        assert compiled("HETERO:GPU.9,CPU_A") == ("CPU_A", 1, 1)
+
+
+def test_function_says_what_it_cannot_follow(programs: Path, placed_convnet: Path, tmp_path: Path) -> None:
+    program = programs / "compile_model"
+    # Devices that are not registered: OpenVINO's "not registered" is no answer to HETERO:CPU.
+    done = run(program, "function", "HETERO:CPU", placed_convnet)
+    assert compiled_as(done.stdout) == [("CPU", 1, 1)]
+    assert len(re.findall(r"ov_hsdag: the placement uses CPU_[AB], which is not among the devices", done.stderr)) == 2
+    broken = tmp_path / "broken.xml"
+    text = placed_convnet.read_text(encoding="utf-8")
+    broken.write_text(re.sub(r'(<devices value=")[^"]*', r"\1{", text), encoding="utf-8")
+    shutil.copy(placed_convnet.with_suffix(".bin"), broken.with_suffix(".bin"))
+    done = run(program, "function", HETERO, broken, REGISTER="1")
+    assert compiled_as(done.stdout) == [("CPU_A", 1, 1)]
+    assert "ov_hsdag: the model is compiled without its placement: the model's embedded placement" in done.stderr
+
+
 def printed_submodels(text: str) -> int:
     found = re.search(r"(?:submodels|HETERO_NUMBER_OF_SUBMODELS): (\d+)", text)
     assert found is not None, text[-3000:]
@@ -783,6 +909,7 @@ def with_two_cpus(self, *arguments):
     for name in ("CPU_A", "CPU_B"):
         self.register_plugin("openvino_intel_cpu_plugin", name)
 ov.Core.__init__ = with_two_cpus
+ov.Core.compile_model = getattr(ov.Core.compile_model, "__wrapped__", ov.Core.compile_model)  # without our hook
 from openvino.tools.benchmark.main import main
 sys.exit(main())
 """
@@ -822,7 +949,6 @@ def test_sample_and_benchmark_app_run_the_placement_of_python(
     alone = run(sys.executable, program, *options).stdout
     assert "u8" in by_extension  # its own preprocessing
 
-    monkeypatch.delenv("OV_HSDAG_DISABLE")
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
     by_hook = run(sys.executable, "-c", HOOKED_BENCHMARK_APP, *options, PYTHONPATH=str(ROOT)).stdout
     in_python = run(sys.executable, "-c", COMPILE, path, HETERO, PYTHONPATH=str(ROOT)).stdout
@@ -840,4 +966,6 @@ def test_sample_and_benchmark_app_run_the_placement_of_python(
 
 def test_cmake_project_has_the_version_of_the_package() -> None:
     text = (ROOT / "transformations/CMakeLists.txt").read_text(encoding="utf-8")
+    function = (ROOT / "transformations/src/compile_model.cpp").read_text(encoding="utf-8")
+    assert f"kMost = {MOST};" in function
     assert f"project(ov_hsdag VERSION {ov_hsdag.__version__} " in text

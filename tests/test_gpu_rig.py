@@ -208,6 +208,12 @@ def test_many_requests_use_both_devices(run: Run, bert: Path, tmp_path: Path) ->
     (tmp_path / "script.py").write_text(SCRIPT)
     command = (sys.executable, "script.py", "HETERO:GPU,CPU", "both.npy", "HETERO_NUMBER_OF_SUBMODELS")
     assert run(*command) == f"['CPU', 'GPU'] {submodels[1]}\n"
+    asked = re.search(r"requests: keep (\d+) in flight", told)
+    assert asked is not None
+    assert int(asked[1]) >= max(4, int(submodels[1]))
+    options = ("-hint", "throughput", "-niter", asked[1], "-infer_precision", "GPU:f32,CPU:f32")
+    app = run("benchmark_app", "-m", "bert.xml", "-d", "HETERO:GPU,CPU", *options)
+    assert f"Start inference asynchronously, {asked[1]} inference requests" in app
 
 
 def test_support_that_is_claimed_and_not_there_is_taken_back(run: Run) -> None:

@@ -357,7 +357,11 @@ class RecordingCore:
 def recording(monkeypatch: pytest.MonkeyPatch) -> RecordingCore:
     class Fresh(RecordingCore): ...
 
-    hook.patch(SimpleNamespace(Core=Fresh))
+    class Compiled(ov.CompiledModel): ...
+
+    class Queue(ov.AsyncInferQueue): ...
+
+    hook.patch(SimpleNamespace(Core=Fresh, CompiledModel=Compiled, AsyncInferQueue=Queue))
     with monkeypatch.context() as patched:
         patched.delenv("OV_HSDAG_VIRTUAL_DEVICES")  # it has no plugins to register
         return Fresh()

@@ -139,7 +139,13 @@ class Refusing(ov.Core):
         return inspect.unwrap(ov.Core.compile_model)(self, model, device_name, config, weights=weights)
 
 
-hook.patch(SimpleNamespace(Core=Refusing))
+class Compiled(ov.CompiledModel): ...
+
+
+class Queue(ov.AsyncInferQueue): ...
+
+
+hook.patch(SimpleNamespace(Core=Refusing, CompiledModel=Compiled, AsyncInferQueue=Queue))
 
 
 @pytest.mark.parametrize("refusing, other", [("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")])

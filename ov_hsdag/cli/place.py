@@ -122,6 +122,7 @@ def place(
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside, path_beside
+    from ov_hsdag.integration.requests import advice
     from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place as place_model
@@ -176,7 +177,8 @@ def place(
         lines = [f"{output}: {placement.summary()}"]
         if used:
             lines.append(f"costs: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}")
-        lines += [*_phases(placement), *([unmeasured] if unmeasured else [])]
+        needs = advice(placement)
+        lines += [*_phases(placement), *([needs] if needs else []), *([unmeasured] if unmeasured else [])]
         show(_as_json(output, placement), "\n".join(lines), _table(placement))
 
 

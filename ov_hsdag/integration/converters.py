@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag._env import disabled
+from ov_hsdag.integration.requests import advice
 from ov_hsdag.utils import files
 from ov_hsdag.utils.errors import INTERRUPTED, RunError, UserError, interrupted, one_line
 
@@ -171,6 +172,9 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
                 placement = _place(model, request)
             placed.append(model)
             print(f"[ INFO ] placement {placement.summary()}")
+            needs = advice(placement)
+            if needs:
+                print(f"[ INFO ] {needs}")
         return result
 
     _convert.__ov_hsdag__ = True  # type: ignore[attr-defined]

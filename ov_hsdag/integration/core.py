@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled
+from ov_hsdag.integration import requests
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ _ENTRY = b"<ov_hsdag>"
 
 
 def patch(module: ModuleType) -> None:
-    """Wrap ``Core`` of the module openvino._ov_api. A second call does nothing."""
+    """Wrap ``Core`` and what it compiles of the module openvino._ov_api. A second call does nothing."""
     core = module.Core
     if getattr(core.compile_model, _PATCHED, False):
         return
     core.__init__ = _wrap_init(core.__init__)
     core.compile_model = _wrap_compile_model(core.compile_model)
+    requests.patch(module)
 
 
 def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
@@ -133,7 +135,9 @@ class _WrongPropertyError(Exception):
 def _compiled(
     compile_model: Callable[..., ov.CompiledModel], placed: _Placed, notes: list[Warning]
 ) -> ov.CompiledModel:
-    """Compile a placed model. Where a device refuses its part after all, the others take that over.
+    """Compile a placed model, which then asks for the requests that it needs.
+
+    Where a device refuses its part after all, the others take that over.
 
     A device answers query_model without compiling, so it may promise more than it holds (drivers, memory, other models
     on it).
@@ -147,8 +151,14 @@ def _compiled(
         _WrongPropertyError: A device refuses one of its properties, whatever the model: that is for the user to mend.
         RuntimeError: OpenVINO's first, where no device can be left out.
     """
+
+    def tried(one: _Placed) -> ov.CompiledModel:
+        compiled = compile_model(one.model, one.device, one.config)
+        requests.ask_for_requests(compiled, one.placement, one.config)
+        return compiled
+
     try:
-        return compile_model(placed.model, placed.device, placed.config)
+        return tried(placed)
     except RuntimeError as error:
         first = error
     devices = placed.placement.devices
@@ -160,7 +170,7 @@ def _compiled(
             continue
         smaller = placed.on(kept)
         try:
-            compiled = compile_model(smaller.model, smaller.device, smaller.config)
+            compiled = tried(smaller)
         except RuntimeError:
             continue
         lost = ", ".join(name for name in devices if name not in kept)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
@@ -244,7 +245,8 @@ class Station:
         finally:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
-        runner = Runner(compiled, self._inputs, self._objective, 2 * split, self._before)
+        requests = requests_in_flight(2 * split, split, _submodels(compiled))
+        runner = Runner(compiled, self._inputs, self._objective, requests, self._before)
         if command["outputs"] is not None:
             # Texts would be pickles, and the pairs of outputs stay pairs without them.
             np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))

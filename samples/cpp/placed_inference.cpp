@@ -1,10 +1,11 @@
 // Reads a placed model, adds preprocessing, compiles it for HETERO, infers once and prints what ran where.
 //
-//     placed_inference MODEL.xml HETERO:GPU,CPU                                     follows by ov_hsdag::ApplyPlacement
+//     placed_inference MODEL.xml HETERO:GPU,CPU                                     follows by ov_hsdag::compile_model
 //     placed_inference MODEL.xml HETERO:GPU,CPU "$(ov-hsdag extension)"             by the extension library alone
 //
 // Devices such as CPU_A are the CPU once more, under another name: two devices on a machine that has but one.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -13,8 +14,7 @@
 #include <vector>
 
 #include "openvino/openvino.hpp"
-#include "openvino/pass/manager.hpp"
-#include "ov_hsdag/apply_placement.hpp"
+#include "ov_hsdag/compile_model.hpp"
 
 namespace {
 
@@ -56,21 +56,21 @@ ov::Tensor example_input(const ov::Output<const ov::Node>& input) {
 int run(const std::string& path, const std::string& device, const std::string& extension) {
     ov::Core core;
     register_further_cpus(core, device);
-    if (!extension.empty()) core.add_extension(extension);
-
-    std::shared_ptr<ov::Model> model = with_byte_inputs(core.read_model(path));
-    if (extension.empty()) {
-        ov::pass::Manager manager;
-        manager.register_pass<ov_hsdag::ApplyPlacement>(device);
-        manager.run_passes(model);
+    if (!extension.empty()) {
+        // The library follows the placement while reading, when nobody has told it of these devices.
+        setenv("OV_HSDAG_DEVICE", device.c_str(), 0);
+        core.add_extension(extension);
     }
-    ov::CompiledModel compiled = core.compile_model(model, device);
+    const std::shared_ptr<ov::Model> model = with_byte_inputs(core.read_model(path));
+    ov::CompiledModel compiled =
+        extension.empty() ? ov_hsdag::compile_model(core, model, device) : core.compile_model(model, device);
 
     ov::InferRequest request = compiled.create_infer_request();
     for (const auto& input : compiled.inputs()) request.set_tensor(input, example_input(input));
     request.infer();
 
-    std::cout << "submodels: " << compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::string>() << "\ndevices:";
+    std::cout << "submodels: " << compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::string>()
+              << "\nrequests for throughput: " << ov_hsdag::requests_in_flight(compiled) << "\ndevices:";
     for (const std::string& name : compiled.get_property(ov::execution_devices)) std::cout << " " << name;
     std::cout << "\n";
     for (const auto& output : compiled.outputs()) {

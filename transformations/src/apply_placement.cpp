@@ -1,15 +1,17 @@
 #include "ov_hsdag/apply_placement.hpp"
 
-#include "complete_model.hpp"
+#include <stdexcept>
+
+#include "environment.hpp"
 #include "openvino/core/except.hpp"
 #include "stored_placement.hpp"
 
 namespace ov_hsdag {
 
-ApplyPlacement::ApplyPlacement(const std::string& device)
-    : devices_(device == "HETERO" ? std::vector<std::string>{} : device_list(device)) {}
+ApplyPlacement::ApplyPlacement(const std::string& device) : devices_(hetero_devices(device)) {}
 
 bool ApplyPlacement::run_on_model(const std::shared_ptr<ov::Model>& model) {
+    if (disabled()) return false;
     StoredPlacement placement;
     try {
         placement = StoredPlacement::of(*model);
@@ -18,10 +20,7 @@ bool ApplyPlacement::run_on_model(const std::shared_ptr<ov::Model>& model) {
     } catch (const std::invalid_argument& error) {
         OPENVINO_THROW("ov_hsdag: ", error.what());
     }
-    const DeviceOfNode device = complete(model, placement.known(), static_cast<std::int32_t>(placement.devices.size()));
-    for (const auto& node : model->get_ops()) {
-        node->get_rt_info()[kAffinity] = placement.devices[device.at(node.get())];
-    }
+    placement.apply(model);
     return true;
 }
 

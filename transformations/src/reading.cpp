@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "environment.hpp"
 #include "model_graph.hpp"
 #include "openvino/op/parameter.hpp"
 #include "openvino/op/result.hpp"
@@ -67,12 +68,18 @@ void say_once(const std::string& text) {
     if (said.insert(text).second) say(text);
 }
 
-// Whether the machine has a device; devices that a program registers itself are taken for granted.
-bool is_here(const std::string& device) {
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Whether OpenVINO has a device here. The program's Core is out of sight, so what a program registers by itself has to
+// be named in the environment.
+bool is_here(const std::string& device, const std::vector<std::string>& named) {
     static std::mutex mutex;
     static std::map<std::string, bool> known;
     const std::string kind = device.substr(0, device.find('.'));
-    if (kind != "GPU" && kind != "NPU") return true;
+    const bool may_lack = kind == "GPU" || kind == "NPU";
+    if (device == "CPU" || (!may_lack && contains(named, device)) || contains(virtual_devices(), device)) return true;
     const std::lock_guard lock(mutex);
     const auto found = known.find(device);
     if (found != known.end()) return found->second;
@@ -86,14 +93,30 @@ bool is_here(const std::string& device) {
     return here;
 }
 
+// HETERO takes affinities whatever devices it is given, and its list comes when the model has been read. So the list
+// that counts is the placement's own, or the environment's.
 StoredPlacement placement_here(std::string_view text) {
     const StoredPlacement placement = StoredPlacement::of_tag(text);
+    const std::vector<std::string> named = devices_for_reading();
     std::vector<std::string> here;
-    for (const std::string& device : placement.devices) {
-        if (is_here(device)) here.push_back(device);
+    for (const std::string& device : named.empty() ? placement.devices : named) {
+        if (is_here(device, named)) here.push_back(device);
     }
-    return placement.map_to(here);
+    if (here.empty()) {
+        throw std::invalid_argument(
+            "none of its devices is known here (devices that a program registers itself have "
+            "to be named: OV_HSDAG_DEVICE=HETERO:" +
+            joined(placement.devices, ",") + ")");
+    }
+    StoredPlacement mapped = placement.map_to(here);
+    if (named.empty()) {
+        say_once("placements are followed on " + joined(here, ", ") +
+                 ", in C++ whatever devices HETERO is given; OV_HSDAG_DEVICE=HETERO:… changes that");
+    }
+    return mapped;
 }
+
+std::string affinity_of(const ov::Node& node) { return node.get_rt_info().at(kAffinity).as<std::string>(); }
 
 bool has_affinity(const ov::Node& node) { return node.get_rt_info().count(kAffinity) != 0; }
 
@@ -145,7 +168,7 @@ void assign(const std::shared_ptr<ov::Node>& output, const StoredPlacement& plac
     const auto set = [&](ov::Node& node, const std::string& device) { node.get_rt_info()[kAffinity] = device; };
     const auto take_from = [&](ov::Node& node, const ov::Node& other) {
         if (has_affinity(node) || !has_affinity(other)) return;
-        set(node, other.get_rt_info().at(kAffinity).as<std::string>());
+        set(node, affinity_of(other));
     };
     for (const auto& node : fresh) {
         const auto found = placement.numbers.find(node->get_friendly_name());
@@ -391,7 +414,9 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
     const DeviceOfNode device =
         complete_as_is(nodes, reading->placement.known(), static_cast<std::int32_t>(devices.size()));
     for (const auto& [one, other] : twins) {
-        if (unsettled || !has_affinity(*other)) other->get_rt_info()[kAffinity] = devices[device.at(one)];
+        // A device that the placement lacks comes from the program, as ov_hsdag::compile_model's do.
+        const bool ours = has_affinity(*other) && contains(devices, affinity_of(*other));
+        if (!has_affinity(*other) || (unsettled && ours)) other->get_rt_info()[kAffinity] = devices[device.at(one)];
     }
 }
 
@@ -414,6 +439,7 @@ void note_shapes(const PlacedResult& result) noexcept {
 }
 
 void note_output(const std::shared_ptr<ov::Node>& node, const std::string& tag) noexcept {
+    if (disabled()) return;
     try {
         if (tag.compare(0, kPrefix.size(), kPrefix) == 0) {
             note_tagged(node, parse_tag(tag));

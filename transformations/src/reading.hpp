@@ -33,6 +33,10 @@ struct Reading {
     std::size_t shapes = 0;                                  // what they are legal for
 };
 
+// HETERO's list of devices comes only when the model is compiled, and HETERO does not hold affinities against it: while
+// reading, the placement's own devices count, as far as they are here, or those of OV_HSDAG_DEVICE. With
+// OV_HSDAG_DISABLE nothing is done.
+//
 // To be called for each Result, Assign and Parameter that is read, with its tag (empty: none). Throws nothing: what
 // cannot be done is said in one line, and the model stays as it is.
 void note_output(const std::shared_ptr<ov::Node>& node, const std::string& tag) noexcept;

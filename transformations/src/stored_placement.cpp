@@ -30,13 +30,13 @@ bool same_device(const std::string& a, const std::string& b) {
                       (a == kind_of(a) + ".0" || b == kind_of(b) + ".0"));
 }
 
-std::string joined(const std::vector<std::string>& names) {
+}  // namespace
+
+std::string joined(const std::vector<std::string>& names, const std::string& separator) {
     std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+    for (const std::string& name : names) text += (text.empty() ? "" : separator) + name;
     return text;
 }
-
-}  // namespace
 
 StoredPlacement StoredPlacement::of(const ov::Model& model) {
     StoredPlacement placement;
@@ -90,7 +90,7 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
         if (!contains(mapped.devices, name)) mapped.devices.push_back(name);
     }
     const std::vector<std::string>& targets = mapped.devices;
-    if (targets.empty()) throw std::invalid_argument("none of the devices " + joined(devices) + " is available");
+    if (targets.empty()) throw std::invalid_argument("none of the devices " + joined(devices, ", ") + " is available");
     std::vector<std::int64_t> nodes(devices.size(), 0);
     for (const auto& [name, number] : numbers) ++nodes[number];
     std::set<std::string> taken;
@@ -121,7 +121,7 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
                                        [&](const std::string& name) { return contains(targets, name); });
             }
             if (!same_device(device, target)) {
-                say("the placement uses " + device + ", which is not among the devices here (" + joined(targets) +
+                say("the placement uses " + device + ", which is not among the devices here (" + joined(targets, ", ") +
                     "); its nodes run: " + std::to_string(nodes[number]) + " on " + target);
             }
         }
@@ -129,6 +129,11 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
     }
     for (const auto& [name, number] : numbers) mapped.numbers.emplace(name, target_of[number]);
     return mapped;
+}
+
+void StoredPlacement::apply(const std::shared_ptr<ov::Model>& model) const {
+    const DeviceOfNode device = complete(model, known(), static_cast<std::int32_t>(devices.size()));
+    for (const auto& node : model->get_ops()) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
 }
 
 KnownDevice StoredPlacement::known() const {
@@ -162,6 +167,10 @@ std::vector<std::string> device_list(const std::string& text) {
         }
     }
     return names;
+}
+
+std::vector<std::string> hetero_devices(const std::string& device) {
+    return device == "HETERO" ? std::vector<std::string>{} : device_list(device);
 }
 
 void say(const std::string& text) { std::cerr << "ov_hsdag: " + text + "\n" << std::flush; }

@@ -32,6 +32,11 @@ public:
     // nodes yet, else by the next in the list. Prints a line for each. Throws std::invalid_argument where none is left.
     [[nodiscard]] StoredPlacement map_to(const std::vector<std::string>& available) const;
 
+    // Sets the affinity of every node of a model, whose nodes are completed (complete_model.hpp).
+    void apply(const std::shared_ptr<ov::Model>& model) const;
+
+    [[nodiscard]] bool has(const std::string& device) const { return number_of(device) >= 0; }
+
     // For complete(): by the affinity that a node has, else by its name.
     [[nodiscard]] KnownDevice known() const;
 
@@ -41,6 +46,10 @@ private:
 
 // "HETERO:GPU,CPU" (or "GPU,CPU") → names.
 std::vector<std::string> device_list(const std::string& text);
+// The same of a device string; none for "HETERO", which leaves the devices open.
+std::vector<std::string> hetero_devices(const std::string& device);
+
+std::string joined(const std::vector<std::string>& names, const std::string& separator);
 
 // One line on standard error.
 void say(const std::string& text);

@@ -19,8 +19,10 @@ namespace ov_hsdag {
 //     manager.run_passes(model);
 //     core.compile_model(model, "HETERO:GPU,CPU");
 //
-// A model without a placement is left as it is (run_on_model returns false). Throws ov::Exception where the stored
-// placement cannot be read, or where no device is left for it.
+// Needs no devices and no Core; where there is a Core, ov_hsdag::compile_model (compile_model.hpp) does all of it.
+//
+// A model without a placement is left as it is, and with OV_HSDAG_DISABLE=1 every model (run_on_model returns false).
+// Throws ov::Exception where the stored placement cannot be read, or where no device is left for it.
 class ApplyPlacement : public ov::pass::ModelPass {
 public:
     OPENVINO_RTTI("ov_hsdag::ApplyPlacement", "0", ov::pass::ModelPass);

@@ -1,0 +1,23 @@
+"""How many requests keep the devices of a split model busy."""
+
+MOST = 16
+"""Submodels beyond this many ask for no further requests: each costs the memory of all tensors between submodels."""
+
+
+def requests_in_flight(reported: int, devices: int, submodels: int) -> int:
+    """The number of requests to keep in flight for the throughput of a model that HETERO runs.
+
+    A request is in one submodel at a time. HETERO reports what the submodel that asks for most asks for, which is 1 for
+    a device with one stream: the other devices would wait. Two requests for each device keep all of them busy (one
+    runs, one waits), and so many as there are submodels let each of them work where submodels of one device have
+    streams of their own, as those of CPU devices have.
+
+    Args:
+        reported: OPTIMAL_NUMBER_OF_INFER_REQUESTS of HETERO.
+        devices: that run a part of the model.
+        submodels: that HETERO made.
+
+    Returns:
+        The number, at least ``reported``; ``reported`` itself for a model on one device.
+    """
+    return max(reported, 2 * devices, min(submodels, MOST)) if devices > 1 else reported

@@ -1,0 +1,102 @@
+"""How many requests a compiled model asks for where it follows a placement for throughput.
+
+HETERO's own number is 1 for devices with one stream each, and programs that take it (AsyncInferQueue without a number,
+benchmark_app) would run one device at a time. No property of OpenVINO raises it, so the compiled model says what is
+needed in its place, and AsyncInferQueue, which asks in C++, is told.
+
+Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.devices.requests import requests_in_flight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+
+    import openvino as ov
+
+    from ov_hsdag.model.placement import Placement
+
+OPTIMAL_NUMBER = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
+
+_REQUESTS = "_ov_hsdag_requests"
+
+
+def patch(module: ModuleType) -> None:
+    """Wrap ``CompiledModel`` and ``AsyncInferQueue`` of the module openvino._ov_api. To be called once."""
+    module.CompiledModel.get_property = _wrap_get_property(module.CompiledModel.get_property)
+    module.AsyncInferQueue.__init__ = _wrap_queue_init(module.AsyncInferQueue.__init__)
+
+
+def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_property(self: ov.CompiledModel, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        wanted = getattr(self, _REQUESTS, 0)
+        return max(value, wanted) if wanted and OPTIMAL_NUMBER in (*args, *kwargs.values()) else value
+
+    return get_property
+
+
+def _wrap_queue_init(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: ov.AsyncInferQueue, model: ov.CompiledModel, jobs: int = 0) -> None:
+        original(self, model, jobs or getattr(model, _REQUESTS, 0))
+
+    return __init__
+
+
+def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: Mapping[str, Any] | None) -> None:
+    """Let a compiled model ask for the requests that its placement needs, where that is one for throughput.
+
+    Args:
+        compiled: The model, compiled for HETERO. Left alone where one device runs all of it.
+        placement: What it follows.
+        config: The call's properties. A latency hint leaves HETERO's number, PERFORMANCE_HINT_NUM_REQUESTS limits ours.
+    """
+    if placement.objective != "throughput" or "LATENCY" in _hints(config, "PERFORMANCE_HINT"):
+        return
+    reported = int(compiled.get_property(OPTIMAL_NUMBER))
+    devices = len(compiled.get_property("EXECUTION_DEVICES"))
+    wanted = requests_in_flight(reported, devices, int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")))
+    limits = [int(limit) for limit in _hints(config, "PERFORMANCE_HINT_NUM_REQUESTS") if limit.isdecimal()]
+    wanted = min([wanted, *(limit for limit in limits if limit > 0)])
+    if wanted > reported:
+        setattr(compiled, _REQUESTS, wanted)
+
+
+def _hints(config: Mapping[str, Any] | None, key: str) -> set[str]:
+    """Values of a property, for all devices or for one, as OpenVINO writes them."""
+
+    def found() -> Iterator[Any]:
+        from ov_hsdag.devices.virtual import device_properties
+
+        given = config or {}
+        for properties in (given, *(device_properties(given.get("DEVICE_PROPERTIES")) or {}).values()):
+            if key in properties:
+                yield properties[key]
+
+    def text(value: Any) -> str:
+        if type(value).__name__ == "OVAny":
+            value = value.value
+        return str(value).rpartition(".")[2]  # of "PerformanceMode.LATENCY"
+
+    return {text(value) for value in found()}
+
+
+def advice(placement: Placement) -> str | None:
+    """One line about the requests that a placement for throughput needs; None for any other."""
+    devices = len(placement.used())
+    if placement.objective != "throughput" or devices < 2:
+        return None
+    figures = (placement.measured or {}).get(placement.chosen) or placement.predicted or {}
+    number = requests_in_flight(1, devices, int(figures.get("submodels") or 1))
+    return (
+        f"requests: keep {number} in flight (Python's AsyncInferQueue and benchmark_app do by default;"
+        f" C++: ov_hsdag::requests_in_flight, or benchmark_app -nireq {number})"
+    )

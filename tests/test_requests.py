@@ -1,0 +1,173 @@
+"""A placement for throughput gets the requests that it needs from whoever asks for the default number."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import openvino.properties.hint as hint
+import pytest
+
+import ov_hsdag  # noqa: F401 the hook
+from ov_hsdag.devices.requests import MOST, requests_in_flight
+from ov_hsdag.integration.requests import OPTIMAL_NUMBER, advice
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+
+ROOT = Path(__file__).resolve().parent.parent
+DEVICES = ("CPU_A", "CPU_B")
+HETERO = "HETERO:CPU_A,CPU_B"
+LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in DEVICES)
+
+
+@pytest.fixture(autouse=True)
+def virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
+
+
+def chain(length: int = 40) -> ov.Model:
+    x = ops.parameter([1, 64], np.float32, name="x")
+    value = x
+    for number in range(length):
+        value = ops.tanh(value, name=f"tanh{number}")
+    return ov.Model([ops.result(value, name="out")], [x], "chain")
+
+
+def cut(submodels: int, objective: str = "throughput", devices: Sequence[str] = DEVICES) -> ov.Model:
+    """The chain in so many submodels, on the devices in turn."""
+    model = chain()
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    affinity = {name: devices[index * submodels // len(names) % len(devices)] for index, name in enumerate(names)}
+    Placement(tuple(devices), affinity, objective=objective).embed(model)
+    return model
+
+
+def asked(compiled: ov.CompiledModel) -> tuple[int, int]:
+    """Submodels, and the requests that the model and AsyncInferQueue agree on."""
+    number = compiled.get_property(OPTIMAL_NUMBER)
+    assert len(ov.AsyncInferQueue(compiled)) == len(ov.AsyncInferQueue(compiled, jobs=0)) == number
+    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")), number
+
+
+@pytest.mark.parametrize("submodels", [2, 3, 4, 7, 12])
+def test_at_least_as_many_requests_as_submodels(submodels: int) -> None:
+    made, requests = asked(ov.Core().compile_model(cut(submodels), HETERO))
+    assert made == submodels
+    assert requests == max(submodels, 4)
+
+
+def test_requests_do_not_grow_without_end() -> None:
+    made, requests = asked(ov.Core().compile_model(cut(20), HETERO))
+    assert (made, requests) == (20, MOST)
+
+
+def test_all_requests_of_the_default_queue_compute(tmp_path: Path) -> None:
+    path = tmp_path / "model.xml"
+    ov.save_model(cut(3), path)
+    core = ov.Core()
+    inputs = [np.full((1, 64), number / 10, np.float32) for number in range(12)]
+    wanted = core.compile_model(chain(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    queue = ov.AsyncInferQueue(core.compile_model(path, HETERO))
+    assert len(queue) == 4
+    results: dict[int, np.ndarray] = {}
+    queue.set_callback(lambda request, number: results.update({number: request.get_output_tensor().data.copy()}))
+    for number, data in enumerate(inputs):
+        queue.start_async([data], number)
+    queue.wait_all()
+    for number, data in enumerate(inputs):
+        np.testing.assert_allclose(results[number], wanted([data])[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "requests"),
+    [
+        (None, 4),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 4),
+        ({"PERFORMANCE_HINT": "LATENCY"}, 1),
+        ({hint.performance_mode(): hint.PerformanceMode.LATENCY}, 1),
+        (dict([hint.performance_mode(hint.PerformanceMode.LATENCY)]), 1),
+        ({"DEVICE_PROPERTIES": {"CPU_B": {"PERFORMANCE_HINT": "LATENCY"}}}, 1),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": 3}, 3),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": "0"}, 4),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": 9}, 4),
+    ],
+)
+def test_hints_of_the_caller_count(config: dict[str, Any] | None, requests: int) -> None:
+    assert asked(ov.Core().compile_model(cut(3), HETERO, config)) == (3, requests)
+
+
+def test_number_of_the_caller_counts() -> None:
+    compiled = ov.Core().compile_model(cut(3), HETERO)
+    assert [len(ov.AsyncInferQueue(compiled, jobs)) for jobs in (1, 2, 9)] == [1, 2, 9]
+    assert len(ov.AsyncInferQueue(model=compiled, jobs=2)) == 2
+
+
+def test_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = ov.Core()
+    assert asked(core.compile_model(cut(3, "latency"), HETERO)) == (3, 1)
+    assert asked(core.compile_model(chain(), HETERO)) == (1, 1)
+    with pytest.warns(PlacementNotFollowedWarning):
+        assert asked(core.compile_model(cut(3), "HETERO:CPU_A")) == (1, 1)
+    single = core.compile_model(cut(3), "CPU_A")
+    assert len(ov.AsyncInferQueue(single)) == single.get_property(OPTIMAL_NUMBER) == 1
+    compiled = core.compile_model(cut(3), HETERO)
+    assert compiled.get_property("EXECUTION_DEVICES") == list(DEVICES)
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    assert asked(core.compile_model(cut(3), HETERO)) == (1, 1)
+
+
+def test_wrong_arguments_are_told_as_ever() -> None:
+    for arguments in ((), (3,), (None, 4)):
+        with pytest.raises(TypeError):
+            ov.AsyncInferQueue(*arguments)
+    with pytest.raises(RuntimeError, match="NO_SUCH_PROPERTY"):
+        ov.Core().compile_model(cut(3), HETERO).get_property("NO_SUCH_PROPERTY")
+
+
+def test_rule() -> None:
+    assert requests_in_flight(1, 1, 1) == 1
+    assert requests_in_flight(8, 1, 5) == 8
+    assert requests_in_flight(1, 2, 2) == 4
+    assert requests_in_flight(1, 3, 3) == 6
+    assert requests_in_flight(1, 2, 5) == 5
+    assert requests_in_flight(12, 2, 5) == 12
+    assert requests_in_flight(1, 2, 300) == MOST
+
+
+@pytest.mark.parametrize(("objective", "requests"), [("throughput", 4), ("latency", 1)])
+def test_unmodified_benchmark_app(tmp_path: Path, objective: str, requests: int) -> None:
+    path = tmp_path / "model.xml"
+    ov.save_model(cut(3, objective), path)
+    code = "import ov_hsdag\nfrom openvino.tools.benchmark.main import main\nmain()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-m", path, "-d", HETERO, "-hint", "throughput", "-niter", "8"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"Start inference asynchronously, (\d+) inference requests", done.stdout)
+    assert found is not None, done.stdout
+    assert int(found[1]) == requests
+
+
+def test_placing_says_what_it_takes() -> None:
+    affinity = {"a": "CPU_A", "b": "CPU_B"}
+    placement = Placement(DEVICES, affinity, objective="throughput", predicted={"submodels": 6})
+    said = advice(placement)
+    assert said is not None
+    assert "\n" not in said
+    assert said.startswith("requests: keep 6 in flight ")
+    assert said.endswith("-nireq 6)")
+    assert advice(Placement(DEVICES, affinity)) is None
+    assert advice(Placement(DEVICES, {"a": "CPU_A"}, objective="throughput")) is None
