@@ -54,6 +54,7 @@ def test_a_hetero_string_gives_its_devices_in_order() -> None:
         ("HETERO:GPU,,CPU", "empty device name"),
         ("HETERO:GPU,", "empty device name"),
         ("HETERO:CPU", "only one device"),
+        (f"HETERO:{','.join(f'GPU.{number}' for number in range(17))}", "17 devices; give at most 16"),
         ("HETERO:CPU,GPU,CPU", 'lists "CPU" twice'),
         ("HETERO:GPU,CPU,GPU.0", 'lists "GPU" and "GPU.0", the same device'),
         ("HETERO:GPU(4),CPU", '"GPU(4)" is not the name of a physical device'),

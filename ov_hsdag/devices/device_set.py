@@ -11,6 +11,9 @@ from ov_hsdag.utils.errors import UserError
 PRECISIONS = ("f32", "f16", "bf16", "i8")
 
 HETERO = "HETERO"
+MOST_DEVICES = 16
+"""Devices of a list, at most. Eight GPUs and a CPU are a real machine; more is untested."""
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9]+)*")
 _META_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
 
@@ -26,8 +29,8 @@ class DeviceSet:
         """Read a device string such as "HETERO:GPU,CPU", or a list of names such as ["GPU", "CPU"].
 
         Raises:
-            UserError: not a HETERO string or a list of names, an empty or malformed name, fewer than two devices, or a
-                device twice ("GPU" and "GPU.0" are the same device).
+            UserError: not a HETERO string or a list of names, an empty or malformed name, fewer than two devices or
+                more than `MOST_DEVICES`, or a device twice ("GPU" and "GPU.0" are the same device).
         """
         example = 'give at least two devices, for example "HETERO:GPU,CPU"'
         if isinstance(text, Sequence) and not isinstance(text, str | bytes) and all(isinstance(n, str) for n in text):
@@ -51,6 +54,8 @@ class DeviceSet:
             if first is not name:
                 same = f'lists "{name}" twice' if first == name else f'lists "{first}" and "{name}", the same device'
                 raise UserError(f'device list "{text}" {same}; name every device once')
+        if len(names) > MOST_DEVICES:
+            raise UserError(f'device list "{text}" has {len(names)} devices; give at most {MOST_DEVICES}')
         return cls(names)
 
     @property

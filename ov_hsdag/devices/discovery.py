@@ -39,7 +39,7 @@ def available(core: ov.Core) -> list[DeviceInfo]:
             full_name=full_name(core, name) or "",
             kind=kind_of(name),
             virtual=is_virtual(name),
-            capabilities=tuple(str(item) for item in _property(core, name, "OPTIMIZATION_CAPABILITIES") or ()),
+            capabilities=capabilities(core, name),
             precision=inference_precision(core, name),
             limits=declared.get(name, {}),
         )
@@ -56,6 +56,11 @@ def full_name(core: ov.Core, name: str) -> str | None:
     """FULL_DEVICE_NAME, or None when the Core does not have the device."""
     value = _property(core, name, "FULL_DEVICE_NAME")
     return None if value is None else str(value)
+
+
+def capabilities(core: ov.Core, name: str) -> tuple[str, ...]:
+    """OPTIMIZATION_CAPABILITIES ("FP32", "BF16", "INT8", …); empty when the device does not say."""
+    return tuple(str(item) for item in _property(core, name, "OPTIMIZATION_CAPABILITIES") or ())
 
 
 def inference_precision(core: ov.Core, name: str) -> str | None:

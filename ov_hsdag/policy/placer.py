@@ -35,7 +35,9 @@ _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
+# Cuts of the topological order for each two devices, and for all pairs together: those of eight devices.
 _CUTS = 64
+_SPLITS = 8 * 7 * _CUTS
 
 # For throughput, contiguous partitions of random orders are tried besides what the policy proposes: of so many orders,
 # with at most so many coarse groups in all, and of so many sequences of devices each.
@@ -270,9 +272,10 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     order = topological_groups(problem)
     place = np.empty(problem.group_count, np.int64)
     place[order] = np.arange(problem.group_count)
-    cuts = np.unique(np.linspace(0, problem.group_count, _CUTS + 2, dtype=np.int64)[1:-1])
     found = [problem.where_supported(problem.single(device)) for device in range(len(problem.devices))]
-    pairs = permutations(range(len(problem.devices)), 2)
+    pairs = list(permutations(range(len(problem.devices)), 2))
+    each = min(_CUTS, _SPLITS // max(len(pairs), 1))
+    cuts = np.unique(np.linspace(0, problem.group_count, each + 2, dtype=np.int64)[1:-1])
     return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
 
 

@@ -18,6 +18,13 @@ class Lacking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._core, name)
 
+    def get_property(self, device: str, name: str) -> Any:
+        """Returns a property as `Core.get_property`; the device's full name tells that it is another one."""
+        value = self._core.get_property(device, name)
+        if device == self._device and name == "FULL_DEVICE_NAME":
+            return f"{value} without {', '.join(sorted(self._types))}"
+        return value
+
     def query_model(self, model: ov.Model, device: str) -> dict[str, str]:
         """Returns what the Core says that the device runs, without what it lacks; as `Core.query_model`."""
         lacks = {node.get_friendly_name() for node in model.get_ops() if node.get_type_name() in self._types}
