@@ -182,7 +182,7 @@ def _resolve(
     if not hasattr(model, "get_ops"):
         raise UserError(
             f"place() changes a model in memory and got {model!r}:"
-            " read it with openvino.convert_model or Core.read_model"
+            " read it with openvino.convert_model or Core.read_model; ov-hsdag place takes files and folders"
         )
     if not 0 < measure_seconds <= _LONGEST_SECONDS:
         raise UserError(

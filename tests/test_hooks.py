@@ -406,17 +406,17 @@ def test_signature_and_documentation_stay() -> None:
 
 
 def test_only_irs_with_an_entry_are_read(tmp_path: Path, placed: Path, directory: Path) -> None:
-    assert hook._file_carries(placed)
-    assert hook._file_carries(placed, chunk=7)
-    assert not hook._file_carries(directory / "plain.xml")
-    assert not hook._file_carries(placed.with_suffix(".bin"))
-    assert not hook._file_carries(SQUEEZENET)
-    assert not hook._file_carries(tmp_path)
-    assert not hook._file_carries(tmp_path / "missing.xml")
-    assert not hook._file_carries("no\0file")
+    assert hook.file_carries(placed)
+    assert hook.file_carries(placed, chunk=7)
+    assert not hook.file_carries(directory / "plain.xml")
+    assert not hook.file_carries(placed.with_suffix(".bin"))
+    assert not hook.file_carries(SQUEEZENET)
+    assert not hook.file_carries(tmp_path)
+    assert not hook.file_carries(tmp_path / "missing.xml")
+    assert not hook.file_carries("no\0file")
     x = ops.parameter([1], np.float32, name="<ov_hsdag>")
     ov.save_model(ov.Model([ops.relu(x, name="</edges><ov_hsdag>")], [x], "<ov_hsdag>"), tmp_path / "m.xml")
-    assert not hook._file_carries(tmp_path / "m.xml")
+    assert not hook.file_carries(tmp_path / "m.xml")
 
 
 @pytest.mark.usefixtures("silence")

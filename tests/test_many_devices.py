@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from tests.decoders import generate, stateful_decoder
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import MOST_DEVICES
@@ -16,6 +15,7 @@ from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.support import support
 from ov_hsdag.utils.errors import UserError
+from tests.decoders import generate, stateful_decoder
 
 NAMES = [f"CPU_{number}" for number in range(MOST_DEVICES)]
 SHAPES = {"input_ids": [1, 8], "attention_mask": [1, 8], "position_ids": [1, 8], "beam_idx": [1]}

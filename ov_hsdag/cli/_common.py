@@ -10,6 +10,7 @@ import typer
 
 from ov_hsdag.cli import console
 from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.model_folder import is_model_folder
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -21,7 +22,11 @@ def _set_debug(value: bool) -> bool:
 
 
 Model = Annotated[
-    Path, typer.Argument(help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle; also as -m MODEL.")
+    Path,
+    typer.Argument(
+        help="What OpenVINO reads: IR, ONNX, TensorFlow, TFLite, Paddle, or a folder that optimum-intel exported; also"
+        " as -m MODEL."
+    ),
 ]
 Device = Annotated[
     str, typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.")
@@ -31,8 +36,9 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        metavar="OUT.xml",
-        help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed.",
+        metavar="OUT.xml|DIR",
+        help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed. Of a folder, a"
+        " folder.",
     ),
 ]
 Shapes = Annotated[
@@ -42,6 +48,22 @@ Shapes = Annotated[
         metavar="NAME=[1,128]",
         help="Example shape of a dynamic input, for costs and measuring; [1,3,224,224] where there is one input. Can be"
         " given several times. The model itself keeps its shapes.",
+    ),
+]
+Parts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--part",
+        metavar="NAME",
+        help="A model of a folder, such as vision_embeddings_model; can be given several times. By default the language"
+        " model, or encoder and decoder.",
+    ),
+]
+HardLinks = Annotated[
+    bool,
+    typer.Option(
+        "--hardlinks/--no-hardlinks",
+        help="Share weights that stay the same with the input folder, or copy them; of a folder only.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
@@ -55,9 +77,18 @@ def check_model(path: Path) -> None:
 
 
 def check_output(path: Path, model: Path) -> None:
-    """Raise UserError where the IR of a model cannot be written to the path without harm. Leaves nothing behind."""
-    from ov_hsdag.utils.files import check_model_output
+    """Raise UserError where the IR of a model, or the folder of one, cannot be written to the path without harm.
 
+    Leaves nothing behind.
+    """
+    from ov_hsdag.utils.files import check_model_output
+    from ov_hsdag.utils.folder_writing import check_folder_output
+
+    if is_model_folder(model):
+        if path.suffix in (".xml", ".bin"):
+            raise UserError(f"{model} is a folder, and so is its output; got '{path}'")
+        check_folder_output(path, model)
+        return
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
     check_model_output(path, model)

@@ -17,6 +17,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.place import Objective, ProfileFile
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -49,6 +50,7 @@ def bench(
     profile: ProfileFile = None,
     shape: common.Shapes = None,
     rounds: Rounds = 12,
+    part: common.Parts = None,
     output: Table_ = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
@@ -59,6 +61,9 @@ def bench(
     """
     for model in models:
         common.check_model(model)
+    if part and not any(map(is_model_folder, models)):
+        raise UserError("--part names a model of a folder, and no folder is given")
+    models = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
     _check_table(output)
 
     from ov_hsdag.devices.device_set import DeviceSet

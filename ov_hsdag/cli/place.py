@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,8 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
 if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
@@ -67,9 +68,9 @@ PlacedOutput = Annotated[
     typer.Option(
         "--output",
         "-o",
-        metavar="OUT.xml",
+        metavar="OUT.xml|DIR",
         help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed. By default"
-        " MODEL_placed.xml in the current directory.",
+        " MODEL_placed.xml in the current directory. Of a folder a folder, by default MODEL_placed.",
         show_default=False,
     ),
 ]
@@ -86,6 +87,7 @@ def place(
     model: common.Model,
     device: common.Device,
     output: PlacedOutput = None,
+    part: common.Parts = None,
     objective: Objective = "latency",
     profile: ProfileFile = None,
     policy: Policy = None,
@@ -97,11 +99,18 @@ def place(
     measure: Measure = None,
     measure_seconds: MeasureSeconds = None,
     compress_to_fp16: CompressToFp16 = None,
+    hardlinks: common.HardLinks = True,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
-    """Decide on which device each operation of MODEL runs and write an IR with the placement inside."""
+    """Decide on which device each operation of MODEL runs and write an IR with the placement inside.
+
+    Of a folder that optimum-intel exported, the language model, or encoder and decoder each, are placed (--part names
+    others), and a folder is written that openvino.genai and optimum-intel load.
+    """
     common.check_model(model)
+    folder = is_model_folder(model)
+    files = model_files(model, part or ())
     output = default_output(model) if output is None else output
     common.check_output(output, model)
 
@@ -128,10 +137,13 @@ def place(
     from ov_hsdag.place import place as place_model
     from ov_hsdag.policy.candidates import policy_placers
     from ov_hsdag.utils.files import save_model_atomically
+    from ov_hsdag.utils.folder_writing import write_folder
 
     policy_placers(policy)
     costs = Profile.load(profile) if profile else None
-    measured = load_beside(model)
+    measured = {file: load_beside(file) for file in files}
+    if affinity and len(files) > 1:
+        raise UserError("--affinity is for one model, and the folder has several to place: name one with --part")
     given = Placement.load(affinity, devices.names).affinity if affinity else None
 
     unmeasured = "not measured: --no-measure" if measure is False else ""
@@ -149,37 +161,68 @@ def place(
         elif measure:
             selection.check_possible(core, devices)
         with console.progress(f"reading {model}"):
-            loaded = common.read_model(core, model)
-            compressed = common.has_fp16_weights(loaded) if compress_to_fp16 is None else compress_to_fp16
-        (shapes,) = example_shapes([loaded], examples)
-        with console.progress(f"placing {model} on {device}") as tell:
-            placement = place_model(
-                loaded,
-                device,
-                objective=objective,
-                profile=costs,
-                policy=policy,
-                affinity=given,
-                core=core,
-                shapes=shapes,
-                memory=limits,
-                measure=measure,
-                measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
-                report=tell,
-                costs=measured,
-                workload=asked,
-                context=context,
-            )
+            loaded = {file: common.read_model(core, file) for file in files}
+        shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
+        compressed = {
+            file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16
+            for file, one in loaded.items()
+        }
+        placements: dict[Path, Placement] = {}
+        # The largest first: it gets the best place, and the others what is left.
+        for file in sorted(files, key=_weights, reverse=True):
+            with console.progress(f"placing {file} on {device}") as tell:
+                placements[file] = place_model(
+                    loaded[file],
+                    device,
+                    objective=objective,
+                    profile=costs,
+                    policy=policy,
+                    affinity=given,
+                    core=core,
+                    shapes=shapes[file],
+                    memory=_left(limits, placements.values()),
+                    measure=measure,
+                    measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
+                    report=tell,
+                    costs=measured[file],
+                    workload=asked,
+                    context=context,
+                )
         with console.progress(f"writing {output}"):
             # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
-            save_model_atomically(loaded, output, compress_to_fp16=compressed)
-        used = (placement.predicted or {}).get("measured_costs")
-        lines = [f"{output}: {placement.summary()}"]
-        if used:
-            lines.append(f"costs: measured on {', '.join(used)}{f' ({path_beside(model)})' if measured else ''}")
-        needs = advice(placement)
-        lines += [*_phases(placement), *([needs] if needs else []), *([unmeasured] if unmeasured else [])]
-        show(_as_json(output, placement), "\n".join(lines), _table(placement))
+            if folder:
+                models = {file.name: (one, compressed[file]) for file, one in loaded.items()}
+                write_folder(output, model, models, hard_links=hardlinks)
+            else:
+                save_model_atomically(loaded[model], output, compress_to_fp16=compressed[model])
+        found = {}
+        for file in files:
+            placement, written = placements[file], output / file.name if folder else output
+            lines = [f"{written}: {placement.summary()}"]
+            if used := (placement.predicted or {}).get("measured_costs"):
+                where = f" ({path_beside(file)})" if measured[file] else ""
+                lines.append(f"costs: measured on {', '.join(used)}{where}")
+            needs = advice(placement)
+            lines += [*_phases(placement), *([needs] if needs else []), *([unmeasured] if unmeasured else [])]
+            found[file.name] = _as_json(written, placement)
+            if not folder or not as_json:
+                show(found[file.name], "\n".join(lines), _table(placement))
+        if folder and as_json:
+            show({"output": str(output), "models": found})
+
+
+def _weights(model: Path) -> int:
+    """Bytes of the file of an IR's weights; 0 where there is none."""
+    weights = model.with_suffix(".bin")
+    return weights.stat().st_size if weights.is_file() else 0
+
+
+def _left(limits: Mapping[str, int] | None, placements: Iterable[Placement]) -> Mapping[str, int] | None:
+    """What the models of a folder that are placed already leave of the memory, by device."""
+    if limits is None:
+        return None
+    taken = [(placement.predicted or {}).get("memory_bytes", {}) for placement in placements]
+    return {name: max(limit - sum(one.get(name, 0) for one in taken), 1) for name, limit in limits.items()}
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -199,6 +242,8 @@ _WORDS = {"prompt": "the prompt", "token": "each further token"}
 def default_output(model: Path) -> Path:
     """What a placed model is called by default: in the current directory, as ovc has it, and never the model itself."""
     named = Path(os.path.abspath(model))  # of a link, its own name; of "..", the folder's
+    if is_model_folder(model):
+        return Path(f"{named.name}_placed")
     return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")
 
 

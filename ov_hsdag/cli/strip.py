@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
 
 
-def strip(model: common.Model, output: common.Output, debug: common.Debug = False) -> None:
-    """Write a copy of MODEL without the placement inside."""
+def strip(
+    model: common.Model,
+    output: common.Output,
+    part: common.Parts = None,
+    hardlinks: common.HardLinks = True,
+    debug: common.Debug = False,
+) -> None:
+    """Write a copy of MODEL without the placement inside; of a folder, without those of all of its models."""
     common.check_model(model)
+    folder = is_model_folder(model)
+    files = model_files(model, part or ([*models_of(model)] if folder else ()))
     common.check_output(output, model)
 
     import openvino as ov
 
     from ov_hsdag.model.placement import RT_INFO, Placement
     from ov_hsdag.utils.files import save_model_atomically
+    from ov_hsdag.utils.folder_writing import write_folder
 
-    loaded = common.read_model(ov.Core(), model)
+    core = ov.Core()
+    loaded = {file: common.read_model(core, file) for file in files}
     # One that cannot be read, or is newer than this release, goes as well: that is what its error message advises.
-    if not loaded.has_rt_info([RT_INFO]):
+    carriers = {file: found for file, found in loaded.items() if found.has_rt_info([RT_INFO])}
+    if not carriers:
         console.message(f"{model} carries no placement: {output} is a plain copy")
-    Placement.strip(loaded)
-    save_model_atomically(loaded, output, compress_to_fp16=False)
+    for found in carriers.values():
+        Placement.strip(found)
+    if folder:
+        models = {file.name: (found, False) for file, found in carriers.items()}
+        write_folder(output, model, models, hard_links=hardlinks)
+    else:
+        save_model_atomically(loaded[model], output, compress_to_fp16=False)

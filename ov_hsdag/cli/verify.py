@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import conversations, example_shapes, parse_shapes
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
+from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -52,6 +54,7 @@ def verify(
     device: common.Device,
     precision: Precision = DEPLOYED,
     shape: common.Shapes = None,
+    part: common.Parts = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -64,51 +67,94 @@ def verify(
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
+    folder = is_model_folder(model)
+    if folder or part:
+        model_files(model, part or ())  # says what is wrong with them
     examples = parse_shapes(shape or ())
 
     from ov_hsdag._env import disabled
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.discovery import full_name
     from ov_hsdag.devices.virtual import new_core
-    from ov_hsdag.model.placement import Placement
 
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
     devices = DeviceSet.parse(device).names
     with console.result(as_json) as show:
         core = new_core()
-        loaded = common.read_model(core, model)
-        if Placement.of(loaded) is None:
-            raise UserError(f"{model} carries no placement: write one with ov-hsdag place")
-        (shapes,) = example_shapes([loaded], examples)
-        inputs = conversations(loaded, SEEDS, shapes)
-        with console.progress(f"running {model} on {device}"):
-            compiled, ignored = _compile_placed(core, loaded, device, _hetero_config(devices, precision))
-        present = [name for name in devices if full_name(core, name) is not None]
-        try:
-            references = _references(core, loaded, present or ["CPU"], precision, inputs)
-        except RunError:
-            if len(inputs[0]) == 1:
-                raise
-            inputs = [steps[:1] for steps in inputs]
-            references = _references(core, loaded, present or ["CPU"], precision, inputs)
-            console.message("warning: only first inferences are compared, as it is not known what its inputs mean")
-        outputs = _outputs(compiled, inputs)
-        result = {
-            "device": device,
-            "devices": list(compiled.get_property("EXECUTION_DEVICES")),
-            "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
-            "precision": {name: _computes_in(core, name, precision) for name in present},
-            **_compared(loaded, outputs, references),
-            "inferences": sum(map(len, inputs)),
-            "tolerance": _tolerance(core, loaded, present, precision),
-            "followed": not ignored,
-        }
-        result["equal"] = result["max_relative_error"] <= result["tolerance"]
-        unproven = _unproven(result, ignored)
-        show(result, _text(result, unproven))
-    if unproven or not result["equal"]:
+        results, good = {}, True
+        files = _placed_files(model, part or ())
+        loaded = [_read_placed(core, file) for file in files]
+        for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
+            with console.progress(f"running {file} on {device}"):
+                result, unproven = _verified(core, one, devices, device, precision, shapes)
+            results[file.name] = result
+            good = good and bool(result["equal"]) and not unproven
+            if not folder:
+                show(result, _text(result, unproven))
+            elif not as_json:
+                show({}, f"{file.name}: {_text(result, unproven)}")
+        if folder and as_json:
+            show({"models": results})
+    if not good:
         raise typer.Exit(1)
+
+
+def _placed_files(model: Path, parts: Sequence[str]) -> list[Path]:
+    """The files to verify: of a folder, by default all models that carry a placement. Raises UserError without any."""
+    from ov_hsdag.integration.core import file_carries
+
+    if parts or not is_model_folder(model):
+        return model_files(model, parts)
+    # Without any the main ones, which then say so.
+    return [file for file in models_of(model).values() if file_carries(file)] or model_files(model)
+
+
+def _read_placed(core: ov.Core, file: Path) -> ov.Model:
+    """Read a model. Raises UserError where it carries no placement."""
+    from ov_hsdag.model.placement import Placement
+
+    model = common.read_model(core, file)
+    if Placement.of(model) is None:
+        raise UserError(f"{file} carries no placement: write one with ov-hsdag place")
+    return model
+
+
+def _verified(
+    core: ov.Core,
+    loaded: ov.Model,
+    devices: Sequence[str],
+    device: str,
+    precision: str,
+    shapes: Mapping[str, Sequence[int]] | None,
+) -> tuple[dict[str, Any], list[str]]:
+    """The comparison of a model's outputs, and why they prove nothing. Raises RunError where it cannot be run."""
+    from ov_hsdag.devices.discovery import full_name
+
+    inputs = conversations(loaded, SEEDS, shapes)
+    compiled, ignored = _compile_placed(core, loaded, device, _hetero_config(devices, precision))
+    present = [name for name in devices if full_name(core, name) is not None]
+    try:
+        references = _references(core, loaded, present or ["CPU"], precision, inputs)
+    except RunError:
+        if len(inputs[0]) == 1:
+            raise
+        inputs = [steps[:1] for steps in inputs]
+        references = _references(core, loaded, present or ["CPU"], precision, inputs)
+        console.message("warning: only first inferences are compared, as it is not known what its inputs mean")
+    outputs = _outputs(compiled, inputs)
+    result = {
+        "device": device,
+        "devices": list(compiled.get_property("EXECUTION_DEVICES")),
+        "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
+        "precision": {name: _computes_in(core, name, precision) for name in present},
+        **_compared(loaded, outputs, references),
+        "inferences": sum(map(len, inputs)),
+        "tolerance": _tolerance(core, loaded, present, precision),
+        "followed": not ignored,
+    }
+    result["equal"] = result["max_relative_error"] <= result["tolerance"]
+    unproven = _unproven(result, ignored)
+    return result, unproven
 
 
 def _hetero_config(devices: Sequence[str], precision: str) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | 
     if weights is not None:  # then OpenVINO takes the model for the text of an .xml
         text = given.encode() if isinstance(given, str) else given
         return core.read_model(text, weights) if isinstance(text, bytes) and _ENTRY in text else None
-    if isinstance(given, str | bytes | os.PathLike) and _file_carries(given):
+    if isinstance(given, str | bytes | os.PathLike) and file_carries(given):
         return core.read_model(os.fsdecode(given))
     return None
 
@@ -266,7 +266,7 @@ def _entry_name() -> str:
     return _ENTRY[1:-1].decode()
 
 
-def _file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> bool:
+def file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> bool:
     """Whether a file is an IR with an embedded placement. Reads no more than the file's beginning and its rt_info.
 
     The model's rt_info stands behind the last </edges>; inside names and values "<" is escaped, so tags are tags.

@@ -71,10 +71,10 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
     encoding = None if mode == "wb" else "utf-8"
     target = _target(path)
     if _is_special(target):
-        with _writing(path), open(target, mode, encoding=encoding) as file:
+        with writing(path), open(target, mode, encoding=encoding) as file:
             yield file
         return
-    with _writing(path):
+    with writing(path):
         _prepare(target)
         temporary = _temporary(target)
         # Closed below, before the file is renamed.
@@ -82,9 +82,9 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
     try:
         with file:
             yield file  # what the caller raises is the caller's
-            with _writing(path):
+            with writing(path):
                 _sync(file)
-        with _writing(path):
+        with writing(path):
             _keep_mode(target, temporary)
             _replace(temporary, target)
     finally:
@@ -97,7 +97,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     Raises:
         UserError: The target cannot be written.
     """
-    with _writing(path), atomic_file(path) as file:
+    with writing(path), atomic_file(path) as file:
         file.write(text)
 
 
@@ -119,16 +119,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         UserError: It cannot.
     """
     target = _target(path)
-    with _writing(path):
+    with writing(path):
         if _is_special(target):
-            _refuse_impossible(target)
+            refuse_impossible(target)
         else:
             _check_writable(target)
 
 
 def _check_writable(target: Path) -> None:
     """Raise OSError where no file can be created in the target's folder."""
-    with tempfile.TemporaryFile(dir=_refuse_impossible(target)):
+    with tempfile.TemporaryFile(dir=refuse_impossible(target)):
         pass
 
 
@@ -146,11 +146,11 @@ def check_model_output(xml_path: str | os.PathLike[str], source: str | os.PathLi
     """
     target = _model_target(xml_path)
     bin_ = target.with_suffix(".bin")
-    with _writing(xml_path):
+    with writing(xml_path):
         _check_writable(target)
         if bin_.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(bin_))
-        _refuse_impossible(bin_)
+        refuse_impossible(bin_)
         if source is not None:
             refuse_files_of(source, target, bin_, shown=xml_path)
         with _locked(target.parent):  # between its two renames, a first save of another process looks foreign
@@ -168,7 +168,7 @@ def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]
         UserError: It is, or the input cannot be read.
     """
     target = _target(path)
-    with _writing(path):
+    with writing(path):
         if target.exists() and os.path.samefile(target, source):
             raise UserError(f"cannot write '{os.fspath(path)}': it is the input; choose another output")
         refuse_files_of(source, target, shown=path)
@@ -197,14 +197,14 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
     target = _model_target(xml_path)
     if target.suffix != ".xml":
         raise UserError(f"the output model must end in .xml, got {os.fspath(xml_path)!r}")
-    with _writing(xml_path):
-        _refuse_impossible(target.with_suffix(".bin"))
+    with writing(xml_path):
+        refuse_impossible(target.with_suffix(".bin"))
         _prepare(target)
     new_xml = _temporary(target, ".xml")
     new_bin = new_xml.with_suffix(".bin")
     try:
-        _save(model, new_xml, compress_to_fp16, xml_path)
-        with _writing(xml_path), _locked(target.parent):
+        save_model(model, new_xml, compress_to_fp16, xml_path)
+        with writing(xml_path), _locked(target.parent):
             refuse_foreign_model(target, xml_path)
             _install(new_xml, new_bin, target, target.with_suffix(".bin"))
     finally:
@@ -213,10 +213,10 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove the temporary files for a target whose processes no longer run.
+    """Remove the temporary files, or folders, for a target whose processes no longer run.
 
     Args:
-        target: The file; its directory exists.
+        target: The file or folder; its directory exists.
     """
     ours = _key(target.name)
     host = _key(socket.gethostname())
@@ -224,8 +224,11 @@ def remove_leftovers(target: Path) -> None:
         match = _TEMPORARY.fullmatch(entry.name)
         # Whether a process of another host (a shared directory) still runs cannot be told here.
         if match and match[1] == ours and match[2] == host and not process_runs(int(match[3]), match[4]):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(entry.path)
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
 
 
 def shift_constants(xml: bytes, by: int) -> bytes:
@@ -312,11 +315,25 @@ def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
     _keep_mode(first, target)
 
 
-def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.PathLike[str]) -> None:
-    """Let OpenVINO save a model under a temporary name and sync both of its files to the disk."""
+def save_model(
+    model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.PathLike[str], *, sync: bool = True
+) -> None:
+    """Let OpenVINO save a model under a name that is not there yet.
+
+    Args:
+        model: The model.
+        xml: Where; its .bin stands beside it.
+        compress_to_fp16: As in openvino.save_model.
+        shown: The name that the user gave.
+        sync: Sync both files to the disk.
+
+    Raises:
+        UserError: One of the files cannot be written.
+        RunError: OpenVINO cannot save the model.
+    """
     import openvino as ov
 
-    with _writing(shown):
+    with writing(shown):
         # OpenVINO would follow a link; and its message for a directory that cannot be written names no reason.
         for path in (xml, xml.with_suffix(".bin")):
             open(path, "xb").close()
@@ -324,19 +341,25 @@ def _save(model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.Pa
         ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
     except Exception as error:
         if shutil.disk_usage(xml.parent).free < _FULL:  # which OpenVINO does not say
-            with _writing(shown):
+            with writing(shown):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
-    with _writing(shown):
-        for path in (xml, xml.with_suffix(".bin")):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
+    if sync:
+        with writing(shown):
+            for path in (xml, xml.with_suffix(".bin")):
+                sync_file(path)
+
+
+def sync_file(path: Path) -> None:
+    """Sync a file's content to the disk. Raises OSError."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
     """The file that is really written: links followed, as rename would replace the link. UserError for a directory."""
     target = Path(path)
-    with _writing(path):
+    with writing(path):
         if target.is_dir():
             raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
         return target if _is_special(target) else Path(os.path.realpath(target))
@@ -345,7 +368,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
 def _model_target(path: str | os.PathLike[str]) -> Path:
     """The .xml file that is really written: links above it are followed, it replaces one. UserError for a directory."""
     target = Path(path)
-    with _writing(path):
+    with writing(path):
         if target.is_dir():
             raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
         return Path(os.path.realpath(target.parent)) / target.name
@@ -357,12 +380,12 @@ def _is_special(target: Path) -> bool:
 
 
 def _prepare(target: Path) -> None:
-    _refuse_impossible(target)
+    refuse_impossible(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
 
 
-def _refuse_impossible(target: Path) -> Path:
+def refuse_impossible(target: Path) -> Path:
     """Raise OSError for what permissions forbid. Returns the nearest directory above the target that exists."""
     effective = os.access in os.supports_effective_ids
     # Renaming would replace a write-protected file; of a link, it replaces the link only.
@@ -381,6 +404,11 @@ def _temporary(target: Path, suffix: str = "") -> Path:
     host, pid = _key(socket.gethostname()), os.getpid()
     process = f"{pid}-{_started(pid) or 0}"
     return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{process}-{secrets.token_hex(8)}.tmp{suffix}")
+
+
+def temporary_name(target: Path) -> Path:
+    """A name beside a folder for one that is yet to be created, which :func:`remove_leftovers` knows."""
+    return _temporary(target)
 
 
 def _key(text: str) -> str:
@@ -460,7 +488,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writing(path: str | os.PathLike[str]) -> Iterator[None]:
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn a failure of the file system into one line that names the file the user asked for."""
     try:
         yield

@@ -50,7 +50,7 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
         return
     if not text:
         raise _refused(shown, f"'{bin_.name}', where its weights would go, is there already without '{xml.name}'")
-    used = max((int(data["offset"]) + int(data["size"]) for data in _CONSTANT.finditer(text)), default=0)
+    used = max((offset + size for offset, size in constants_of(text)), default=0)
     # A replacement that was interrupted leaves a file that is longer than its model needs.
     if not 0 < used <= size:
         raise _refused(
@@ -75,6 +75,19 @@ def refuse_files_of(source: str | os.PathLike[str], *targets: Path, shown: str |
         for target in existing:
             if os.path.exists(data) and target.samefile(data):
                 raise _refused(shown, f"'{target.name}' holds weights of the input '{os.fspath(source)}'")
+
+
+def constants_of(xml: bytes) -> Iterator[tuple[int, int]]:
+    """Where the data of an IR's constants is in its .bin file.
+
+    Args:
+        xml: The text of the IR.
+
+    Yields:
+        Offset and size of each, bytes.
+    """
+    for data in _CONSTANT.finditer(xml):
+        yield int(data["offset"]), int(data["size"])
 
 
 def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:

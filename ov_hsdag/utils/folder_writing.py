@@ -1,0 +1,265 @@
+"""Write a copy of an exported folder in which some models are others, whole or not at all.
+
+The copy is made in a temporary folder beside its place and renamed. What it shares with the source is the data of
+weights alone, by hard links: files that people edit are copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
+from ov_hsdag.utils.overwriting import constants_of
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+MARKER = "ov_hsdag_folder.json"
+"""Lists the files that were written: a folder that has it, and no other files, may be replaced."""
+
+# Made by optimum-intel and openvino.genai in the folders that they run, of the models in them: of no use for others.
+_CACHES = ("model_cache",)
+
+# Data that nobody edits. They are shared where the file system can.
+_LINKED = (".bin", ".safetensors", ".gguf")
+
+# A constant's place in the .bin file, as OpenVINO writes it.
+_PLACE = re.compile(
+    rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")(\d+)(")'
+)
+
+# Where more than this share of the weights is new, they are written as OpenVINO wrote them.
+_MOST_NEW = 0.5
+
+_HEAD = 64  # bytes that are compared first
+
+
+def check_folder_output(output: Path, source: Path) -> None:
+    """Check that a folder can be written and replaces nothing but an empty folder or one that was written so.
+
+    Commands call it before long work. Leaves nothing behind.
+
+    Args:
+        output: The folder to write.
+        source: The folder that is read.
+
+    Raises:
+        UserError: The output is a file, the source, inside the source, or a folder that holds other files.
+    """
+    with writing(output):
+        target = Path(os.path.realpath(output))
+        inside = Path(os.path.realpath(source))
+        if target == inside:
+            raise UserError(f"cannot write '{output}': it is the input; choose another output")
+        if inside in target.parents:
+            raise UserError(f"cannot write '{output}': it is inside the input; choose another output")
+        if target.exists() and not target.is_dir():
+            raise UserError(f"cannot write '{output}': it is a file, and the output of a folder is a folder")
+        directory = refuse_impossible(target)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if target.exists():
+            _refuse_foreign(target, output)
+
+
+def write_folder(
+    output: Path, source: Path, models: Mapping[str, tuple[ov.Model, bool]], *, hard_links: bool = True
+) -> dict[str, bool]:
+    """Write a copy of a folder with other models in it.
+
+    Args:
+        output: The folder to write; see :func:`check_folder_output`.
+        source: The folder that is copied: all but hidden files, caches of compiled models and folders written so.
+        models: By the name of the .xml file in the source: what takes its place, and whether its weights are
+            compressed to FP16 as in openvino.save_model.
+        hard_links: Share files of weights with the source, where the file system can.
+
+    Returns:
+        For each of the models, whether its .bin is the file of the source.
+
+    Raises:
+        UserError: The folder cannot be written.
+        RunError: OpenVINO cannot save a model.
+    """
+    check_folder_output(output, source)
+    target = Path(os.path.realpath(output))
+    with writing(output):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target)
+        new = temporary_name(target)
+        new.mkdir()
+    try:
+        shared = {}
+        for name, (model, compress) in models.items():
+            xml = new / name
+            save_model(model, xml, compress, output / name, sync=False)
+            with writing(output):
+                shared[name] = _share_weights(xml, source / name, hard_links)
+        with writing(output):
+            own = {name for xml in models for name in (xml, str(Path(xml).with_suffix(".bin")))}
+            _copy_others(source, new, own, hard_links)
+            files = sorted(path.relative_to(new).as_posix() for path in _files(new))
+            (new / MARKER).write_text(json.dumps({"version": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
+            for path in _files(new):
+                if path.stat().st_nlink == 1:  # what is shared is on the disk already
+                    sync_file(path)
+            _exchange(new, target, output)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return shared
+
+
+def _refuse_foreign(target: Path, shown: Path) -> None:
+    """Raise UserError where a folder holds what was not written so."""
+    there = {path.relative_to(target).as_posix() for path in _files(target)}
+    if not there:
+        return
+    try:
+        ours = {MARKER, *json.loads((target / MARKER).read_text(encoding="utf-8"))["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"cannot write '{shown}': it is there already, and ov-hsdag did not write it; choose another output"
+        ) from None
+    foreign = sorted(there - ours)
+    if foreign:
+        raise UserError(
+            f"cannot write '{shown}': it holds '{foreign[0]}', which ov-hsdag did not write; choose another output"
+        )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All that is no folder in a folder, at any depth, caches left out."""
+    for directory, names, files in os.walk(folder):
+        linked = [name for name in names if (Path(directory) / name).is_symlink()]
+        names[:] = [name for name in names if name not in (*_CACHES, *linked)]
+        yield from (Path(directory) / name for name in (*files, *linked))
+
+
+def _copy_others(source: Path, new: Path, own: Collection[str], hard_links: bool) -> None:
+    """Copy what is not there yet, links followed. own: names of files at the top that are not copied."""
+    for entry in sorted(source.iterdir()):
+        if entry.name.startswith(".") or entry.name in own or entry.name in (MARKER, *_CACHES):
+            continue
+        copy = new / entry.name
+        if not entry.is_dir():
+            _copy(entry, copy, hard_links)
+        elif not (entry / MARKER).exists():
+            copy.mkdir()
+            _copy_others(entry, copy, (), hard_links)
+
+
+def _copy(source: Path, copy: Path, hard_links: bool) -> bool:
+    """Copy a file, or link it where it holds data of weights. Returns whether the two are one file."""
+    if hard_links and source.suffix in _LINKED:
+        with contextlib.suppress(OSError):  # another file system, one without links, another owner's file
+            os.link(os.path.realpath(source), copy)
+            return True
+    shutil.copyfile(source, copy)
+    shutil.copystat(source, copy)
+    return False
+
+
+def _exchange(new: Path, target: Path, shown: Path) -> None:
+    if not target.exists():
+        os.rename(new, target)
+        return
+    _refuse_foreign(target, shown)  # it may have changed during the work
+    old = temporary_name(target)
+    os.rename(target, old)
+    try:
+        os.rename(new, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool) -> bool:
+    """Let a saved model use the .bin of the model that it was made of.
+
+    Placing keeps weights, but OpenVINO's clean-up makes some small constants, and the order of all changes: offsets in
+    the .xml become those of equal data in the old .bin. Where all are there, that file is linked; else the new .bin is
+    the old one, whose blocks the file system may share, with the few others behind it.
+
+    Returns:
+        Whether the .bin of both is one file.
+    """
+    new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
+    if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:
+        return False
+    text = new_xml.read_bytes()
+    if len(_PLACE.findall(text)) != len(re.findall(rb'\btype="Const" version="', text)):
+        return False
+    new, old = (np.memmap(path, np.uint8, "r") for path in (new_bin, old_bin))
+    places: dict[tuple[int, int], int] = {}
+    added: list[bytes] = []
+    end = len(old)
+    candidates: dict[int, list[int]] = {}
+    for at, size in constants_of(old_xml.read_bytes()):
+        if at + size <= len(old):
+            candidates.setdefault(size, []).append(at)
+    for match in _PLACE.finditer(text):
+        at, size = int(match[2]), int(match[4])
+        if (at, size) in places:
+            continue
+        found = _find(new[at : at + size], old, candidates.get(size, ()))
+        if found is None:
+            found = end
+            added.append(new[at : at + size].tobytes())
+            end += size
+        places[at, size] = found
+    if end - len(old) > _MOST_NEW * len(old):
+        return False
+    del new
+    new_bin.unlink()
+    shared = not added and _copy(old_bin, new_bin, hard_links)
+    if added:
+        _clone(old_bin, new_bin)
+        with open(new_bin, "ab") as file:
+            file.writelines(added)
+    new_xml.write_bytes(
+        _PLACE.sub(
+            lambda match: (
+                b"%s%d%s%s%s" % (match[1], places[int(match[2]), int(match[4])], match[3], match[4], match[5])
+            ),
+            text,
+        )
+    )
+    return shared
+
+
+def _find(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
+    """Where equal data begins, at one of the candidates."""
+    for at in candidates:
+        same = old[at : at + len(data)]
+        if np.array_equal(data[:_HEAD], same[:_HEAD]) and np.array_equal(data, same):
+            return at
+    return None
+
+
+def _clone(source: Path, copy: Path) -> None:
+    """Copy a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
+    with open(source, "rb") as old, open(copy, "xb") as new:
+        left = os.fstat(old.fileno()).st_size
+        try:
+            while left > 0:
+                done = os.copy_file_range(old.fileno(), new.fileno(), left)
+                if not done:
+                    break
+                left -= done
+        except (OSError, AttributeError):  # not on this system, or not from one file system to another
+            old.seek(0)
+            new.seek(0)
+            shutil.copyfileobj(old, new, 1 << 20)
