@@ -407,7 +407,7 @@ class TestBadModel:
 
     def test_a_folder_that_is_no_model(self, out: Path, tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir()
-        refused(tmp_path / "folder", out, "cannot read")
+        refused(tmp_path / "folder", out, "no model in folder")
 
     def test_a_truncated_ir(self, model: Path, out: Path, tmp_path: Path) -> None:
         text = model.read_text()
@@ -741,9 +741,11 @@ class TestConventions:
         assert json.loads(done.stdout)["output"] == "link.v1_placed.xml"
         assert {path.name for path in tmp_path.iterdir()} == {"models.d", "link.v1_placed.xml", "link.v1_placed.bin"}
         assert link.is_symlink() and [*link.parent.iterdir()] == [link]
-        for source, name in ((link.parent, "models.d_placed.xml"), (Path("a/b.onnx"), "b_placed.xml")):
+        for source, name in ((link.parent, "models.d_placed"), (Path("a/b.onnx"), "b_placed.xml")):
             assert str(default_output(source)) == name
-        assert str(default_output(Path("."))) == f"{Path.cwd().name}_placed.xml"
+        assert str(default_output(Path("."))) == f"{Path.cwd().name}_placed"
+        (link.parent / "saved_model.pb").touch()
+        assert str(default_output(link.parent)) == "models.d_placed.xml"
 
     def test_short_options_mean_the_long_ones(self, model: Path, out: Path) -> None:
         done = run("place", model, "-d", DEVICE, "-o", out, "--no-measure")
