@@ -67,6 +67,7 @@ Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(ru
 
 const Split& Splitter::split(const std::uint8_t* device) {
     split_.sortable = true;
+    split_.rounds = 0;
     std::copy(device, device + graph_.nodes(), affinity_.begin());
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         const std::int32_t to = graph_.target[e];
@@ -107,6 +108,7 @@ const Split& Splitter::split(const std::uint8_t* device) {
 }
 
 void Splitter::find_components() {
+    ++split_.rounds;
     std::iota(parent_.begin(), parent_.end(), 0);
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         if (boundary_[e] != 0) continue;

@@ -31,7 +31,8 @@ struct Split {
     std::vector<std::uint8_t> submodel_device;  // [submodels]
     std::vector<std::uint8_t> trivial;  // [submodels] 1 where it computes nothing (Parameter or Constant → Result)
     std::vector<std::uint8_t> cyclic;   // [nodes] 1 where the submodel waits for itself; empty when sortable
-    bool sortable = true;               // false: HETERO gives up ("Cannot sort subgraphs!" and the like)
+    std::int32_t rounds = 1;  // how often the nodes were walked: once, and again for each boundary that breaks a cycle
+    bool sortable = true;     // false: HETERO gives up ("Cannot sort subgraphs!" and the like)
 
     [[nodiscard]] std::int32_t submodels() const { return static_cast<std::int32_t>(submodel_device.size()); }
 };

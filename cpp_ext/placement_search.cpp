@@ -81,8 +81,10 @@ void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other
 }
 
 double PlacementSearch::judge(const Placement& placement, Budget& budget) {
-    budget.spend(static_cast<std::int64_t>(placement.size()));
     const Evaluation& evaluation = simulator_.evaluate(placement.data());
+    // Scattered placements close cycles, and HETERO's rule walks the graph once more for each cut that it adds: up to
+    // thirty times the time of a simulation.
+    budget.spend(static_cast<std::int64_t>(placement.size()) * (16 + evaluation.rounds) / 16);
     update_estimates(placement, evaluation);
     if ((evaluation.infeasible & ~kMemory) != 0) return kInfinity;
     if (evaluation.infeasible != 0) return kOverMemory * (1.0 + excess_of_memory(evaluation));

@@ -20,6 +20,7 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
 
     result_.infeasible = split.sortable ? 0 : kUnsortable;
     result_.submodels = split.submodels();
+    result_.rounds = split.rounds;
     std::fill(result_.busy_us.begin(), result_.busy_us.end(), 0.0);
     result_.latency_us = 0;
     for (std::size_t node = 0; node < device_.size(); ++node) {

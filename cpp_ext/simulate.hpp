@@ -24,6 +24,7 @@ struct Evaluation {
     std::int64_t transfer_bytes = 0;
     std::int32_t cut_tensors = 0;
     std::int32_t submodels = 0;
+    std::int32_t rounds = 1;  // Split::rounds: what the evaluation took, in walks over the graph
     std::uint8_t infeasible = 0;
     std::vector<double> busy_us;             // [devices]
     std::vector<std::int64_t> memory_bytes;  // [devices] weights and, per submodel, the peak of live tensors
