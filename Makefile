@@ -2,6 +2,7 @@
 # make test   what to run before a change is handed in: minutes
 # make test-all   everything that CI checks: with the tests that take longer
 # make lanes  the core of the tests on older releases of OpenVINO
+# make llm    language models with optimum-intel and openvino.genai, in an environment of their own
 # Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
 
 PYTHON ?= python3
@@ -30,7 +31,7 @@ DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-all lanes lint format native-test pytest tree rig clean
+.PHONY: demo test test-slow test-all lanes llm lint format native-test pytest tree rig clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -120,6 +121,12 @@ LANES := 2024.6 2025.0 2025.4
 lanes: export PYTHON := $(PYTHON)
 lanes:
 	set -e; for release in $(LANES); do tests/lanes/run $$release; done
+
+# Eighteen families; gigabytes to download, and half an hour on two cores.
+llm: export PYTHON := $(PYTHON)
+llm: export TORCH_OPTIONS := $(TORCH_OPTIONS)
+llm:
+	tests/llm/run
 
 clean:
 	rm -rf $(VENV) build

@@ -126,7 +126,7 @@ class StatefulInputs:
         before = self._step(random, _Sizes(batch, self.past, 0)) if self.past else None
         return before, self._step(random, _Sizes(batch, tokens, self.past))
 
-    def conversation(self, seed: int = 0) -> list[Inputs]:
+    def conversation(self, seed: int = 0, further: int = FURTHER) -> list[Inputs]:
         """Inputs of all steps after a reset: what is before, the example shapes' tokens, and further tokens one by one.
 
         Sequences change places in step `REORDERED` where there are several. Models whose inputs are not known, or
@@ -134,7 +134,7 @@ class StatefulInputs:
         """
         random = np.random.default_rng(seed)
         batch = self._full.batch
-        counts = [self._full.tokens, *[1 if self._growing else self._full.tokens] * FURTHER]
+        counts = [self._full.tokens, *[1 if self._growing else self._full.tokens] * further]
         if self.past:
             counts.insert(0, self.past)
         steps, past = [], 0

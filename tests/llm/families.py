@@ -1,0 +1,182 @@
+"""Tiny decoders with random weights as optimum-intel exports them, one of each family, with a tokenizer.
+
+    python -m tests.llm.families FOLDER [NAME …]
+
+writes FOLDER/NAME/openvino_model.xml and what belongs to it, unless it is there. Names that cannot be exported by the
+installed packages end the program with status 1, after the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 512
+LAYERS = 6
+
+_SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+_TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+# Class of the configuration in transformers, and what it has besides the sizes above.
+_LIKE_LLAMA: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "mistral": ("MistralConfig", {"sliding_window": 32}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
+    "gemma2": ("Gemma2Config", {"head_dim": 16, "sliding_window": 32}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": 32}),
+    "phi3": ("Phi3Config", {}),
+    "olmo2": ("Olmo2Config", {}),
+    "granite": ("GraniteConfig", {}),
+    "stablelm": ("StableLmConfig", {}),
+    "gptneox": ("GPTNeoXConfig", {}),
+}
+_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": LAYERS, "n_head": 4, "n_positions": 512}),
+    "opt": (
+        "OPTConfig",
+        {
+            "hidden_size": 64,
+            "ffn_dim": 128,
+            "num_hidden_layers": LAYERS,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 512,
+            "word_embed_proj_dim": 64,
+        },
+    ),
+    "bloom": ("BloomConfig", {"hidden_size": 64, "n_layer": LAYERS, "n_head": 4}),
+    "falcon": ("FalconConfig", {"hidden_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4}),
+    "mamba": ("MambaConfig", {"hidden_size": 64, "num_hidden_layers": LAYERS}),
+    "whisper": (
+        "WhisperConfig",
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "decoder_layers": LAYERS,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 128,
+            "decoder_ffn_dim": 128,
+            "max_source_positions": 1500,
+            "max_target_positions": 256,
+            "num_mel_bins": 80,
+            "decoder_start_token_id": 1,
+        },
+    ),
+}
+
+NAMES = (*_LIKE_LLAMA, *_OTHERS)
+
+TEXT_ONLY = tuple(name for name in NAMES if name != "whisper")
+"""Those that openvino.genai's LLMPipeline and OVModelForCausalLM load."""
+
+SMOKE = ("llama", "gptneox")
+
+
+def folder_of_models() -> Path:
+    """Where exports are, or will be: OV_HSDAG_LLM_MODELS."""
+    return Path(os.environ.get("OV_HSDAG_LLM_MODELS", "build/llm/models"))
+
+
+def model_file(name: str) -> Path:
+    """The exported decoder."""
+    file = "openvino_decoder_model.xml" if name == "whisper" else "openvino_model.xml"
+    return folder_of_models() / name / file
+
+
+def export(name: str, folder: Path) -> None:
+    """Writes the model, its tokenizer and its detokenizer, as `optimum-cli export openvino` does."""
+    import openvino as ov
+    import torch
+    import transformers
+    from openvino_tokenizers import convert_tokenizer
+
+    kind, sizes = _LIKE_LLAMA.get(name) or _OTHERS[name]
+    common = {**_SIZES, **_TOKENS} if name in _LIKE_LLAMA else _TOKENS
+    config = getattr(transformers, kind)(**{**common, **sizes})
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as source:
+        tokenizer = _tokenizer()
+        tokenizer.save_pretrained(source)
+        _exporter(name)(config, source, folder)
+    tokenizer.save_pretrained(folder)
+    for model, file in zip(
+        convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
+    ):
+        ov.save_model(model, folder / f"openvino_{file}.xml")
+
+
+def _exporter(name: str) -> Callable[[Any, str, Path], None]:
+    return _export_whisper if name == "whisper" else _export_decoder
+
+
+def _export_decoder(config: Any, source: str, folder: Path) -> None:
+    from optimum.intel import OVModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_config(config).save_pretrained(source)
+    OVModelForCausalLM.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
+
+
+def _export_whisper(config: Any, source: str, folder: Path) -> None:
+    from optimum.intel import OVModelForSpeechSeq2Seq
+    from transformers import WhisperForConditionalGeneration
+
+    WhisperForConditionalGeneration(config).save_pretrained(source)
+    OVModelForSpeechSeq2Seq.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
+
+
+def _tokenizer() -> Any:
+    """Bytes and their most frequent pairs in a few sentences."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    sentences = ["The quick brown fox jumps over the lazy dog.", "A model may run on several devices at once."]
+    made.train_from_iterator(sentences, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", clean_up_tokenization_spaces=False
+    )
+
+
+def main(folder: str, *names: str) -> int:
+    """Exports; the number of those that failed."""
+    failed = 0
+    for name in names or NAMES:
+        done = Path(folder) / name / "exported"
+        if done.exists():
+            continue
+        try:
+            export(name, done.parent)
+        except Exception:
+            traceback.print_exc()
+            print(f"{name}: not exported", file=sys.stderr)
+            failed += 1
+        else:
+            done.touch()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(*sys.argv[1:]) else 0)

@@ -1,0 +1,68 @@
+"""Placements of exported decoders layer by layer, and what they compute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.steps import TOKENS, StatefulInputs
+from ov_hsdag.problem.problem import PlacementProblem
+
+FURTHER = 8
+"""Tokens after the prompt."""
+
+# As PyTorch modules are named in exports: "__module.model.layers.3.self_attn.q_proj/ov_ext::linear/MatMul".
+_LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)[./]")
+
+
+def layers(problem: PlacementProblem) -> NDArray[np.int64]:
+    """The last layer that each group of nodes needs, int64 [groups]: its own, or that of what it reads."""
+    graph = problem.graph
+    level = np.zeros(graph.nodes, np.int64)
+    for node, name in enumerate(graph.names):
+        found = _LAYER.search(name)
+        if found and graph.kinds[node] != NodeKind.CONSTANT:
+            level[node] = int(found[1])
+        sources = graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]]
+        level[node] = max([level[node], *level[sources]])
+    of_group = np.zeros(problem.group_count, np.int64)
+    np.maximum.at(of_group, problem.groups, level)
+    return of_group
+
+
+def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[int]) -> NDArray[np.uint8]:
+    """Layers up to the first boundary on the first device, and so on.
+
+    Args:
+        problem: of a decoder.
+        boundaries: layers that begin another part, ascending.
+        devices: of each part, one more than boundaries.
+    """
+    part = np.searchsorted(np.asarray(boundaries), layers(problem), side="right")
+    return np.asarray(devices, np.uint8)[part]
+
+
+def generate(model: ov.Model, compiled: ov.CompiledModel) -> tuple[list[list[int]], list[NDArray[Any]]]:
+    """Greedy tokens and logits of two sequences: a prompt and further tokens, beams exchanged on the way, twice.
+
+    The second prompt comes after a reset of the states.
+    """
+    tokens_at = next(number for number, port in enumerate(model.inputs) if port.get_names() & set(TOKENS))
+    request = compiled.create_infer_request()
+    tokens: list[list[int]] = []
+    logits: list[NDArray[Any]] = []
+    for seed in range(2):
+        for number, step in enumerate(StatefulInputs(model, sequences=2).conversation(seed, FURTHER)):
+            if number:
+                step[tokens_at] = np.array(tokens[-1], step[tokens_at].dtype)[:, None]
+            request.infer(step)
+            logits.append(request.get_output_tensor(0).data[:, -1].copy())
+            tokens.append(logits[-1].argmax(-1).tolist())
+        request.reset_state()
+    return tokens, logits

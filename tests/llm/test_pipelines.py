@@ -1,0 +1,102 @@
+"""optimum-intel and openvino.genai, unmodified, on folders whose model was placed: tokens of one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from tests.llm.families import TEXT_ONLY, model_file
+from tests.llm.test_place import DEVICE, split
+
+PROMPT = "The quick brown fox"
+
+
+@pytest.fixture
+def folder(core: ov.Core, family: str, tmp_path: Path) -> Path:
+    """The export with a placement on two devices in its model."""
+    if family not in TEXT_ONLY:
+        pytest.skip("no causal language model")
+    target = tmp_path / "placed"
+    shutil.copytree(model_file(family).parent, target)
+    model = split(core.read_model(model_file(family)), core)
+    ov.save_model(model, target / "openvino_model.xml", compress_to_fp16=False)
+    return target
+
+
+def test_optimum_generates_the_tokens_of_one_device(folder: Path) -> None:
+    from optimum.intel import OVModelForCausalLM
+    from transformers import AutoTokenizer
+
+    inputs = AutoTokenizer.from_pretrained(folder)([PROMPT, PROMPT[:9] * 2], return_tensors="pt", padding=True)
+    inputs.pop("token_type_ids", None)
+    found: dict[str, list[Any]] = {}
+    for device in ("CPU_A", DEVICE):
+        model = OVModelForCausalLM.from_pretrained(folder, device=device)
+        found[device] = [
+            model.generate(**inputs, max_new_tokens=12, min_new_tokens=12, do_sample=False, num_beams=beams).tolist()
+            for beams in (1, 3)
+        ]
+    assert model.request.get_compiled_model().get_property("HETERO_NUMBER_OF_SUBMODELS") > 1
+    assert found[DEVICE] == found["CPU_A"]
+
+
+# A process of its own: openvino.genai has a Core in C++, which gets its devices from plugins.xml beside OpenVINO's
+# libraries (tests/llm/run writes it) and knows nothing of Python's hook.
+GENAI = """
+    import json, sys
+    import openvino_genai as genai
+    folder, device, extension, cache, backend, prompt = sys.argv[1:]
+    more = {"ATTENTION_BACKEND": backend} if backend else {}
+    if device.startswith("HETERO"):
+        more |= {"extensions": [extension], "CACHE_DIR": cache}
+    pipe = genai.LLMPipeline(folder, device, KV_CACHE_PRECISION="f16", **more)
+    found = []
+    for beams in (1, 3):
+        config = genai.GenerationConfig(max_new_tokens=12, min_new_tokens=12, num_beams=beams, do_sample=False)
+        if beams > 1:
+            config.num_beam_groups, config.num_return_sequences = 1, 1
+        found.append([list(map(int, one)) for one in pipe.generate(pipe.get_tokenizer().encode(prompt), config).tokens])
+    print(json.dumps(found))
+"""
+
+
+def generated(folder: Path, device: str, backend: str, cache: Path) -> list[Any]:
+    extension = str(ov_hsdag.extension_path())
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG_VIRTUAL")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(GENAI), folder, device, extension, cache, backend, PROMPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def submodels(cache: Path) -> int:
+    """Of the HETERO model in a cache: its blob begins with a list of them."""
+    return max(path.read_bytes().count(b"<compiled_submodel ") for path in cache.glob("*.blob"))
+
+
+def test_genai_follows_the_placement_with_sdpa(folder: Path, tmp_path: Path) -> None:
+    split_up = generated(folder, DEVICE, "SDPA", tmp_path / "cache")
+    assert split_up == generated(folder, "CPU_A", "SDPA", tmp_path / "none")
+    assert submodels(tmp_path / "cache") > 1
+
+
+def test_genai_generates_the_same_tokens_with_its_default(folder: Path, tmp_path: Path) -> None:
+    """Of CPU devices its own backend takes one alone: it is not a matter of how many submodels there are."""
+    assert generated(folder, DEVICE, "", tmp_path / "cache") == generated(folder, "CPU_A", "", tmp_path / "none")
