@@ -71,6 +71,8 @@ GENAI = """
 
 
 def generated(folder: Path, device: str, backend: str, cache: Path) -> list[Any]:
+    if "position_ids" not in (folder / "openvino_model.xml").read_text(encoding="utf-8"):
+        pytest.skip("openvino.genai gives positions to every model, and this one takes none")
     extension = str(ov_hsdag.extension_path())
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG_VIRTUAL")}
     done = subprocess.run(
