@@ -52,16 +52,16 @@ AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_
     const auto width = static_cast<std::size_t>(devices);
     item_us.assign(count * width, 0.0);
     supported.assign(count * width, 1);
-    weight.assign(count, 0);
+    weight.assign(count * width, 0);
     std::vector<std::int32_t> first(count, graph.nodes());     // place of the first operation
     std::vector<std::int32_t> fallback(count, graph.nodes());  // of any node
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
         const auto i = static_cast<std::size_t>(item[node]);
         for (std::size_t d = 0; d < width; ++d) {
+            weight[i * width + d] += problem.held(node, d);
             item_us[i * width + d] += problem.node_us[static_cast<std::size_t>(node) * width + d];
             supported[i * width + d] &= problem.supported[static_cast<std::size_t>(node) * width + d] != 0 ? 1 : 0;
         }
-        weight[i] += graph.weight_bytes[node];
         fallback[i] = std::min(fallback[i], node);
         if (graph.kind[node] == NodeKind::kOp || graph.kind[node] == NodeKind::kSink)
             first[i] = std::min(first[i], node);
@@ -157,7 +157,7 @@ void AdditiveState::reset(const std::uint8_t* placement, std::span<const double>
     weight_.assign(devices_, 0.0);
     for (std::size_t i = 0; i < items; ++i) {
         busy_[throughput_ ? placement_[i] : 0] += model_.item_us[i * devices_ + placement_[i]];
-        weight_[placement_[i]] += static_cast<double>(model_.weight[i]);
+        weight_[placement_[i]] += static_cast<double>(model_.weight[i * devices_ + placement_[i]]);
     }
     count_.assign(model_.source.size() * devices_, 0);
     for (std::int32_t t = 0; t < model_.tensors(); ++t) {
@@ -198,12 +198,17 @@ double AdditiveState::penalty_of(std::uint8_t device, double weight) const {
     return penalty_per_byte_ * std::max(0.0, weight + reserved_[device] - static_cast<double>(limit));
 }
 
+std::pair<double, double> AdditiveState::weights_of(std::int32_t item, std::uint8_t from, std::uint8_t to) const {
+    const std::int64_t* weight = &model_.weight[static_cast<std::size_t>(item) * devices_];
+    return {static_cast<double>(weight[from]), static_cast<double>(weight[to])};
+}
+
 double AdditiveState::penalty_after(std::int32_t item, std::uint8_t to) const {
-    const auto bytes = static_cast<double>(model_.weight[item]);
-    if (!limited_ || bytes == 0) return penalty_;
     const std::uint8_t from = placement_[item];
+    const auto [leaves, enters] = weights_of(item, from, to);
+    if (!limited_ || (leaves == 0 && enters == 0)) return penalty_;
     return penalty_ - penalty_of(from, weight_[from]) - penalty_of(to, weight_[to]) +
-           penalty_of(from, weight_[from] - bytes) + penalty_of(to, weight_[to] + bytes);
+           penalty_of(from, weight_[from] - leaves) + penalty_of(to, weight_[to] + enters);
 }
 
 void AdditiveState::add_transfer(std::int32_t tensor, std::uint8_t from, std::uint8_t to, double sign,
@@ -249,8 +254,9 @@ void AdditiveState::move(std::int32_t item, std::uint8_t device) {
     if (from == device) return;
     add_change(item, device, busy_.data());
     if (limited_) {
-        weight_[from] -= static_cast<double>(model_.weight[item]);
-        weight_[device] += static_cast<double>(model_.weight[item]);
+        const auto [leaves, enters] = weights_of(item, from, device);
+        weight_[from] -= leaves;
+        weight_[device] += enters;
         penalty_ = 0;
         for (std::size_t d = 0; d < devices_; ++d) penalty_ += penalty_of(static_cast<std::uint8_t>(d), weight_[d]);
     }

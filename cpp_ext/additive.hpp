@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "problem.hpp"
@@ -16,7 +17,7 @@ struct AdditiveModel {
     std::int32_t devices = 0;
     std::vector<double> item_us;          // [items, devices]; the first in order also pays the first submodel
     std::vector<std::uint8_t> supported;  // [items, devices]
-    std::vector<std::int64_t> weight;     // [items] bytes of constants
+    std::vector<std::int64_t> weight;     // [items, devices] bytes of constants and states
     std::vector<std::int32_t> order;      // [items] in the order in which their first operations run
 
     // Tensors with consumers in other items than their producer's.
@@ -76,6 +77,8 @@ public:
 
 private:
     [[nodiscard]] double power(double busy) const;
+    // Bytes of an item on the device that it leaves and on the one that it enters.
+    [[nodiscard]] std::pair<double, double> weights_of(std::int32_t item, std::uint8_t from, std::uint8_t to) const;
     [[nodiscard]] double penalty_of(std::uint8_t device, double weight) const;
     [[nodiscard]] double penalty_after(std::int32_t item, std::uint8_t to) const;
     // Adds to `busy` [width_] what moving the item would change.

@@ -57,6 +57,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
                                       const Array<double>& submodel_us, const Array<std::int64_t>& memory_bytes,
                                       const Array<std::int32_t>& same_submodel, const Array<std::int32_t>& fused_with,
                                       const Array<double>& fusion_penalty_us, const Array<std::int64_t>& moved_bytes,
+                                      const Array<std::int64_t>& held_bytes, const Array<std::int64_t>& live_bytes,
                                       int rule) {
     const py::ssize_t nodes = graph->nodes();
     const py::ssize_t devices = submodel_us.size();
@@ -71,6 +72,8 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     expect_shape(fused_with, {nodes, devices}, "fused_with");
     expect_shape(fusion_penalty_us, {nodes, devices}, "fusion_penalty_us");
     expect_shape(moved_bytes, {graph->outputs()}, "moved_bytes");
+    expect_shape(held_bytes, {nodes, devices}, "held_bytes");
+    expect_shape(live_bytes, {graph->outputs()}, "live_bytes");
     auto problem = std::make_shared<Problem>();
     problem->graph = std::move(graph);
     problem->rule = split_rule(rule);
@@ -86,6 +89,8 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     problem->fused_with = to_vector(fused_with);
     problem->fusion_penalty_us = to_vector(fusion_penalty_us);
     problem->moved_bytes = to_vector(moved_bytes);
+    problem->held_bytes = to_vector(held_bytes);
+    problem->live_bytes = to_vector(live_bytes);
     problem->check();
     return problem;
 }
@@ -188,7 +193,8 @@ PYBIND11_MODULE(_native, module) {
         .def(py::init(&make_problem), py::arg("graph").none(false), py::kw_only(), py::arg("node_us"),
              py::arg("supported"), py::arg("groups"), py::arg("transfer_us"), py::arg("transfer_us_per_byte"),
              py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
-             py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("rule"))
+             py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("held_bytes"), py::arg("live_bytes"),
+             py::arg("rule"))
         .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1,
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 

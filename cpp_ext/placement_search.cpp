@@ -111,7 +111,7 @@ void PlacementSearch::update_estimates(const Placement& placement, const Evaluat
     std::vector<double> weight(devices, 0.0);
     for (std::size_t g = 0; g < placement.size(); ++g) {
         additive += model.item_us[g * devices + placement[g]];
-        weight[placement[g]] += static_cast<double>(model.weight[g]);
+        weight[placement[g]] += static_cast<double>(model.weight[g * devices + placement[g]]);
     }
     for (std::int32_t t = 0; t < model.tensors(); ++t) {
         const std::uint8_t from = placement[model.source[t]];

@@ -45,6 +45,8 @@ void Problem::check() const {
         expect_size(fusion_penalty_us.size(), nodes * width, "fusion_penalty_us");
     }
     if (!moved_bytes.empty()) expect_size(moved_bytes.size(), graph->output_bytes.size(), "moved_bytes");
+    if (!held_bytes.empty()) expect_size(held_bytes.size(), nodes * width, "held_bytes");
+    if (!live_bytes.empty()) expect_size(live_bytes.size(), static_cast<std::size_t>(graph->outputs()), "live_bytes");
     const std::int32_t last = graph->nodes() - 1;
     expect_range(group, 0, last, "groups");
     expect_range(same_submodel, 0, last, "same_submodel");

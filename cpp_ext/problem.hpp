@@ -38,6 +38,17 @@ struct Problem {
     [[nodiscard]] std::int64_t moved(std::int32_t output) const {
         return moved_bytes.empty() ? graph->output_bytes[output] : moved_bytes[output];
     }
+    // [nodes, devices] bytes that a device keeps for a node as long as the model is loaded (weights, states); empty:
+    // the graph's weights. [outputs] bytes that a tensor takes while it is alive; empty: the graph's sizes of tensors.
+    std::vector<std::int64_t> held_bytes, live_bytes;
+
+    [[nodiscard]] std::int64_t held(std::int32_t node, std::size_t device) const {
+        if (held_bytes.empty()) return graph->weight_bytes[static_cast<std::size_t>(node)];
+        return held_bytes[static_cast<std::size_t>(node) * static_cast<std::size_t>(devices) + device];
+    }
+    [[nodiscard]] const std::vector<std::int64_t>& live() const {
+        return live_bytes.empty() ? graph->output_bytes : live_bytes;
+    }
 
     // Number of colocation groups.
     [[nodiscard]] std::int32_t groups() const;

@@ -90,6 +90,7 @@ void Simulator::charge_transfers(const Split& split) {
 
 void Simulator::measure_memory(const Split& split) {
     const std::int32_t nodes = graph_.nodes();
+    const std::vector<std::int64_t>& bytes = problem_.live();
     std::fill(result_.memory_bytes.begin(), result_.memory_bytes.end(), 0);
     live_.assign(static_cast<std::size_t>(split.submodels()), 0);
     peak_.assign(live_.size(), 0);
@@ -109,26 +110,26 @@ void Simulator::measure_memory(const Split& split) {
             last_use_[output] = nodes;
             if (submodel >= 0 && submodel != split.submodel[from] && counted_[submodel] != output) {
                 counted_[submodel] = output;
-                live_[submodel] += graph_.output_bytes[output];
+                live_[submodel] += bytes[output];
             }
         }
     }
     std::copy(live_.begin(), live_.end(), peak_.begin());
     for (std::int32_t node = 0; node < nodes; ++node) {
-        result_.memory_bytes[device_[node]] += graph_.weight_bytes[node];
+        result_.memory_bytes[device_[node]] += problem_.held(node, device_[node]);
         const std::int32_t submodel = split.submodel[node];
         if (submodel < 0 || graph_.kind[node] == NodeKind::kConstant) continue;
         for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
-            live_[submodel] += graph_.output_bytes[o];
+            live_[submodel] += bytes[o];
         }
         peak_[submodel] = std::max(peak_[submodel], live_[submodel]);
         for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
-            if (last_use_[o] < 0) live_[submodel] -= graph_.output_bytes[o];
+            if (last_use_[o] < 0) live_[submodel] -= bytes[o];
         }
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t output = graph_.input_output[e];
             if (last_use_[output] != node) continue;
-            live_[submodel] -= graph_.output_bytes[output];
+            live_[submodel] -= bytes[output];
             last_use_[output] = nodes;  // the same tensor at a second input is freed once
         }
     }

@@ -27,7 +27,7 @@ struct Evaluation {
     std::int32_t rounds = 1;  // Split::rounds: what the evaluation took, in walks over the graph
     std::uint8_t infeasible = 0;
     std::vector<double> busy_us;             // [devices]
-    std::vector<std::int64_t> memory_bytes;  // [devices] weights and, per submodel, the peak of live tensors
+    std::vector<std::int64_t> memory_bytes;  // [devices] weights, states and, per submodel, the peak of live tensors
 };
 
 // Evaluates placements of a problem, to which it refers. One per thread.

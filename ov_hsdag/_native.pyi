@@ -33,6 +33,8 @@ class Problem:
         fused_with: NDArray[np.int32],
         fusion_penalty_us: NDArray[np.float64],
         moved_bytes: NDArray[np.int64],
+        held_bytes: NDArray[np.int64],
+        live_bytes: NDArray[np.int64],
         rule: int,
     ) -> None: ...
     def evaluate(self, placements: NDArray[np.uint8], threads: int = 1) -> dict[str, NDArray[Any]]: ...

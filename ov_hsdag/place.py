@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ov_hsdag.calibration.calibrate import calibrate_prepared
+from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.fit import ContextProblems
 from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
 from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
@@ -65,6 +67,7 @@ def place(
     costs: ModelCosts | str | PathLike[str] | None = None,
     workload: Workload | str | None = None,
     context: int | None = None,
+    kv_precision: str | None = None,
 ) -> Placement:
     """Decides where each operation of `model` runs; the model is normalized, annotated and carries the placement.
 
@@ -89,6 +92,8 @@ def place(
         workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
             these inferences, and `Placement.predicted` has each kind of them under "workload". It is not measured.
         context: tokens that the states must have memory for; without a workload, half of them are a prompt.
+        kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
+            counted in memory, and written into the model for its devices. By default what model and devices choose.
 
     Returns:
         The placement, which is also written into `model`.
@@ -97,13 +102,15 @@ def place(
         UserError: bad input, or a device that is to be measured and is not on this machine; `model` may have been
             normalized, but carries no placement of this call.
         RunError: a policy that was asked for does not run, or there is no folder for the temporary files of measuring.
+        RunError: no placement keeps within the devices' memory; with a context, the largest that fits is named.
     """
     clock = Clock()
     request = _resolve(
-        model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs
+        model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs, kv_precision
     )
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
-    phases = _phases(model, workload, context, shapes, measure)
+    asked = _asked(workload, context, measure)
+    phases = _phases(model, asked, shapes)
     if phases:
         shapes = phases[-1].shapes
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
@@ -129,10 +136,16 @@ def place(
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
     with clock("choose"):
-        if request.given is None:
-            chosen = best_by_prediction(problem, candidates)
-        else:
+        if request.given is not None:
             chosen = _completed(model, problem, request.given)
+        else:
+            try:
+                chosen = best_by_prediction(problem, candidates)
+            except RunError as error:
+                if asked is None:
+                    raise
+                contexts = ContextProblems.of(analysis, request.profile, request.core, asked)
+                raise RunError(f"{error}; {contexts.told(candidates)}") from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request))
     if measure:
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
@@ -146,6 +159,8 @@ def place(
     with clock("write"):
         set_affinities(model, placement.affinity)
         placement.embed(model)
+        if kv_precision is not None:
+            model.set_rt_info(kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
     return placement
 
 
@@ -177,6 +192,7 @@ def _resolve(
     measure: bool | None,
     measure_seconds: float,
     costs: ModelCosts | str | PathLike[str] | None,
+    kv_precision: str | None,
 ) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
     if not hasattr(model, "get_ops"):
@@ -198,28 +214,30 @@ def _resolve(
     limits = _checked_limits(memory or {}, devices)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
-    known = resolve_profile(profile, devices.names, core).with_memory(limits)
+    check_kv_precision(kv_precision)
+    known = resolve_profile(profile, devices.names, core).with_memory(limits).with_kv_precision(kv_precision)
     return _Request(devices, core, known, learned, policy is not None, given, costs)
 
 
-def _phases(
-    model: ov.Model,
-    workload: Workload | str | None,
-    context: int | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    measure: bool | None,
-) -> tuple[Phase, ...]:
-    """The inferences that costs are counted for; none where there is neither a workload nor a context."""
+def _asked(workload: Workload | str | None, context: int | None, measure: bool | None) -> Workload | None:
+    """The workload; None where there is neither a workload nor a context."""
     if workload is None and context is None:
-        return ()
+        return None
     if measure:
         raise UserError("a workload is predicted, not measured: leave measuring out (--no-measure)")
     if isinstance(workload, str):
-        workload = Workload.parse(workload, context or 0)
-    elif workload is None:
-        workload = Workload.of_context(context or 0)
-    elif context is not None:
-        workload = replace(workload, context=context)
+        return Workload.parse(workload, context or 0)
+    if workload is None:
+        return Workload.of_context(context or 0)
+    return workload if context is None else replace(workload, context=context)
+
+
+def _phases(
+    model: ov.Model, workload: Workload | None, shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[Phase, ...]:
+    """The inferences that costs are counted for; none where there is no workload."""
+    if workload is None:
+        return ()
     phases = workload.phases(model)
     twice = sorted(set(shapes or {}) & set(phases[0].shapes))
     if twice:
@@ -278,18 +296,18 @@ def _candidates(
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
     """What all placers find, simplest first, and the problem that they found it for.
 
-    That one has no memory limits where inputs without bounds are all that exceeds them. hedged: for measuring, also
-    what placers find where predictions are off.
+    That one counts no live tensors where inputs without bounds are all that exceeds memory limits. hedged: for
+    measuring, also what placers find where predictions are off.
     """
     candidates, found = find_candidates(problem, request.learned, required=request.policy_required)
     if not analysis.shapes and is_unbounded(analysis.model) and only_memory_lacks(problem, candidates):
         warnings.warn(
-            "the memory limits are not applied: inputs without bounds, counted as"
+            "the memory limits hold for weights and states alone: inputs without bounds, counted as"
             f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python,"
             " --shape on the command line)",
             stacklevel=3,
         )
-        problem = replace(problem, memory_bytes=np.full(len(problem.devices), -1, np.int64))
+        problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
         candidates, found = find_candidates(problem, request.learned, required=request.policy_required)
     if hedged and request.given is None:
         candidates += hedged_candidates(problem, request.learned if found else [Contiguous()])

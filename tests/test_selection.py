@@ -260,6 +260,7 @@ def test_devices_that_are_not_here_cannot_be_measured(core: ov.Core) -> None:
         (" CPU = 1.5 MB ", {"CPU": 1_500_000}),
         ("CPU=100B,GPU=3KiB", {"CPU": 100, "GPU": 3072}),
         ("GPU=2KB", {"GPU": 2000}),
+        ("GPU=123456789012,CPU=7", {"GPU": 123_456_789_012, "CPU": 7}),
         ("GPU=1GB,CPU=7MiB", {"GPU": 10**9, "CPU": 7 * 2**20}),
         (f"GPU={'9' * 30}GiB,CPU={'9' * 400}B", {"GPU": 10**15, "CPU": 10**15}),
     ],
@@ -273,7 +274,7 @@ def test_memory_as_users_write_it(text: str, limits: dict[str, int]) -> None:
     [
         ("", "not DEVICE=AMOUNT"),
         ("CPU", "not DEVICE=AMOUNT"),
-        ("CPU=8", "not DEVICE=AMOUNT"),
+        ("CPU=8.", "not DEVICE=AMOUNT"),
         ("CPU=-8GiB", "not DEVICE=AMOUNT"),
         ("CPU=8gib", "not DEVICE=AMOUNT"),
         ("CPU=8GiB,", "not DEVICE=AMOUNT"),

@@ -14,6 +14,7 @@ from ov_hsdag.cli.calibrate import calibrate
 from ov_hsdag.cli.devices import devices
 from ov_hsdag.cli.extension import extension
 from ov_hsdag.cli.finetune import finetune
+from ov_hsdag.cli.fit import fit
 from ov_hsdag.cli.place import place
 from ov_hsdag.cli.pretrain import pretrain
 from ov_hsdag.cli.strip import strip
@@ -37,7 +38,7 @@ class _Command(TyperCommand):
         return list(super().parse_args(ctx, args))
 
 
-for _command in (place, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
+for _command in (place, fit, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
     app.command(cls=_Command)(_command)
 
 

@@ -52,6 +52,14 @@ Context = Annotated[
         help="Tokens for whose states a language model must have memory; predicted, not measured.",
     ),
 ]
+KvPrecision = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-precision",
+        metavar="u8|f16|bf16|f32",
+        help="In which KV caches of language models are kept; by default as model and devices choose.",
+    ),
+]
 Measure = Annotated[
     bool | None,
     typer.Option(
@@ -96,6 +104,7 @@ def place(
     shape: common.Shapes = None,
     workload: WorkloadOption = None,
     context: Context = None,
+    kv_precision: KvPrecision = None,
     measure: Measure = None,
     measure_seconds: MeasureSeconds = None,
     compress_to_fp16: CompressToFp16 = None,
@@ -114,6 +123,7 @@ def place(
     output = default_output(model) if output is None else output
     common.check_output(output, model)
 
+    from ov_hsdag.costs.memory import check_kv_precision
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.devices.memory import parse_memory
@@ -126,6 +136,7 @@ def place(
     check_objective(objective)
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
+    check_kv_precision(kv_precision)
     examples = parse_shapes(shape or ())
     asked = Workload.parse(workload) if workload is not None else None
 
@@ -187,6 +198,7 @@ def place(
                     costs=measured[file],
                     workload=asked,
                     context=context,
+                    kv_precision=kv_precision,
                 )
         with console.progress(f"writing {output}"):
             # Unless asked otherwise, placing leaves weights as they were, compressed or exact.

@@ -62,6 +62,8 @@ class DeviceProfile:
             where that is not known.
         sources: where each figure comes from, by its name; those of guesses begin with "estimate".
         builtin: name of the built-in profile that the figures are of; "" where they are of another file.
+        kv_precision: in which the device keeps the KV caches of decoders ("u8", "f16", "bf16", "f32"); None: as model
+            and device choose.
     """
 
     name: str
@@ -83,6 +85,7 @@ class DeviceProfile:
     layout_gbps: float | None = None
     cores: int = 0
     builtin: str = ""
+    kv_precision: str | None = None
 
     @property
     def estimates(self) -> tuple[str, ...]:
@@ -214,6 +217,12 @@ class Profile:
     def memory_bytes(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Memory of each device in bytes, int64 [devices]."""
         return np.array([self.device(name).memory_bytes for name in names], np.int64)
+
+    def with_kv_precision(self, precision: str | None) -> Profile:
+        """The same devices with KV caches in this precision; None: as they are."""
+        if precision is None:
+            return self
+        return replace(self, devices={name: replace(one, kv_precision=precision) for name, one in self.devices.items()})
 
     def with_memory(self, limits: Mapping[str, int]) -> Profile:
         """The same devices with so much memory, in bytes by name; others as they are."""

@@ -1,9 +1,10 @@
-"""Memory limits as users write them: "CPU=8GiB,GPU=2GiB"."""
+"""Memory limits as users write them: "CPU=8GiB,GPU=2GiB", or plain bytes: "GPU=123456789"."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from decimal import Decimal
 
 from ov_hsdag.utils.errors import UserError
 
@@ -18,16 +19,18 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
     limits: dict[str, int] = {}
     for part in text.split(","):
         name, equals, amount = (piece.strip() for piece in part.partition("="))
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)", amount)
-        if not name or not equals or not match or match[2] not in _UNITS:
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
+        number, unit = (match[1], match[2] or "B") if match else ("", "")
+        if not name or not equals or unit not in _UNITS:
             raise UserError(
-                f"memory limit '{part.strip()}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)})"
+                f"memory limit '{part.strip()}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}),"
+                " or a number of bytes"
             )
         if name not in devices:
             raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if name in limits:
             raise UserError(f"memory is limited twice for device '{name}'")
-        limits[name] = int(min(float(match[1]) * _UNITS[match[2]], MOST))
+        limits[name] = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
         if not limits[name]:
             raise UserError(f"memory limit '{part.strip()}' leaves no memory: give a positive amount")
     return limits

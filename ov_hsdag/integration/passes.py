@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import ModelCosts
     from ov_hsdag.model.placement import Placement
+    from ov_hsdag.model.workload import Workload
 
 
 class HSDAGPlacement(ModelPass):  # type: ignore[misc]
@@ -45,6 +46,9 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         measure_seconds: float | None = None,
         report: Callable[[str], None] | None = None,
         costs: ModelCosts | str | PathLike[str] | None = None,
+        workload: Workload | str | None = None,
+        context: int | None = None,
+        kv_precision: str | None = None,
     ) -> None:
         """Keeps the arguments; they are checked when the pass runs.
 
@@ -62,6 +66,9 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
             measure_seconds: Time budget of measuring, seconds; by default that of :func:`ov_hsdag.place`.
             report: Called with one line of progress whenever something else is measured.
             costs: What `ov-hsdag calibrate --model` measured (or its file).
+            workload: What a decoder with states is asked for, such as "prompt=1024,generate=256".
+            context: Tokens that the states must have memory for.
+            kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep KV caches.
         """
         super().__init__()
         self.placement: Placement | None = None
@@ -85,6 +92,9 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
                 measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
                 report=report,
                 costs=costs,
+                workload=workload,
+                context=context,
+                kv_precision=kv_precision,
             )
 
         self._place = run

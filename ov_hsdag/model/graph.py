@@ -126,6 +126,17 @@ class ComputationGraph:
         """Node that owns each input port, int32 [edges]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.input_ptr))
 
+    def consumers(self, output: int) -> NDArray[np.int32]:
+        """Nodes that read an output, one for each input that it feeds."""
+        edges, ends = self._edges_by_output
+        return self.input_node[edges[ends[output] : ends[output + 1]]]
+
+    @cached_property
+    def _edges_by_output(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        ends = np.zeros(self.outputs + 1, np.int64)
+        np.cumsum(np.bincount(self.input_output, minlength=self.outputs), out=ends[1:])
+        return np.argsort(self.input_output, kind="stable"), ends
+
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

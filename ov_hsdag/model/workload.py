@@ -19,6 +19,8 @@ _LIKE_TOKENS = ("token_type_ids",)
 _POSITIONS = "position_ids"
 _BEAMS = "beam_idx"
 
+_READ_AT_ONCE = 256
+
 _KEYS = ("prompt", "generate", "batch")
 
 
@@ -85,14 +87,17 @@ class Workload:
 
     @classmethod
     def of_context(cls, context: int, batch: int = 1) -> Workload:
-        """What counts where nothing but the context is known: half of it is read at once, the rest generated.
+        """What counts where nothing but the context is known: a prompt of half of it, and the rest is generated.
+
+        The prompt has no more than 256 tokens, the pieces in which openvino.genai reads longer ones by default.
 
         Raises:
             UserError: a context of less than two tokens.
         """
         if context < 2:
             raise UserError(f"a context has at least two tokens, got {context}")
-        return cls(context // 2, context - context // 2, batch, context)
+        prompt = min(context // 2, _READ_AT_ONCE)
+        return cls(prompt, context - prompt, batch, context)
 
     @property
     def tokens(self) -> int:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.base import best_of
 from ov_hsdag.problem.coarse import CoarseView, Floats
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
@@ -101,14 +101,16 @@ def contiguous_placements(
         uint8 [groups] each, those on fewer devices first; what a device does not run is in none of its parts.
     """
     order = topological_groups(problem)
-    count, size, penalty = _group_crossings(problem, order)
+    count, size, penalty = order_crossings(problem, order)
     supported = np.isfinite(problem.group_us)
     us = np.where(supported, problem.group_us, 0.0)[order]
     memory = _memory_shares(problem)
     limited = bool((memory.room < 1.0).any())
     cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS if limited else _MOST_CUTS)
 
-    columns = np.concatenate([problem.group_us, penalty, problem.submodel_us[None], memory.room[None]])
+    columns = np.concatenate(
+        [problem.group_us, penalty, problem.submodel_us[None], memory.room[None], problem.group_held]
+    )
     kind = _kinds(problem, columns) if not in_list_order else np.arange(len(problem.devices))
     if not in_list_order and _states(kind) > _MOST_STATES:
         kind, in_list_order = np.arange(len(problem.devices)), True
@@ -132,9 +134,9 @@ def contiguous_placements(
 
     part: dict[str, Any] = {"separable": (work, fixed, blocked)}
     if limited:
-        weights = np.bincount(problem.groups, problem.graph.weight_bytes, problem.group_count)[order] / memory.need
-        alive = _alive(_largest(problem.graph, problem.groups, problem.group_count)[order], size, weights)
-        excess = _excess(weights, alive, memory.room[device], cuts, work)
+        weights = problem.group_held[order] / memory.need
+        alive = _alive(_largest(problem, problem.groups, problem.group_count)[order], size, weights)
+        excess = _excess(weights[:, device], alive, memory.room[device], cuts, work)
         nothing = np.zeros_like(work)
         part = {"span": np.where(_any_within(blocked), np.inf, _spans(work, nothing, fixed, nothing, excess))}
     found = _best(
@@ -163,7 +165,7 @@ class CoarsePartitions:
     Attributes:
         view: the problem by coarse groups.
         us: times with guesses for what a device lacks: the fastest does it, with transfers in and out; µs [size, D].
-        weights: of each group, as a share of what the model needs of memory on one device [size].
+        weights: of each group, states included, as a share of what the model needs of memory on one device [size, D].
         largest: bytes of the largest operation's inputs and outputs of each group [size].
         room: what of that need each device has memory for, inf where there is no limit [D].
         kind: devices of equal costs have the same number, [D].
@@ -190,10 +192,12 @@ class CoarsePartitions:
         return cls(
             view=view,
             us=us,
-            weights=view.sums(problem.graph.weight_bytes) / memory.need,
-            largest=_largest(problem.graph, view.node, view.size),
+            weights=np.stack([view.sums(column) for column in problem.node_held.T], axis=1) / memory.need,
+            largest=_largest(problem, view.node, view.size),
             room=memory.room,
-            kind=_kinds(problem, np.concatenate([us, problem.submodel_us[None], memory.room[None]])),
+            kind=_kinds(
+                problem, np.concatenate([us, problem.submodel_us[None], memory.room[None], problem.group_held])
+            ),
         )
 
     def best(self, position: NDArray[np.int32]) -> ContiguousPartition:
@@ -355,7 +359,7 @@ def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[
     return np.unique(np.concatenate([[0], cheapest, [count]]))
 
 
-def _group_crossings(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
+def order_crossings(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
     """What crosses each place of an order of colocation groups.
 
     Returns:
@@ -452,12 +456,14 @@ def _memory_shares(problem: PlacementProblem) -> _MemoryShares:
     return _MemoryShares(need, np.where(problem.memory_bytes >= 0, problem.memory_bytes / need, np.inf))
 
 
-def _largest(graph: ComputationGraph, group: NDArray[np.int32], size: int) -> Floats:
+def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:
     """Bytes of the largest operation's inputs and outputs, constants aside, of each group [size].
 
     group: of each node [nodes].
     """
-    moved = np.where(graph.kinds[graph.output_node] == NodeKind.CONSTANT, 0, graph.output_bytes).astype(np.float64)
+    graph = problem.graph
+    bytes_ = graph.output_bytes if problem.live_bytes is None else problem.live_bytes
+    moved = np.where(graph.kinds[graph.output_node] == NodeKind.CONSTANT, 0, bytes_).astype(np.float64)
     of_node = np.bincount(graph.output_node, moved, graph.nodes)
     of_node += np.bincount(graph.input_node, moved[graph.input_output], graph.nodes)
     largest = np.zeros(size)
@@ -472,7 +478,7 @@ def _alive(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
     needs what its weights do not.
     """
     alive = np.maximum(largest, np.maximum(crossing_bytes[:-1], crossing_bytes[1:]))
-    alive *= (1 - weights.sum()) / max(alive.max(), 1e-30)
+    alive *= (1 - weights.sum(axis=0).min()) / max(alive.max(), 1e-30)
     return alive
 
 
@@ -480,7 +486,7 @@ def _excess(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64
     """Cost of what parts between two cuts exceed memory by, µs [D, P, P].
 
     Args:
-        weights: of each item [n], like all of these a share of what the model needs.
+        weights: of each item [n, D], like all of these a share of what the model needs.
         alive: tensors that are alive at once while each item runs [n]; a part needs the most of its items.
         room: of each device [D].
         cuts: [P].
@@ -491,6 +497,6 @@ def _excess(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64
     of_slice = np.maximum.reduceat(alive, cuts[:-1])
     for first in range(len(cuts) - 1):
         most[first, first + 1 :] = np.maximum.accumulate(of_slice[first:])
-    need = held[None, :] - held[:, None] + most
+    need = held.T[:, None, :] - held.T[:, :, None] + most
     scale: float = _EXCESS * work[:, -1].min()
     return np.asarray(scale * np.maximum(need - room[:, None, None], 0.0))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy import bundle
@@ -64,7 +65,8 @@ def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
 
 def unlearned_placers(problem: PlacementProblem) -> list[Placer]:
     """Every placer that needs no learning, the simplest first."""
-    return [*simple_placers(problem), MinCut(), Contiguous()]
+    placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
+    return [*placers, Filling()] if crowded(problem) else placers
 
 
 def find_candidates(
@@ -132,12 +134,13 @@ def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlac
     """The best by the simulator; a later (less simple) candidate has to win by more than `MARGIN`.
 
     Raises:
-        UserError: none is feasible; the message says what HETERO lacks, or what memory is missing.
+        UserError: HETERO runs none of them; the message says why.
+        RunError: none keeps within the devices' memory.
     """
     scores = _evaluate(problem, candidates).score(problem.objective)
     if not np.isfinite(scores).any():
         require_runnable(problem, candidates)
-        raise UserError(
+        raise RunError(
             f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
             f" {_memory(problem, candidates)}"
         )

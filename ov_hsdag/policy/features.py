@@ -224,7 +224,7 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
     """Times, bytes and places that the paper's features lack, [size, …]."""
     graph = problem.graph
     total = view.best.sum()
-    flops, weights = view.sums(graph.flops), view.sums(graph.weight_bytes)
+    flops, weights = view.sums(graph.flops), view.sums(view.problem.node_held.max(axis=1))
     bytes_in = np.bincount(view.receiver, view.tensor_bytes[view.received], view.size)
     sent = np.zeros(len(view.tensor_bytes), bool)
     sent[view.received] = True

@@ -19,6 +19,7 @@ from ov_hsdag import _native
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.contiguous import CoarsePartitions
+from ov_hsdag.placers.filling import crowded
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import PolicyInput, policy_input
@@ -85,8 +86,8 @@ class HSDAGPlacer:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
         threads = usable_cores()
-        crowded = _crowded(problem)
-        kept = max(_CROWDED_REFINED if crowded and self.refined else self.refined, 1)
+        full = crowded(problem)
+        kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
         partitions = CoarsePartitions.of(problem, threads)
         proposals = self.propose(problem, partitions)
         if problem.objective == "throughput" and partitions.view.size <= _LARGE:
@@ -101,7 +102,7 @@ class HSDAGPlacer:
             candidates = _ranked(problem, np.stack(repaired), threads)
         if not self.refined:
             return candidates[0]
-        moves = max(_CROWDED_MOVES, default_moves(problem)) if crowded else None
+        moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
         refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
         return refined[int(scores.argmin())]
 
@@ -219,8 +220,8 @@ def within_memory(
     if (problem.memory_bytes < 0).all():
         return choice
     limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
-    weights = np.bincount(problem.groups, problem.graph.weight_bytes, problem.group_count)
-    size = np.bincount(cluster, weights, len(choice))
+    sizes = np.stack([np.bincount(cluster, held, len(choice)) for held in problem.group_held.T], axis=1)
+    size = sizes.max(axis=1)
     # Clusters without weights have tensors, which count a little.
     worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
     choice, moved = choice.copy(), np.zeros(len(choice), bool)
@@ -228,7 +229,7 @@ def within_memory(
         placement = expand(choice[None], logits, cluster, problem.group_supported)[0]
         used = problem.evaluate(placement).memory_bytes[0]
         leaving = ~moved & (used > limits)[choice]
-        fits = leaving[:, None] & (used + size[:, None] <= limits)
+        fits = leaving[:, None] & (used + sizes <= limits)
         fits[np.arange(len(choice)), choice] = False
         if not fits.any():
             return choice
@@ -257,14 +258,6 @@ def expand(
     placements = choices[:, cluster]
     instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
     return np.where(supported[np.arange(len(cluster)), placements], placements, instead)
-
-
-def _crowded(problem: PlacementProblem) -> bool:
-    """Whether a device cannot hold the model."""
-    if (problem.memory_bytes < 0).all():
-        return False
-    singles = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
-    return bool((singles.infeasible & OVER_MEMORY).any())
 
 
 def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.costs.memory import memory_needs
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
@@ -167,6 +168,7 @@ def _price(
     transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
     submodel_us = profile.submodel_us(names)
     kept = cost_model.storage_ratios(profile, graph, names)
+    held, live = memory_needs(analysis.model, graph, core, profile, names, kept)
     fused_with, _ = cost_model.fusion_costs(profile, parts[main].graph, names)
     node_us, penalty_us = np.zeros(fused_with.shape), np.zeros(fused_with.shape)
     for part, share in zip(parts, shares, strict=True):
@@ -201,6 +203,8 @@ def _price(
         fusion_penalty_us=penalty_us,
         storage_ratio=kept,
         moved_bytes=moved,
+        held_bytes=held,
+        live_bytes=live,
     )
 
 

@@ -30,7 +30,7 @@ CHAIN_SHARE = 1 / 40
 _FILE_KEYS = {"fusion_penalty_us": "torn_us", "storage_ratio": "kept"}
 
 # Attributes that the first releases do not know; files have them where they say something.
-_LATER_KEYS = ("open_lengths", "moved_bytes")
+_LATER_KEYS = ("open_lengths", "moved_bytes", "held_bytes", "live_bytes")
 
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
@@ -50,7 +50,7 @@ class Evaluation:
         latency_us: time of one request, µs, float64 [batch].
         period_us: time between results with many requests in flight (the busiest device's work), µs, float64 [batch].
         busy_us: work of each device for one request, µs, float64 [batch, devices].
-        memory_bytes: weights and live tensors on each device, int64 [batch, devices].
+        memory_bytes: weights, states and live tensors on each device, int64 [batch, devices].
         transfer_bytes: bytes that move between devices, int64 [batch].
         cut_tensors: tensors that move between devices, int32 [batch].
         submodels: HETERO_NUMBER_OF_SUBMODELS, int32 [batch].
@@ -105,6 +105,10 @@ class PlacementProblem:
             [devices]. None: 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
         moved_bytes: bytes that a transfer of each output moves, where a workload has inferences of several sizes: the
             mean, while `graph.output_bytes` is the largest, which memory counts. None: the same. int64 [outputs].
+        held_bytes: bytes that each device keeps for each node as long as the model is loaded, weights and states, in
+            bytes of the graph; int64 [nodes, devices]. None: weights alone.
+        live_bytes: bytes that each tensor takes while it is alive, beside what is held: nothing where it is a state;
+            int64 [outputs]. None: `graph.output_bytes`.
     """
 
     graph: ComputationGraph
@@ -122,6 +126,8 @@ class PlacementProblem:
     fusion_penalty_us: NDArray[np.float64] | None = None
     storage_ratio: NDArray[np.float64] | None = None
     moved_bytes: NDArray[np.int64] | None = None
+    held_bytes: NDArray[np.int64] | None = None
+    live_bytes: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         """Checks the objective, and the shapes and types of the arrays.
@@ -149,6 +155,10 @@ class PlacementProblem:
             _expect("storage_ratio", self.storage_ratio, np.float64, (devices,))
         if self.moved_bytes is not None:
             _expect("moved_bytes", self.moved_bytes, np.int64, (self.graph.outputs,))
+        if self.held_bytes is not None:
+            _expect("held_bytes", self.held_bytes, np.int64, (nodes, devices))
+        if self.live_bytes is not None:
+            _expect("live_bytes", self.live_bytes, np.int64, (self.graph.outputs,))
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
@@ -177,6 +187,19 @@ class PlacementProblem:
         return np.where(self.group_supported, total, np.inf)
 
     @cached_property
+    def node_held(self) -> NDArray[np.int64]:
+        """`held_bytes`, the graph's weights where that is None, int64 [nodes, devices]."""
+        if self.held_bytes is not None:
+            return self.held_bytes
+        return np.repeat(self.graph.weight_bytes[:, None], len(self.devices), axis=1)
+
+    @cached_property
+    def group_held(self) -> NDArray[np.float64]:
+        """Bytes that each device keeps for each group as long as the model is loaded, float64 [groups, devices]."""
+        held = [np.bincount(self.groups, column, self.group_count) for column in self.node_held.T]
+        return np.stack(held, axis=1).astype(np.float64)
+
+    @cached_property
     def chains(self) -> NDArray[np.int32]:
         """Chain of each colocation group, int32 [groups].
 
@@ -194,7 +217,7 @@ class PlacementProblem:
         """
         work = np.where(np.isfinite(self.group_us), self.group_us, np.nan)
         work = np.nan_to_num(np.fmin.reduce(work, axis=1))
-        weights = np.bincount(self.groups, self.graph.weight_bytes, self.group_count)
+        weights = self.group_held.max(axis=1)
         weight = np.maximum(work / max(work.sum(), 1e-30), weights / max(weights.sum(), 1.0))
         return self._coarsen(weight, CHAIN_SHARE)
 
@@ -274,6 +297,8 @@ class PlacementProblem:
             fused_with=fused_with,
             fusion_penalty_us=penalty_us,
             moved_bytes=self._moved_bytes,
+            held_bytes=self.node_held,
+            live_bytes=self.graph.output_bytes if self.live_bytes is None else self.live_bytes,
             rule=self.rule,
         )
 

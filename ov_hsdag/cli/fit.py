@@ -1,0 +1,149 @@
+"""`ov-hsdag fit`: whether a model fits into the devices' memory, and with how much context, before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
+
+if TYPE_CHECKING:
+    from ov_hsdag.fit import Fit, Need
+
+Context = Annotated[
+    int | None,
+    typer.Option("--context", metavar="TOKENS", min=2, help="Tokens that the states of a decoder hold (default 4096)."),
+]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences at a time, beams included.")]
+
+
+def fit(
+    model: common.Model,
+    device: common.Device,
+    context: Context = None,
+    batch: Batch = 1,
+    memory: Memory = None,
+    kv_precision: KvPrecision = None,
+    profile: ProfileFile = None,
+    shape: common.Shapes = None,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
+) -> None:
+    """Say whether MODEL fits into the devices' memory, alone on each or split, and with how many tokens of context.
+
+    Weights are not loaded. Exit status: 0 it fits, 1 it does not.
+    """
+    common.check_model(model)
+
+    from ov_hsdag.costs.memory import check_kv_precision
+    from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.memory import parse_memory
+    from ov_hsdag.devices.virtual import new_core
+    from ov_hsdag.fit import fit as fit_model
+    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+
+    devices = DeviceSet.parse(device)
+    limits = parse_memory(memory, devices.names) if memory is not None else None
+    check_kv_precision(kv_precision)
+    examples = parse_shapes(shape or ())
+    costs = Profile.load(profile) if profile else None
+    with console.result(as_json) as show:
+        core = new_core()
+        with console.progress(f"reading {model}"):
+            loaded = common.read_model(core, model)
+        (shapes,) = example_shapes([loaded], examples)
+        with console.progress(f"counting {model} on {device}"):
+            found = fit_model(
+                loaded,
+                device,
+                context=context,
+                batch=batch,
+                shapes=shapes,
+                memory=limits,
+                kv_precision=kv_precision,
+                profile=costs,
+                core=core,
+            )
+        show(_as_json(found), f"{verdict(found, str(model))}\n{_assumed(found)}", _table(found))
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def verdict(found: Fit, model: str) -> str:
+    """The first line: whether it fits, where, and with how much context."""
+    what = f"{model} with a context of {found.context:,} tokens" if found.context else model
+    if found.single is not None:
+        return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
+    if found.split_fits:
+        return f"fits: {what} split over {', '.join(found.split)}{_at_most(found, 'split')}, on no device alone"
+    most = found.largest.get("split")
+    if not found.context:
+        return f"does not fit: {what} needs more memory than {', '.join(found.devices)} have"
+    told = f"the largest context that fits is {most:,} tokens" if most else "no context is short enough"
+    return f"does not fit: {what}; {told}"
+
+
+def _at_most(found: Fit, name: str) -> str:
+    most = found.largest.get(name)
+    return f" (up to {most:,} tokens)" if most else ""
+
+
+def _assumed(found: Fit) -> str:
+    if found.context is None:
+        return "counted: inputs as --shape gives them, their upper bounds, or 128 where there is none"
+    precisions = ", ".join(f"{precision} on {name}" for name, precision in found.kv_precision.items())
+    own = max(need.overhead for need in (*found.singles.values(), *found.split.values()))
+    return (
+        f"counted: {found.context:,} tokens of {found.batch} sequence{'s' if found.batch > 1 else ''}, up to"
+        f" {found.prompt:,} of them read at once; KV caches in {precisions}. context: the most that fits."
+        f" OpenVINO's own memory, not counted: about {own / 2**20:.0f} MiB"
+    )
+
+
+def _rows(found: Fit) -> Iterator[tuple[str, str, Need]]:
+    for name, need in found.singles.items():
+        yield name, name, need
+    for name, need in found.split.items():
+        yield f"split, {name}", "split", need
+
+
+def _table(found: Fit) -> Table:
+    table = Table(box=None)
+    table.add_column("MiB on")
+    columns = ("weights", "states", "tensors", "needed", "may have", "left")
+    for column in (*columns, *(("context",) if found.largest else ())):
+        table.add_column(column, justify="right")
+    for label, key, need in _rows(found):
+        counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
+        row = ["-" if bytes_ is None else f"{bytes_ / 2**20:.1f}" for bytes_ in counted]
+        if found.largest:
+            most = found.largest.get(key)
+            row.append("no limit" if most is None else str(most))
+        table.add_row(label, *row)
+    return table
+
+
+def _as_json(found: Fit) -> dict[str, Any]:
+    def part(need: Need) -> dict[str, Any]:
+        return {**asdict(need), "needed": need.total, "headroom": need.headroom, "fits": (need.headroom or 0) >= 0}
+
+    return {
+        "fits": found.fits,
+        "single": found.single,
+        "split_fits": found.split_fits,
+        "devices": found.devices,
+        "context": found.context,
+        "batch": found.batch,
+        "prompt": found.prompt,
+        "kv_precision": found.kv_precision,
+        "singles": {name: part(need) for name, need in found.singles.items()},
+        "split": {name: part(need) for name, need in found.split.items()},
+        "largest_context": found.largest,
+    }

@@ -1,0 +1,223 @@
+"""What devices keep as long as a model is loaded: weights, and the states of decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
+
+_BYTES = {"u8": 1.0, "f16": 2.0, "bf16": 2.0, "f32": 4.0}
+
+# What plugins keep a KV cache in by default (2025.0 and later); an NPU's and others' are those of a GPU.
+_DEFAULTS = {"CPU": "u8"}
+_DEFAULT = "f16"
+
+# The CPU plugin quantises each head of each token with a scale and a zero point of 32 bits each.
+_QUANTISED_EXTRA = 8.0
+
+# The CPU plugin reads a state that is no KV cache from one buffer while it writes another.
+_BUFFERS = {"CPU": 2}
+
+# What lies between a KV cache and its attention: heads that several queries share are repeated, and the plugin repeats
+# them as it reads.
+_REPEATING = frozenset({"Unsqueeze", "Broadcast", "Tile", "Multiply", "Reshape", "Transpose", "Convert"})
+_REPEATED = 6
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """The states of a graph.
+
+    Attributes:
+        node: the ReadValue of each state, int64 [states].
+        elements: that each holds after an inference, float64 [states].
+        bytes: the same in the model's element type, float64 [states].
+        cache: whether an attention reads it as its keys or values (a KV cache), bool [states].
+        heads: rows of a KV cache that are quantised together, float64 [states].
+        alias: outputs that are a KV cache itself, or its heads repeated, and take no memory beside it, bool [outputs].
+    """
+
+    node: NDArray[np.int64]
+    elements: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+    cache: NDArray[np.bool_]
+    heads: NDArray[np.float64]
+    alias: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, graph: ComputationGraph) -> States:
+        """The states of a graph: a state is as large as what is assigned to it."""
+        reads, assigns = (
+            {graph.variables[node]: node for node, kind in enumerate(graph.types) if kind == wanted}
+            for wanted in ("ReadValue", "Assign")
+        )
+        assigned = {name: int(graph.input_output[graph.input_ptr[node]]) for name, node in assigns.items()}
+        found = [(reads[name], assigned[name]) for name in reads if name in assigned]
+        alias = np.zeros(graph.outputs, bool)
+        shapes = [graph.output_shapes[output] for _, output in found]
+        sizes = np.array([graph.output_bytes[output] for _, output in found], np.float64)
+        # Of several sizes of inference the graph has the largest bytes, and the shapes of one of them.
+        width = np.array([_BYTES.get(graph.output_types[output], 4.0) for _, output in found])
+        elements = sizes / width
+        rows = np.array([max(shape[-1], 1) if shape else 1 for shape in shapes], np.float64)
+        cache = np.array([_mark_cache(graph, read, output, alias) for read, output in found], bool)
+        return cls(np.array([read for read, _ in found], np.int64), elements, sizes, cache, elements / rows, alias)
+
+
+def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArray[np.bool_]) -> bool:
+    """Whether the state that `read` reads is a KV cache; if so, marks its outputs in `alias`."""
+    joined = int(graph.output_node[assigned])
+    if graph.types[joined] != "Concat":
+        return False
+    own = [int(graph.output_ptr[read]), assigned]
+    for output in graph.input_output[graph.input_ptr[joined] : graph.input_ptr[joined + 1]].tolist():
+        source = int(graph.output_node[output])
+        if graph.types[source] == "Gather" and graph.input_source[graph.input_ptr[source]] == read:  # beams
+            own.append(output)
+            break
+        if source == read:
+            break
+    else:
+        return False
+    repeated = _repeated(graph, assigned)
+    if repeated is None:
+        return False
+    alias[[*own, *repeated]] = True
+    return True
+
+
+def _repeated(graph: ComputationGraph, output: int) -> list[int] | None:
+    """Outputs on the way from keys or values to the attention that reads them; None where none does."""
+    level, attended = [output], False
+    passed: list[int] = []
+    for _ in range(_REPEATED):
+        following = []
+        for one in level:
+            for node in graph.consumers(one).tolist():
+                if graph.types[node] == "ScaledDotProductAttention":
+                    attended = True
+                elif graph.types[node] in _REPEATING and graph.input_output[graph.input_ptr[node]] == one:
+                    following.append(int(graph.output_ptr[node]))
+        passed += following
+        level = following
+    return passed if attended else None
+
+
+def check_kv_precision(precision: str | None) -> None:
+    """Raises UserError where it is neither None nor one of `KV_PRECISIONS`."""
+    if precision is not None and precision not in KV_PRECISIONS:
+        raise UserError(f"unknown precision of KV caches '{precision}'; choose one of {', '.join(KV_PRECISIONS)}")
+
+
+def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Sequence[str]) -> tuple[str, ...]:
+    """The precision in which each device keeps KV caches, [devices].
+
+    Args:
+        model: its own choice (`runtime_options`, which optimum-intel writes) goes before the devices'.
+        core: asked for the devices that it has.
+        profile: of the devices; what it says goes before all others.
+        names: of the devices.
+    """
+    own = _of_model(model)
+    devices = [profile.device(name) for name in names]
+    return tuple(
+        device.kv_precision or own or _of_device(core, name) or _DEFAULTS.get(device.kind, _DEFAULT)
+        for name, device in zip(names, devices, strict=True)
+    )
+
+
+def _of_model(model: ov.Model) -> str | None:
+    path = ["runtime_options", "KV_CACHE_PRECISION"]
+    try:
+        return _known(str(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else "")
+    except (RuntimeError, TypeError):
+        return None
+
+
+def _of_device(core: ov.Core, name: str) -> str | None:
+    try:
+        value = core.get_property(name, "KV_CACHE_PRECISION")
+    except (RuntimeError, TypeError):
+        return None
+    return _known(value.get_type_name() if hasattr(value, "get_type_name") else str(value))
+
+
+def _known(text: str) -> str | None:
+    return text if text in KV_PRECISIONS else None
+
+
+def memory_needs(
+    model: ov.Model,
+    graph: ComputationGraph,
+    core: ov.Core,
+    profile: Profile,
+    names: Sequence[str],
+    stored: NDArray[np.float64],
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """`held_bytes` and `live_bytes` of `PlacementProblem`; None for a model without states.
+
+    Args:
+        model: of the graph.
+        graph: its sizes count.
+        core: asked for the devices that it has.
+        profile: of the devices.
+        names: of the devices.
+        stored: `PlacementProblem.storage_ratio`.
+    """
+    states = States.of(graph)
+    if not len(states.node):
+        return None, None
+    held = held_bytes(graph, profile, names, kv_precisions(model, core, profile, names), states)
+    return np.ceil(held / stored).astype(np.int64), live_bytes(graph, states)
+
+
+def held_bytes(
+    graph: ComputationGraph, profile: Profile, names: Sequence[str], precisions: Sequence[str], states: States
+) -> NDArray[np.int64]:
+    """Bytes that each device keeps for each node as long as the model is loaded, int64 [nodes, devices].
+
+    Weights are kept as the model has them, but those of 32 bits in 16 on a device that infers in 16 bits.
+
+    Args:
+        graph: of the model.
+        profile: of the devices.
+        names: of the devices.
+        precisions: of KV caches, [devices].
+        states: of the graph.
+    """
+    constants = np.flatnonzero(graph.weight_bytes)
+    narrow = np.array([graph.output_types[output] == "f32" for output in graph.output_ptr[constants]], bool)
+    multiplied = np.array([_is_multiplied(graph, int(output)) for output in graph.output_ptr[constants]], bool)
+    result = np.repeat(graph.weight_bytes[:, None], len(names), axis=1)
+    for column, (name, precision) in enumerate(zip(names, precisions, strict=True)):
+        device = profile.device(name)
+        if device.precision != "f32":
+            # The CPU plugin converts what it multiplies by, and leaves tables in the file that is mapped.
+            result[constants[narrow & multiplied if device.kind == "CPU" else narrow], column] //= 2
+        size = states.elements * _BYTES[precision] + (states.heads * _QUANTISED_EXTRA if precision == "u8" else 0.0)
+        size = np.where(states.cache, size, states.bytes * _BUFFERS.get(device.kind, 1))
+        result[states.node, column] += np.ceil(size).astype(np.int64)
+    return result
+
+
+def _is_multiplied(graph: ComputationGraph, output: int) -> bool:
+    return any(graph.types[node] in ("MatMul", "Convolution") for node in graph.consumers(output).tolist())
+
+
+def live_bytes(graph: ComputationGraph, states: States) -> NDArray[np.int64]:
+    """Bytes that each tensor takes while it is alive, beside what is kept, int64 [outputs]."""
+    result = np.where(states.alias, 0, graph.output_bytes)
+    result[graph.output_ptr[states.node]] = 0  # a state is read where it is kept
+    return result

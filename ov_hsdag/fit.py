@@ -1,0 +1,300 @@
+"""Whether a model fits into the memory of devices, and with how many tokens of context, before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.costs.memory import check_kv_precision, kv_precisions, memory_needs
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices import discovery
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.workload import Workload, decoder_shapes
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.filling import Filling
+from ov_hsdag.placers.single import simple_placers
+from ov_hsdag.policy.candidates import NamedPlacement, best_by_prediction, run
+from ov_hsdag.problem.analysis import ModelAnalysis, prepare
+from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
+from ov_hsdag.problem.problem import PlacementProblem
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# What `fit` assumes of decoders where no context is given, tokens.
+DEFAULT_CONTEXT = 4096
+
+# More tokens than any model reads: where not even that exceeds memory, there is no limit.
+_MOST_TOKENS = 1 << 24
+
+# Share of the memory that is free now that a model may have: others grow, too.
+_MARGIN = 0.9
+
+# What OpenVINO keeps of a compiled model beside its weights, about; bytes, and bytes for each operation. Measured on
+# the CPU plugin of 2026.4 (benchmarks/memory_prediction.py).
+_OVERHEAD = 4 * 2**20
+_OVERHEAD_OF_NODE = 9 * 2**10
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a part of a model needs on one device, bytes.
+
+    Attributes:
+        weights: constants, as the device keeps them.
+        states: of the context.
+        activations: the most that is alive at the same time.
+        overhead: of OpenVINO's own, about; no limit counts it.
+        room: that the model may have; None where nothing limits it.
+    """
+
+    weights: int
+    states: int
+    activations: int
+    overhead: int
+    room: int | None
+
+    @property
+    def total(self) -> int:
+        """What counts against the limit."""
+        return self.weights + self.states + self.activations
+
+    @property
+    def headroom(self) -> int | None:
+        """What is left; negative where the part does not fit."""
+        return None if self.room is None else self.room - self.total
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a model fits.
+
+    Attributes:
+        devices: names, in HETERO's order.
+        context: tokens that states hold, None for a model without.
+        batch: sequences at a time.
+        prompt: tokens read at once, None for a model without states.
+        kv_precision: in which each device keeps KV caches, by name.
+        singles: the whole model on each device, by name; devices that lack an operation are left out.
+        split: the placement's part on each device that has one, by name.
+        split_fits: whether the split fits.
+        largest: the most tokens of context that fit, on each single device by its name, and on the split ("split");
+            None where nothing limits them; 0 where not even one fits. Empty for a model without states.
+    """
+
+    devices: tuple[str, ...]
+    context: int | None
+    batch: int
+    prompt: int | None
+    kv_precision: Mapping[str, str]
+    singles: Mapping[str, Need]
+    split: Mapping[str, Need]
+    split_fits: bool
+    largest: Mapping[str, int | None]
+
+    @property
+    def single(self) -> str | None:
+        """The first device that holds the whole model."""
+        return next((name for name, need in self.singles.items() if (need.headroom or 0) >= 0), None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the model fits on a device, or split."""
+        return self.single is not None or self.split_fits
+
+
+def fit(
+    model: ov.Model,
+    device: str | Sequence[str],
+    *,
+    context: int | None = None,
+    batch: int = 1,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    memory: Mapping[str, int] | None = None,
+    kv_precision: str | None = None,
+    profile: Profile | None = None,
+    core: ov.Core | None = None,
+) -> Fit:
+    """Whether `model` fits into the devices' memory, alone on each of them and split over all.
+
+    Args:
+        model: any model; normalized, in place.
+        device: the devices, in order of preference.
+        context: tokens that the states of a decoder hold; `DEFAULT_CONTEXT` by default.
+        batch: sequences at a time, beams included.
+        shapes: example shapes of dynamic inputs of a model without states.
+        memory: bytes that the model may have on a device, by name; by default most of what is free.
+        kv_precision: of KV caches, on all devices; by default what model and devices choose.
+        profile: of the devices; built-in ones by default.
+        core: has the devices; a new one by default.
+
+    Raises:
+        UserError: bad input; a context for a model that has no states.
+    """
+    check_kv_precision(kv_precision)
+    names = DeviceSet.parse(device).names
+    core = core or new_core()
+    known = resolve_profile(profile, names, core).with_kv_precision(kv_precision)
+    room = {name: _room(core, known, name) for name in names} | dict(memory or {})
+    known = known.with_memory({name: bytes_ for name, bytes_ in room.items() if bytes_ is not None})
+    decodes = bool(model.get_sinks()) or context is not None
+    workload = Workload.of_context(context or DEFAULT_CONTEXT, batch) if decodes else None
+    if workload:
+        shapes = {**decoder_shapes(model, batch, 1, workload.tokens), **(shapes or {})}
+    analysis = prepare(model, names, core, known, shapes=shapes)
+    contexts = ContextProblems.of(analysis, known, core, workload) if workload else None
+    problem = contexts.problem if contexts else price(analysis, "latency", known, core, None)
+    split = _split(problem)
+    singles = {
+        name: _needs(problem, problem.single(number))[name]
+        for number, name in enumerate(names)
+        if problem.group_supported[:, number].all()
+    }
+    largest: dict[str, int | None] = {}
+    if contexts:
+        for name in singles:
+            largest[name] = contexts.largest([problem.single(names.index(name))])
+        largest["split"] = contexts.largest([split], refill=True)
+    return Fit(
+        devices=names,
+        context=workload.tokens if workload else None,
+        batch=batch,
+        prompt=workload.prompt if workload else None,
+        kv_precision=dict(zip(names, kv_precisions(model, core, known, names), strict=True)) if workload else {},
+        singles=singles,
+        split=_needs(problem, split),
+        split_fits=not problem.evaluate(split).infeasible[0],
+        largest=largest,
+    )
+
+
+def _room(core: ov.Core, profile: Profile, name: str) -> int | None:
+    """What a model may have on a device: most of what is free, and no more than its profile says."""
+    free = discovery.free_bytes(core, name)
+    declared = int(profile.memory_bytes([name])[0])
+    known = [bytes_ for bytes_ in (free, declared) if bytes_ is not None and bytes_ > 0]
+    return int(_MARGIN * min(known)) if known else None
+
+
+def _split(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """The best placement on several devices by the cost model, or the one that comes closest to the limits."""
+    placers = [*simple_placers(problem), Contiguous(), Filling()]
+    found = [run(placer, problem) for placer in placers]
+    several = [one for one in found if len(np.unique(one.placement)) > 1]
+    feasible = [one for one in several if np.isfinite(problem.scores(one.placement)[0])]
+    return best_by_prediction(problem, feasible).placement if feasible else found[-1].placement
+
+
+def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str, Need]:
+    """What the parts of a placement need, by device; devices without a part are left out."""
+    graph, names = problem.graph, problem.devices
+    total = problem.evaluate(placement).memory_bytes[0]
+    device = placement[problem.groups]
+    held = problem.node_held[np.arange(graph.nodes), device]
+    constant = graph.kinds == NodeKind.CONSTANT
+    weights, states = (np.bincount(device, held * which, len(names)) for which in (constant, ~constant))
+    parts = [problem.stored_bytes(counted) for counted in (weights, states, total - weights - states)]
+    rooms = problem.stored_bytes(np.maximum(problem.memory_bytes, 0))
+    nodes = np.bincount(device[~constant], minlength=len(names))
+    return {
+        name: Need(
+            weights=parts[0][number],
+            states=parts[1][number],
+            activations=parts[2][number],
+            overhead=int(_OVERHEAD + _OVERHEAD_OF_NODE * nodes[number]),
+            room=rooms[number] if problem.memory_bytes[number] >= 0 else None,
+        )
+        for number, name in enumerate(names)
+        if nodes[number]
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class ContextProblems:
+    """The placement problem of a decoder at any context, from its sizes at two of them: they are linear in it.
+
+    What is read at once as a prompt stays the same.
+
+    Attributes:
+        problem: at the context of the workload.
+    """
+
+    problem: PlacementProblem
+    _analysis: ModelAnalysis
+    _profile: Profile
+    _core: ov.Core
+    _tokens: int
+    _fixed: NDArray[np.int64]  # bytes of outputs in the phases whose sizes do not depend on the context
+    _last: NDArray[np.int64]  # of a token with all of the context before it
+    _further: NDArray[np.int64]  # of one with twice the context
+
+    @classmethod
+    def of(cls, analysis: ModelAnalysis, profile: Profile, core: ov.Core, workload: Workload) -> ContextProblems:
+        """The problems of a model; workload: with the context."""
+        priced = price_workload(analysis, "latency", profile, core, workload.phases(analysis.model))
+        last, further = (
+            ComputationGraph.from_model(
+                analysis.model, shapes=decoder_shapes(analysis.model, workload.batch, 1, tokens)
+            ).output_bytes
+            for tokens in (workload.tokens, 2 * workload.tokens)
+        )
+        fixed = priced.phases["prompt"].graph.output_bytes
+        return cls(priced.problem, analysis, profile, core, workload.tokens, fixed, last, further)
+
+    def at(self, tokens: int) -> PlacementProblem:
+        """The problem at a context, by its memory; times are those of the workload's."""
+        growth = (self._further - self._last).astype(np.float64) / self._tokens
+        last = np.rint(self._last + growth * (tokens - self._tokens)).astype(np.int64)
+        graph = replace(self.problem.graph, output_bytes=np.maximum(self._fixed, last))
+        stored = self.problem.storage_ratio
+        names = self.problem.devices
+        held, live = memory_needs(
+            self._analysis.model,
+            graph,
+            self._core,
+            self._profile,
+            names,
+            np.ones(len(names)) if stored is None else stored,
+        )
+        return replace(self.problem, held_bytes=held, live_bytes=live)
+
+    def told(self, candidates: Sequence[NamedPlacement]) -> str:
+        """What to say where the context is too long: the largest that fits."""
+        most = self.largest([one.placement for one in candidates], refill=True)
+        return f"the largest context that fits is {most} tokens" if most else "no context is short enough"
+
+    def largest(self, placements: Sequence[NDArray[np.uint8]], *, refill: bool = False) -> int | None:
+        """The most tokens with which one of the placements fits; None where nothing limits them, 0 where none do.
+
+        Args:
+            placements: [groups] each.
+            refill: contiguous parts that fill the devices alike count as well.
+        """
+
+        def fits(tokens: int) -> bool:
+            problem = self.at(tokens)
+            tried = list(placements)
+            if not problem.evaluate(np.stack(tried)).infeasible.all():
+                return True
+            if not refill:
+                return False
+            return not problem.evaluate(run(Filling(), problem).placement).infeasible[0]
+
+        if fits(_MOST_TOKENS):
+            return None
+        low, high = 0, _MOST_TOKENS  # fits, does not fit
+        while high - low > max(1, low // 1000):
+            middle = (low + high) // 2 if low else max(high // 16, 1)
+            if fits(middle):
+                low = middle
+            else:
+                high = middle
+            if not low and high == 1:
+                return 0
+        return low

@@ -1,0 +1,84 @@
+"""Contiguous parts that fill all devices' memory alike: a placement that keeps the limits where the model just fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.placers.contiguous import order_crossings
+from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
+
+# Parts end where the least bytes cross in a window: of a model, so many windows.
+_WINDOWS = 100
+_ROUNDS = 40
+
+
+@dataclass(frozen=True)
+class Filling:
+    """Parts of the topological order, one for each device in the order of the list, of equal shares of their limits.
+
+    Costs do not count. What live tensors need is an estimate, so that the last part is the one which may be too large.
+    """
+
+    name: str = "filling"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`."""
+        order = topological_groups(problem)
+        crossing = order_crossings(problem, order)[1]
+        reach = max(len(crossing) // _WINDOWS, 1)
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(crossing, reach, "edge"), 2 * reach + 1)
+        allowed = crossing <= around.min(axis=1)
+        allowed[[0, -1]] = True
+        held = np.concatenate([np.zeros((1, len(problem.devices))), problem.group_held[order].cumsum(axis=0)])
+        limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes.astype(np.float64))
+        alone = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+        live = np.maximum(np.diag(alone.memory_bytes) - held[-1], 0.0)
+        cuts = np.flatnonzero(allowed)
+        best = problem.single(0)
+        for reserve in (live, live / 2, np.zeros_like(live)):
+            low, high, found = 0.0, 1.0, None
+            for _ in range(_ROUNDS):
+                share = (low + high) / 2 if found is not None else high
+                ends = _ends(held, cuts, share * np.maximum(limits - reserve, 0.0))
+                if ends[-1] == len(order):
+                    found, high = ends, share
+                elif found is None:
+                    break
+                else:
+                    low = share
+            if found is None:
+                continue
+            device = np.searchsorted(found, np.arange(len(order)), side="right")
+            best = np.empty(problem.group_count, np.uint8)
+            best[order] = np.minimum(device, len(problem.devices) - 1)
+            best = problem.where_supported(best)
+            if not problem.evaluate(best).infeasible[0]:
+                break
+        return best
+
+
+def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Where the part of each device ends that takes as much as there is room for, [devices].
+
+    Args:
+        held: bytes of all groups before each place of the order, [groups + 1, devices].
+        cuts: places where parts may end, the last one included.
+        room: of each device [devices].
+    """
+    at, ends = 0, []
+    for device, most in enumerate(room):
+        column = held[cuts, device] - held[at, device]
+        at = max(int(cuts[max(np.searchsorted(column, most, side="right") - 1, 0)]), at)
+        ends.append(at)
+    return np.array(ends, np.int64)
+
+
+def crowded(problem: PlacementProblem) -> bool:
+    """Whether a device cannot hold the model."""
+    if (problem.memory_bytes < 0).all():
+        return False
+    singles = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+    return bool((singles.infeasible & OVER_MEMORY).any())

@@ -1,0 +1,243 @@
+"""Memory as devices use it: weights, states at a context, limits that hold, and `ov-hsdag fit`."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from ov_hsdag.costs.memory import States, held_bytes, kv_precisions
+from ov_hsdag.fit import ContextProblems, Fit, fit
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.workload import Workload, decoder_shapes
+from ov_hsdag.placers.filling import Filling
+from ov_hsdag.problem.analysis import ModelAnalysis, prepare
+from ov_hsdag.problem.pricing import price_workload, resolve_profile
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError
+from tests.decoders import stateful_decoder
+from tests.graphs import random_model
+from tests.test_cli import assert_one_error_line, run
+
+LAYERS, SHARED, SIZE = 6, 2, 8
+NAMES = ("GPU", "CPU")
+PAIR = "HETERO:GPU,CPU"
+ELEMENTS = 2 * LAYERS * SHARED * SIZE  # of all states, for each token
+
+
+@pytest.fixture(scope="module")
+def analysis() -> ModelAnalysis:
+    model, core = stateful_decoder(LAYERS, shared=SHARED, size=SIZE), ov.Core()
+    shapes = decoder_shapes(model, 1, 1, 1024)
+    return prepare(model, NAMES, core, resolve_profile(None, NAMES, core), shapes=shapes)
+
+
+def problem_at(analysis: ModelAnalysis, context: int, precision: str = "f16", batch: int = 1) -> PlacementProblem:
+    core = ov.Core()
+    profile = resolve_profile(None, NAMES, core).with_kv_precision(precision)
+    workload = Workload.of_context(context, batch)
+    return price_workload(analysis, "latency", profile, core, workload.phases(analysis.model)).problem
+
+
+def states_of(problem: PlacementProblem, device: int) -> int:
+    reads = [node for node, kind in enumerate(problem.graph.types) if kind == "ReadValue"]
+    held = problem.node_held[reads, device].sum()
+    return int(problem.stored_bytes(np.full(len(problem.devices), held))[device])
+
+
+@pytest.mark.parametrize(
+    ("precision", "bytes_of_head"), [("f32", 4 * SIZE), ("f16", 2 * SIZE), ("bf16", 2 * SIZE), ("u8", SIZE + 8)]
+)
+def test_kv_caches_are_held_at_the_context(analysis: ModelAnalysis, precision: str, bytes_of_head: int) -> None:
+    for context, batch in ((512, 1), (4096, 1), (512, 3)):
+        problem = problem_at(analysis, context, precision, batch)
+        expected = batch * context * ELEMENTS // SIZE * bytes_of_head
+        for device in range(2):
+            assert states_of(problem, device) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_state_counts_once_wherever_it_is_read_and_written(analysis: ModelAnalysis) -> None:
+    """What a longer context adds to a device's memory is states and a mask, not copies of states."""
+    short, long = (problem_at(analysis, context) for context in (8192, 16384))
+    for device in range(2):
+        grown = [
+            problem.stored_bytes(problem.evaluate(problem.single(device)).memory_bytes[0])[device]
+            for problem in (short, long)
+        ]
+        states = states_of(long, device) - states_of(short, device)
+        masks = 80 * 8192  # bytes, of the mask and what is computed from it
+        assert states - 1 <= grown[1] - grown[0] <= states + masks
+
+
+def test_states_of_no_attention_have_two_buffers_on_a_cpu() -> None:
+    model = stateful_decoder(1)
+    graph = ComputationGraph.from_model(model, shapes=decoder_shapes(model, 1, 1, 64))
+    states = States.of(graph)
+    assert states.cache.all()
+    recurrent = replace(states, cache=np.zeros_like(states.cache))
+    core = ov.Core()
+    profile = resolve_profile(None, NAMES, core)
+    for found, factor in ((states, [1, 1]), (recurrent, [1, 2])):
+        held = held_bytes(graph, profile, NAMES, ("f32", "f32"), found)[found.node]
+        np.testing.assert_array_equal(held, np.outer(found.bytes, factor))
+
+
+def test_the_precision_of_kv_caches_is_the_models_or_the_devices() -> None:
+    model, core = stateful_decoder(1), ov.Core()
+    profile = resolve_profile(None, NAMES, core)
+    assert kv_precisions(model, core, profile, NAMES) == ("f16", "u8")
+    model.set_rt_info("bf16", ["runtime_options", "KV_CACHE_PRECISION"])
+    assert kv_precisions(model, core, profile, NAMES) == ("bf16", "bf16")
+    assert kv_precisions(model, core, profile.with_kv_precision("f32"), NAMES) == ("f32", "f32")
+    with pytest.raises(UserError, match="unknown precision of KV caches 'i4'"):
+        ov_hsdag.place(model, PAIR, context=64, kv_precision="i4")
+
+
+def test_a_chosen_precision_travels_in_the_model() -> None:
+    model = stateful_decoder(1)
+    ov_hsdag.place(model, PAIR, context=64, kv_precision="f16", policy="none")
+    assert model.get_rt_info(["runtime_options", "KV_CACHE_PRECISION"]).astype(str) == "f16"
+
+
+@pytest.mark.parametrize(("names", "share"), [(("GPU.0", "GPU.1"), 0.6), (("GPU.0", "GPU.1", "GPU.2", "GPU.3"), 0.3)])
+@pytest.mark.parametrize("context", [1024, 16384])
+def test_a_placement_keeps_the_limits_where_a_share_of_the_need_is_enough(
+    names: tuple[str, ...], share: float, context: int
+) -> None:
+    hetero = f"HETERO:{','.join(names)}"
+    whole = fit(stateful_decoder(12, heads=16, size=32), hetero, context=context).singles[names[0]]
+    limits = {name: int(whole.total * share) for name in names}
+    model = stateful_decoder(12, heads=16, size=32)
+    placement = ov_hsdag.place(model, hetero, context=context, memory=limits, policy="none")
+    assert placement.predicted is not None
+    assert set(placement.used()) == set(names)
+    assert all(placement.predicted["memory_bytes"][name] <= limit for name, limit in limits.items())
+
+
+def test_guessed_sizes_leave_the_limits_to_weights_and_states() -> None:
+    model = stateful_decoder(LAYERS, heads=8, size=32)
+    weights = sum(node.get_byte_size() for node in model.get_ops() if node.get_type_name() == "Constant")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        placement = ov_hsdag.place(
+            model, PAIR, memory={"GPU": int(weights * 0.4), "CPU": int(weights * 0.8)}, policy="none"
+        )
+    assert set(placement.used()) == set(NAMES)
+    assert not told or "weights and states alone" in str(told[0].message)
+
+
+def test_where_nothing_fits_the_largest_context_is_told() -> None:
+    limits = {"GPU": 2_000_000, "CPU": 2_000_000}
+    with pytest.raises(
+        RunError, match=r"keeps within the devices' memory: .*; the largest context that fits is \d+ tokens"
+    ):
+        ov_hsdag.place(stateful_decoder(LAYERS), PAIR, context=65536, memory=limits, policy="none")
+    with pytest.raises(RunError, match="no context is short enough"):
+        ov_hsdag.place(stateful_decoder(LAYERS), PAIR, context=65536, memory={"GPU": 1000, "CPU": 1000}, policy="none")
+
+
+class TestFit:
+    def test_the_largest_contexts_fit_and_longer_ones_do_not(self, analysis: ModelAnalysis) -> None:
+        core = ov.Core()
+        limits = {"GPU": 4_000_000, "CPU": 6_000_000}
+        profile = resolve_profile(None, NAMES, core).with_memory(limits)
+        contexts = ContextProblems.of(analysis, profile, core, Workload.of_context(256))
+        for device in range(2):
+            most = contexts.largest([contexts.problem.single(device)])
+            assert most
+            for tokens, fits in ((most, True), (int(most * 1.01) + 1, False)):
+                own = contexts.at(tokens)
+                assert (own.evaluate(own.single(device)).infeasible[0] == 0) == fits
+        alone = [contexts.largest([contexts.problem.single(device)]) or 0 for device in range(2)]
+        split = contexts.largest([Filling().place(contexts.problem)], refill=True)
+        assert split is not None
+        assert split >= max(alone)
+
+    def test_sizes_between_are_those_of_the_model(self, analysis: ModelAnalysis) -> None:
+        core = ov.Core()
+        profile = resolve_profile(None, NAMES, core)
+        workload = Workload.of_context(256)
+        contexts = ContextProblems.of(analysis, profile, core, workload)
+        further = price_workload(
+            analysis, "latency", profile, core, replace(workload, context=5000).phases(analysis.model)
+        )
+        assert further.problem.live_bytes is not None
+        found = contexts.at(5000)
+        np.testing.assert_array_equal(found.node_held, further.problem.node_held)
+        for device in range(2):
+            placement = found.single(device)
+            assert (
+                found.evaluate(placement).memory_bytes.tolist()
+                == further.problem.evaluate(placement).memory_bytes.tolist()
+            )
+
+    def test_parts_add_up(self) -> None:
+        found = fit(stateful_decoder(LAYERS), PAIR, context=2048, memory={"GPU": 2**30, "CPU": 2**30})
+        assert isinstance(found, Fit)
+        assert found.single == "GPU"
+        assert found.fits
+        whole = found.singles["CPU"]
+        assert whole.headroom == 2**30 - whole.total
+        split: Mapping[str, object] = found.split
+        assert set(split) == set(NAMES)
+        assert sum(need.states for need in found.split.values()) >= min(need.states for need in found.singles.values())
+
+    def test_a_model_without_states(self) -> None:
+        found = fit(random_model(0), PAIR, memory={"GPU": 2**30, "CPU": 2**30})
+        assert found.context is None
+        assert found.largest == {}
+        assert all(need.states == 0 for need in found.singles.values())
+        with pytest.raises(UserError, match="has no input such as input_ids"):
+            fit(random_model(0), PAIR, context=100)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fit") / "decoder.xml"
+    ov.save_model(stateful_decoder(LAYERS), path, compress_to_fp16=False)
+    return path
+
+
+def test_the_command_tells_the_verdict_first(decoder: Path) -> None:
+    enough = run("fit", decoder, "--device", PAIR, "--context", "2048", "--memory", "GPU=1GiB,CPU=1000000000")
+    assert enough.returncode == 0
+    assert " ".join(enough.stdout.split()).startswith(f"fits: {decoder} with a context of 2,048 tokens on GPU alone")
+    short = run("fit", decoder, "--device", PAIR, "--context", "65536", "--memory", "GPU=2000000,CPU=2000000", "--json")
+    assert short.returncode == 1
+    found = json.loads(short.stdout)
+    assert not found["fits"]
+    assert 0 < found["largest_context"]["split"] < 65536
+    assert found["split"]["GPU"]["room"] == pytest.approx(2_000_000, abs=2)
+    assert found["split"]["GPU"]["headroom"] < 0 or found["split"]["CPU"]["headroom"] < 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--context", "64", "--kv-precision", "u4"], "unknown precision of KV caches 'u4'"),
+        (["--memory", "GPU=much"], "or a number of bytes"),
+        (["--context", "1"], "2"),
+    ],
+)
+def test_bad_input_is_one_line(decoder: Path, options: list[str], told: str) -> None:
+    done = run("fit", decoder, "--device", PAIR, *options)
+    assert done.returncode == 2
+    assert_one_error_line(done, told)
+
+
+def test_a_context_that_cannot_fit_writes_nothing(decoder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.xml"
+    done = run(
+        *("place", decoder, "--device", PAIR, "--output", output, "--context", "65536"),
+        *("--memory", "GPU=2000000,CPU=2000000", "--policy", "none"),
+    )
+    assert done.returncode == 1
+    assert_one_error_line(done, "the largest context that fits is", status=1)
+    assert not list(tmp_path.iterdir())
