@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -241,3 +242,16 @@ def test_a_context_that_cannot_fit_writes_nothing(decoder: Path, tmp_path: Path)
     assert done.returncode == 1
     assert_one_error_line(done, "the largest context that fits is", status=1)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_counts_as_its_main_model(decoder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    for suffix in (".xml", ".bin"):
+        shutil.copy(decoder.with_suffix(suffix), folder / f"openvino_model{suffix}")
+    options = ("--device", PAIR, "--context", 512, "--memory", "GPU=1GiB,CPU=1GiB", "--json")
+    found, alone = run("fit", folder, *options), run("fit", decoder, *options)
+    assert (found.returncode, json.loads(found.stdout)) == (alone.returncode, json.loads(alone.stdout))
+    (folder / "openvino_model.xml").rename(folder / "openvino_encoder_model.xml")
+    shutil.copy(decoder, folder / "openvino_decoder_model.xml")
+    assert_one_error_line(run("fit", folder, *options), "--part")
