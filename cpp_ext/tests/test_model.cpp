@@ -19,7 +19,7 @@ using namespace ov_hsdag;
 struct Builder {
     std::vector<NodeKind> kinds;
     std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
-    NodeArrays arrays{{}, {}, {}, {}, {0}, {}};
+    NodeArrays arrays{{}, {}, {}, {}, {}, {0}, {}};
 
     std::int32_t add(const std::string& type, const std::vector<std::int32_t>& from,
                      const std::vector<std::int64_t>& shape = {2, 3}, const std::string& variable = "") {
@@ -35,6 +35,7 @@ struct Builder {
         arrays.types.push_back(type);
         arrays.variables.push_back(variable);
         arrays.movable.push_back(1);
+        arrays.open_lengths.push_back(type == "Gather" ? 1 : 0);
         arrays.ranks.push_back(static_cast<std::int16_t>(shape.size()));
         arrays.dimensions.insert(arrays.dimensions.end(), shape.begin(), shape.end());
         arrays.shape_ptr.push_back(static_cast<std::int32_t>(arrays.dimensions.size()));
@@ -112,7 +113,8 @@ void test_states_and_attention_share_a_device() {
 
 void test_completed_placements_keep_every_constraint() {
     std::mt19937 random(7);
-    const std::vector<std::string> types{"Relu", "Add", "ShapeOf", "Reshape", "Concat", "MatMul", "Transpose"};
+    const std::vector<std::string> types{"Relu",   "Add",    "ShapeOf",   "Reshape",
+                                         "Concat", "MatMul", "Transpose", "Gather"};
     for (int round = 0; round < 200; ++round) {
         Builder model;
         model.add("Parameter", {});
