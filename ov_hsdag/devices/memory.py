@@ -11,6 +11,8 @@ from ov_hsdag.utils.errors import UserError
 MOST = 10**15
 """Bytes; more than any device has, so that a larger limit is none."""
 
+_LEAST_PLAIN = 2**20
+
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -21,10 +23,12 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
         name, equals, amount = (piece.strip() for piece in part.partition("="))
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
         number, unit = (match[1], match[2] or "B") if match else ("", "")
-        if not name or not equals or unit not in _UNITS:
+        # Who writes GPU=2 means no two bytes.
+        forgotten = match is not None and not match[2] and Decimal(number) < _LEAST_PLAIN
+        if not name or not equals or unit not in _UNITS or forgotten:
             raise UserError(
                 f"memory limit '{part.strip()}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}),"
-                " or a number of bytes"
+                f" or a number of bytes of {_LEAST_PLAIN} and more"
             )
         if name not in devices:
             raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
