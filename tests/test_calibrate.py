@@ -387,7 +387,8 @@ def test_place_says_that_it_used_measured_costs(
 ) -> None:
     source, profile = written
     place_command(source, HETERO, tmp_path / "placed.xml", profile=profile, policy="none", measure=False)
-    assert f"costs: measured on CPU_A, CPU_B ({path_beside(source)})" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"costs: measured on CPU_A, CPU_B ({path_beside(source)})" in printed
 
 
 @pytest.mark.parametrize("change", ["model", "version", "property", "name"])

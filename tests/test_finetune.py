@@ -425,7 +425,9 @@ def test_a_run_is_not_continued_with_other_costs(tmp_path: Path, name: str) -> N
     problem = problem_of(13)
     fused_with, penalty = random_fusions(problem.graph, 2, 4)
     problem = replace(problem, fused_with=fused_with, fusion_penalty_us=penalty)
-    problem = replace(problem, storage_ratio=np.ones(2))
+    sizes = problem.graph.output_bytes
+    held = np.repeat(problem.graph.weight_bytes[:, None], 2, axis=1)
+    problem = replace(problem, storage_ratio=np.ones(2), moved_bytes=sizes, held_bytes=held, live_bytes=sizes)
     before = getattr(problem, name)
     other = replace(problem, **{name: ~before if before.dtype == bool else before + before.dtype.type(1)})
     path = tmp_path / CHECKPOINT

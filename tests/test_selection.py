@@ -300,7 +300,7 @@ def test_bad_limits_are_refused(memory: dict[str, int], told: str) -> None:
 
 
 def test_limits_override_the_profile() -> None:
-    with pytest.raises(UserError, match=r"GPU holds 0\.000954 MiB"):
+    with pytest.raises(RunError, match=r"GPU holds 0\.000954 MiB"):
         ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory={"GPU": 1000, "CPU": 1000})
     assert builtin_profile(["GPU"]).memory_bytes(["GPU"])[0] > 1000
 
