@@ -122,7 +122,7 @@ lanes: export PYTHON := $(PYTHON)
 lanes:
 	set -e; for release in $(LANES); do tests/lanes/run $$release; done
 
-# Eighteen families; gigabytes to download, and half an hour on two cores.
+# Eighteen families, and gigabytes to download.
 llm: export PYTHON := $(PYTHON)
 llm: export TORCH_OPTIONS := $(TORCH_OPTIONS)
 llm:
