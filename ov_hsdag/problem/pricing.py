@@ -169,14 +169,14 @@ def _price(
     submodel_us = profile.submodel_us(names)
     kept = cost_model.storage_ratios(profile, graph, names)
     held, live = memory_needs(analysis.model, graph, core, profile, names, kept)
-    fused_with, _ = cost_model.fusion_costs(profile, parts[main].graph, names)
+    fusions = {
+        number: cost_model.fusion_costs(profile, part.graph, names) for number, part in enumerate(parts) if part.count
+    }
+    fused_with = fusions[main][0]
     node_us, penalty_us = np.zeros(fused_with.shape), np.zeros(fused_with.shape)
-    for part, share in zip(parts, shares, strict=True):
-        if not share:
-            continue
-        node_us += share * cost_model.node_us(profile, part.graph, names)
-        fused, penalty = cost_model.fusion_costs(profile, part.graph, names)
-        penalty_us += share * np.where(fused == fused_with, penalty, 0.0)
+    for number, (fused, penalty) in fusions.items():
+        node_us += shares[number] * cost_model.node_us(profile, parts[number].graph, names)
+        penalty_us += shares[number] * np.where(fused == fused_with, penalty, 0.0)
     costs = parts[main].costs
     measured_here = _measured(costs, graph, names, core)
     boundaries = costs.boundaries_of(names) if costs and len(measured_here) == len(names) else None
