@@ -14,14 +14,14 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy.candidates import NamedPlacement, best_by_prediction, run
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import WorkloadProblem, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 
 if TYPE_CHECKING:
@@ -235,17 +235,39 @@ class ContextProblems:
     _further: NDArray[np.int64]  # of one with twice the context
 
     @classmethod
-    def of(cls, analysis: ModelAnalysis, profile: Profile, core: ov.Core, workload: Workload) -> ContextProblems:
-        """The problems of a model; workload: with the context."""
-        priced = price_workload(analysis, "latency", profile, core, workload.phases(analysis.model))
-        last, further = (
-            ComputationGraph.from_model(
-                analysis.model, shapes=decoder_shapes(analysis.model, workload.batch, 1, tokens)
-            ).output_bytes
-            for tokens in (workload.tokens, 2 * workload.tokens)
+    def of(
+        cls,
+        analysis: ModelAnalysis,
+        profile: Profile,
+        core: ov.Core,
+        workload: Workload,
+        priced: WorkloadProblem | None = None,
+    ) -> ContextProblems:
+        """The problems of a model.
+
+        Args:
+            analysis: of the model.
+            profile: of the devices.
+            core: has them.
+            workload: with the context.
+            priced: of its phases, where that is known already.
+        """
+        if priced is None:
+            priced = price_workload(analysis, "latency", profile, core, workload.phases(analysis.model))
+        further = analysis.graph.resized(
+            analysis.model, decoder_shapes(analysis.model, workload.batch, 1, 2 * workload.tokens)
         )
-        fixed = priced.phases["prompt"].graph.output_bytes
-        return cls(priced.problem, analysis, profile, core, workload.tokens, fixed, last, further)
+        sizes = priced.output_bytes
+        return cls(
+            priced.problem,
+            analysis,
+            profile,
+            core,
+            workload.tokens,
+            sizes["prompt"],
+            sizes["last token"],
+            further.output_bytes,
+        )
 
     def at(self, tokens: int) -> PlacementProblem:
         """The problem at a context, by its memory; times are those of the workload's."""

@@ -144,7 +144,7 @@ def place(
             except RunError as error:
                 if asked is None:
                     raise
-                contexts = ContextProblems.of(analysis, request.profile, request.core, asked)
+                contexts = ContextProblems.of(analysis, request.profile, request.core, asked, of_workload)
                 raise RunError(f"{error}; {contexts.told(candidates)}") from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request))
     if measure:

@@ -14,7 +14,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.costs.memory import States, held_bytes, kv_precisions
+from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.fit import ContextProblems, Fit, fit
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Workload, decoder_shapes
@@ -22,6 +22,7 @@ from ov_hsdag.placers.filling import Filling
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model
@@ -88,6 +89,23 @@ def test_states_of_no_attention_have_two_buffers_on_a_cpu() -> None:
     for found, factor in ((states, [1, 1]), (recurrent, [1, 2])):
         held = held_bytes(graph, profile, NAMES, ("f32", "f32"), found)[found.node]
         np.testing.assert_array_equal(held, np.outer(found.bytes, factor))
+
+
+def test_decompressed_weights_are_no_tensors() -> None:
+    """They are decompressed inside the multiplication that reads them, or once for all."""
+    model = stateful_decoder(1)
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Constant" and node.get_byte_size() > 1000:
+            decompressed = ops.convert(ops.constant(node.data.astype(np.float16)), "f32")
+            decompressed.set_friendly_name(f"decompressed {node.get_friendly_name()}")
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(decompressed.output(0))
+    graph = ComputationGraph.from_model(model, shapes=decoder_shapes(model, 1, 1, 64))
+    live = live_bytes(graph, States.of(graph))
+    found = [node for node, name in enumerate(graph.names) if name.startswith("decompressed")]
+    assert found
+    assert not live[graph.output_ptr[found]].any()
+    assert live[graph.output_ptr[graph.types.index("MatMul")]] > 0
 
 
 def test_the_precision_of_kv_caches_is_the_models_or_the_devices() -> None:

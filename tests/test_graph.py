@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import openvino as ov
 import pytest
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from tests.decoders import stateful_decoder
 from tests.graphs import random_model
 
 
@@ -93,3 +97,15 @@ def test_loop_costs_all_of_its_iterations() -> None:
     model = ov.Model([ops.result(end)], [state], "loop")
     graph = ComputationGraph.from_model(model)
     assert graph.flops[graph.types.index("Loop")] == pytest.approx(5 * 2 * 16 * 16)
+
+
+@pytest.mark.parametrize("sizes", [(2, 100, 100), (1, 1, 4096)])
+def test_a_resized_graph_is_the_one_of_those_shapes(sizes: tuple[int, int, int]) -> None:
+    model = stateful_decoder(2)
+    graph = ComputationGraph.from_model(model, shapes=decoder_shapes(model, 1, 1, 512))
+    shapes = decoder_shapes(model, *sizes)
+    resized, extracted = graph.resized(model, shapes), ComputationGraph.from_model(model, shapes=shapes)
+    for field in fields(graph):
+        np.testing.assert_equal(getattr(resized, field.name), getattr(extracted, field.name), field.name)
+    with pytest.raises(UserError, match="unknown input 'nothing'"):
+        graph.resized(model, {"nothing": [1]})

@@ -217,7 +217,10 @@ def _is_multiplied(graph: ComputationGraph, output: int) -> bool:
 
 
 def live_bytes(graph: ComputationGraph, states: States) -> NDArray[np.int64]:
-    """Bytes that each tensor takes while it is alive, beside what is kept, int64 [outputs]."""
-    result = np.where(states.alias, 0, graph.output_bytes)
+    """Bytes that each tensor takes while it is alive, beside what is kept, int64 [outputs].
+
+    What constants alone give is computed once or, of compressed weights, inside the operation that reads them.
+    """
+    result = np.where(states.alias | graph.legality.constant[graph.output_node], 0, graph.output_bytes)
     result[graph.output_ptr[states.node]] = 0  # a state is read where it is kept
     return result

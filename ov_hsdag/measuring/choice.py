@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -75,6 +74,8 @@ def median_ratio(ratios: Sequence[float]) -> float:
 
 def _normal_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
     """Student's, of the mean."""
+    from scipy.special import ndtri, stdtrit  # takes half a second, and every command imports this module
+
     count = len(logs)
     spread = _ASSUMED if count == 1 else max(float(logs.std(ddof=1)), _LEAST)
     half = float(ndtri(below) if count == 1 else stdtrit(count - 1, below)) * spread / math.sqrt(count)
@@ -83,6 +84,8 @@ def _normal_interval(logs: NDArray[np.float64], below: float) -> tuple[float, fl
 
 def _ranked_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
     """What Wilcoxon's signed-rank test does not refuse (Hollander, Wolfe, Nonparametric Statistical Methods, 3.3)."""
+    from scipy.special import ndtri
+
     count = len(logs)
     first, second = np.triu_indices(count)
     means = np.sort((logs[first] + logs[second]) / 2)

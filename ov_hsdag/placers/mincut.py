@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ov_hsdag.placers.base import best_of
 from ov_hsdag.problem.problem import PlacementProblem
@@ -85,6 +83,9 @@ class _Network:
 
     def sink_side(self) -> NDArray[np.bool_]:
         """Which of the first inner nodes are on the sink's side of a minimum cut, bool [nodes]."""
+        from scipy.sparse import csr_array  # takes half a second, which commands that cut nothing save
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
         start, end = np.concatenate(self._from), np.concatenate(self._to)
         capacity = np.concatenate(self._capacity)
         finite = np.isfinite(capacity)

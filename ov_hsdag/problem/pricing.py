@@ -78,7 +78,8 @@ def price(
         core: tells whether measured costs hold for its devices.
         costs: measured costs; None for none. A warning names devices that they do not hold for.
     """
-    return _price(analysis, objective, profile, core, [_Priced(analysis.graph, 1.0, costs)])
+    priced = _Priced.of(analysis.graph, 1.0, profile, analysis.devices, core, costs)
+    return _problem(analysis, objective, profile, core, [priced], priced.graph)
 
 
 def price_workload(
@@ -87,6 +88,7 @@ def price_workload(
     profile: Profile,
     core: ov.Core,
     phases: Sequence[Phase],
+    costs: Mapping[str, ModelCosts] | None = None,
 ) -> WorkloadProblem:
     """The placement problem of a workload: the mean over its inferences, memory for the largest.
 
@@ -99,23 +101,38 @@ def price_workload(
         profile: has every device of the analysis.
         core: tells whether measured costs hold for its devices.
         phases: inferences of the workload; a phase that does not occur counts for memory alone.
+        costs: measured costs of phases, by their names.
 
     Raises:
         UserError: shapes of a phase do not fit the model.
     """
-    parts = [
-        _Priced(ComputationGraph.from_model(analysis.model, shapes=phase.shapes), float(phase.count), None)
+    graphs = {phase.name: graph_of(analysis, phase) for phase in phases}
+    priced = {
+        phase.name: _Priced.of(
+            graphs[phase.name], float(phase.count), profile, analysis.devices, core, (costs or {}).get(phase.name)
+        )
         for phase in phases
-    ]
-    occurring = [(phase, part) for phase, part in zip(phases, parts, strict=True) if phase.count]
-    alone = {
-        phase.name: _price(analysis, objective, profile, core, [replace(part, count=1.0)]) for phase, part in occurring
+        if phase.count
     }
+    largest = np.stack([graph.output_bytes for graph in graphs.values()]).max(axis=0)
+    parts = list(priced.values())
+    graph = replace(max(parts, key=lambda part: part.count).graph, output_bytes=largest)
+    problem = _problem(analysis, objective, profile, core, parts, graph)
     return WorkloadProblem(
-        problem=_price(analysis, objective, profile, core, parts),
-        phases=alone,
-        counts={phase.name: phase.count for phase, _ in occurring},
+        problem=problem,
+        phases={
+            name: replace(problem, graph=part.graph, moved_bytes=None, **part.costs) for name, part in priced.items()
+        },
+        counts={name: part.count for name, part in priced.items()},
+        output_bytes={name: graph.output_bytes for name, graph in graphs.items()},
     )
+
+
+def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
+    """The graph of the model with the sizes of a phase. Raises UserError where its shapes do not fit the model."""
+    if analysis.shapes is not None and phase.shapes == analysis.shapes:
+        return analysis.graph
+    return analysis.graph.resized(analysis.model, phase.shapes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +141,15 @@ class WorkloadProblem:
 
     Attributes:
         problem: of the mean inference.
-        phases: the problem of each phase that occurs, by its name. They share the problem's groups.
+        phases: the problem of each phase that occurs, by its name. They share the problem's groups, and its memory.
         counts: inferences of each phase in a run of the workload.
+        output_bytes: sizes of all outputs in each phase, those that do not occur too, int64 [outputs].
     """
 
     problem: PlacementProblem
     phases: Mapping[str, PlacementProblem]
     counts: Mapping[str, float]
+    output_bytes: Mapping[str, NDArray[np.int64]]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, dict[str, float]]:
         """The prediction for one placement [groups]: count of each phase, and latency_us and throughput_ips of one."""
@@ -141,70 +160,109 @@ class WorkloadProblem:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Priced:
-    """Inferences of one size: the graph of that size, how many there are, and measured costs."""
+    """Inferences of one size: the graph of that size, how many there are, and what they cost.
+
+    Attributes:
+        graph: with the sizes.
+        count: of inferences.
+        costs: attributes of `PlacementProblem` by name.
+    """
 
     graph: ComputationGraph
     count: float
-    costs: ModelCosts | None
+    costs: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        graph: ComputationGraph,
+        count: float,
+        profile: Profile,
+        names: Sequence[str],
+        core: ov.Core,
+        measured: ModelCosts | None,
+    ) -> _Priced:
+        """Costs by the profile, and by what was measured where that holds."""
+        transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
+        submodel_us = profile.submodel_us(names)
+        node_us = cost_model.node_us(profile, graph, names)
+        fused_with, penalty_us = cost_model.fusion_costs(profile, graph, names)
+        here = _measured(measured, graph, names, core)
+        boundaries = measured.boundaries_of(names) if measured and len(here) == len(names) else None
+        if boundaries is not None:
+            submodel_us, transfer_us = boundaries.submodel_us, boundaries.transfer_us
+            transfer_us_per_byte = boundaries.transfer_us_per_byte
+        for name, found in here.items():
+            column = list(names).index(name)
+            node_us[:, column] = found.node_us
+            fused_with[:, column], penalty_us[:, column] = found.fused_with, found.fusion_penalty_us
+        return cls(
+            graph,
+            count,
+            {
+                "node_us": node_us,
+                "transfer_us": transfer_us,
+                "transfer_us_per_byte": transfer_us_per_byte,
+                "submodel_us": submodel_us,
+                "fused_with": fused_with,
+                "fusion_penalty_us": penalty_us,
+            },
+        )
 
 
-def _price(
-    analysis: ModelAnalysis, objective: str, profile: Profile, core: ov.Core, parts: Sequence[_Priced]
+def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
+    """The costs of a mean inference; what is fused is what most inferences fuse."""
+    shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
+    fused_with = parts[int(shares.argmax())].costs["fused_with"]
+    mean = {
+        key: sum(share * part.costs[key] for share, part in zip(shares, parts, strict=True))
+        for key in ("node_us", "transfer_us", "submodel_us")
+    }
+    moved = [share * part.graph.output_bytes.sum() for share, part in zip(shares, parts, strict=True)]
+    mean["transfer_us_per_byte"] = sum(
+        weight * part.costs["transfer_us_per_byte"] for weight, part in zip(moved, parts, strict=True)
+    ) / max(sum(moved), 1.0)
+    mean["fusion_penalty_us"] = sum(
+        share * np.where(part.costs["fused_with"] == fused_with, part.costs["fusion_penalty_us"], 0.0)
+        for share, part in zip(shares, parts, strict=True)
+    )
+    return {**mean, "fused_with": fused_with}
+
+
+def _problem(
+    analysis: ModelAnalysis,
+    objective: str,
+    profile: Profile,
+    core: ov.Core,
+    parts: Sequence[_Priced],
+    graph: ComputationGraph,
 ) -> PlacementProblem:
+    """The problem of the mean over inferences of several sizes; graph: with the largest sizes, which memory counts."""
     import openvino as ov
 
     names = analysis.devices
-    shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
-    main = int(shares.argmax())
-    graph, moved = parts[main].graph, None
+    moved = None
     if len(parts) > 1:
-        sizes = np.stack([part.graph.output_bytes for part in parts])
-        moved = np.rint(shares @ sizes).astype(np.int64)
-        flops = shares @ np.stack([part.graph.flops for part in parts])
-        graph = replace(graph, output_bytes=sizes.max(axis=0), flops=flops)
-
-    transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
-    submodel_us = profile.submodel_us(names)
+        shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
+        moved = np.rint(shares @ np.stack([part.graph.output_bytes for part in parts])).astype(np.int64)
+        graph = replace(graph, flops=shares @ np.stack([part.graph.flops for part in parts]))
     kept = cost_model.storage_ratios(profile, graph, names)
     held, live = memory_needs(analysis.model, graph, core, profile, names, kept)
-    fusions = {
-        number: cost_model.fusion_costs(profile, part.graph, names) for number, part in enumerate(parts) if part.count
-    }
-    fused_with = fusions[main][0]
-    node_us, penalty_us = np.zeros(fused_with.shape), np.zeros(fused_with.shape)
-    for number, (fused, penalty) in fusions.items():
-        node_us += shares[number] * cost_model.node_us(profile, parts[number].graph, names)
-        penalty_us += shares[number] * np.where(fused == fused_with, penalty, 0.0)
-    costs = parts[main].costs
-    measured_here = _measured(costs, graph, names, core)
-    boundaries = costs.boundaries_of(names) if costs and len(measured_here) == len(names) else None
-    if boundaries is not None:
-        submodel_us, transfer_us = boundaries.submodel_us, boundaries.transfer_us
-        transfer_us_per_byte = boundaries.transfer_us_per_byte
-    for name, measured in measured_here.items():
-        column = names.index(name)
-        node_us[:, column] = measured.node_us
-        fused_with[:, column], penalty_us[:, column] = measured.fused_with, measured.fusion_penalty_us
     return PlacementProblem(
         graph=graph,
         devices=names,
         objective=objective,
-        node_us=node_us,
         supported=analysis.supported,
         groups=analysis.groups,
-        transfer_us=transfer_us,
-        transfer_us_per_byte=transfer_us_per_byte,
-        submodel_us=submodel_us,
         memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
         rule=repair.split_rule(ov.__version__),
-        fused_with=fused_with,
-        fusion_penalty_us=penalty_us,
         storage_ratio=kept,
         moved_bytes=moved,
         held_bytes=held,
         live_bytes=live,
+        **_mean(parts),
     )
 
 
