@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from ov_hsdag.cli import calibrate, console, devices
+from ov_hsdag.cli import calibrate, console, devices, place
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.model.placement import Placement
 
 WHY = "failed: its outputs differ from those of CPU_A by 0.99 of their largest value"
 ROWS = [
@@ -61,6 +62,63 @@ def test_without_measuring_gains_are_predicted_ones(capsys: pytest.CaptureFixtur
     assert lines[2].split() == ["*", "mincut", "2", "5.00", "2.00"]
     assert "x the best single device: predicted." in lines[4]
     assert "measured" not in "".join(lines)
+
+
+def test_square_brackets_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    why = "failed: Check 'input_shape[j] == 1' failed"
+    rows = [Row("CPU_A", 1, 2.0, 2.0, 1.0), Row("mincut", 2, 1.0, note=why), Row("nodes[bold]", 2, 1.0)]
+    text = " ".join(" ".join(shown(capsys, table=candidates_table(rows, "latency", measured=True))).split())
+    assert "'input_shape[j] == 1'" in text and "nodes[bold]" in text
+
+
+def test_an_interval_that_says_nothing_is_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        Row("CPU_A", 1, 50.0, 60.0, 1.0, (1.0, 1.0)),
+        Row("pipeline", 2, 90.0, 90.0, 1.5, (0.8, 2.8)),
+        Row("hsdag", 7, 90.0, 45.0, 0.76, (0.0, 218.49)),
+    ]
+    text = " ".join(" ".join(shown(capsys, table=candidates_table(rows, "throughput", measured=True))).split())
+    assert "0.76 (noise)" in text and "1.50 (0.80 to 2.80)" in text
+    assert "noise: rounds are too few, or differ too much, to tell." in text
+    calm = shown(capsys, table=candidates_table(rows[:2], "throughput", measured=True))
+    assert "noise" not in " ".join(calm)
+
+
+def measured(chosen: str, interval: list[float], failed: str | None = None) -> Placement:
+    """CPU_A and a placement of hsdag's, whose gain has this interval; one of them is chosen."""
+    other = {"throughput_ips": 14.0, "ratio": 1.2, "ci": interval, "times_best_single": 1.2}
+    return Placement(
+        devices=("CPU_A", "CPU_B"),
+        affinity={},
+        objective="throughput",
+        baselines={name: {"throughput_ips": 10.0} for name in ("CPU_A", "CPU_B")},
+        measured={
+            "CPU_A": {
+                "throughput_ips": 10.0,
+                "ratio": 1.0,
+                "ci": [1.0, 1.0],
+                "times_best_single": 1.0,
+                "failed": failed,
+            },
+            "hsdag (less on CPU_A)": {**other, "failed": failed},
+        },
+        chosen=chosen,
+    )
+
+
+def test_what_cannot_be_told_for_noise_comes_with_what_to_do() -> None:
+    told = place._unsure(measured("CPU_A", [0.63, 1.42]))
+    assert told.startswith("unsure: hsdag may be better") and "--measure-seconds" in told and "--no-measure" in told
+    # Nothing to gain, or surely slower, or chosen, or not measured: there is nothing to do.
+    for settled in ([0.9, 1.04], [0.5, 0.99]):
+        assert place._unsure(measured("CPU_A", settled)) == ""
+    assert place._unsure(measured("hsdag (less on CPU_A)", [0.63, 1.42])) == ""
+    assert place._unsure(measured("CPU_A", [0.63, 1.42], failed="it hangs")) == ""
+
+
+def test_where_all_failed_gains_are_predicted_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\n".join(shown(capsys, table=place._table(measured("CPU_A", [0.63, 1.42], failed="it hangs"))))
+    assert "failed: it hangs" in text and "single device: predicted." in text
 
 
 def test_lines_are_wrapped_between_words_and_names_stay_whole(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +186,10 @@ class TestPlace:
         done = run("place", model, "--device", "HETERO:GPU,NPU,CPU", "--output", out, "--memory", "GPU=1KiB")
         assert done.returncode == 0, done.stderr
         assert "\nnot measured: GPU, NPU are not on this machine\n" in done.stdout
+        # What their costs are taken from.
+        profiles = "iris_xe for GPU, npu_core_ultra for NPU, core_ultra_7_155h for CPU"
+        assert f"costs: built-in profiles {profiles} (--profile gives others)" in " ".join(done.stdout.split())
+        assert "assumed:" not in done.stdout
         text = " ".join(done.stdout.split())
         assert "left out: does not fit, needs" in text and "of the 0.000977 MiB on GPU" in text
         assert "same placement as" in text and "x the best single device: predicted." in text
@@ -204,6 +211,20 @@ class TestPlace:
         done = run("place", model, "--device", "HETERO:GPU,NPU", "--output", out, "--json")
         assert done.returncode == 0, done.stderr
         assert set(json.loads(done.stdout)["placement"].values()) <= {"GPU", "NPU"}
+
+    def test_sizes_that_are_guessed_are_told(self, out: Path, tmp_path: Path) -> None:
+        source = tmp_path / "dynamic.xml"
+        ids, image = (
+            ops.parameter(ov.PartialShape(shape), np.float32, name=name)
+            for name, shape in (("ids", [-1, -1]), ("image", [-1, 8]))
+        )
+        ov.save_model(ov.Model([ops.result(ops.relu(ids)), ops.result(ops.relu(image))], [ids, image]), source)
+        device = ("--device", "HETERO:GPU,CPU", "--output", out)
+        both = run("place", source, *device).stdout
+        assert "\nassumed: ids=[1,128], image=[1,8], as the sizes are open; --shape gives others\n" in both
+        one = run("place", source, *device, "--shape", "ids=[2,64]").stdout
+        assert "\nassumed: image=[1,8], as the sizes are open; --shape gives others\n" in one
+        assert "assumed" not in run("place", source, *device, "--shape", "ids=[2,64],image=[4,8]").stdout
 
     def test_affinity_file_decides(self, model: Path, out: Path, tmp_path: Path) -> None:
         wanted = {"stem": "CPU_A", "left2": "CPU_B", "sum": "CPU_B"}
@@ -324,6 +345,42 @@ class TestVerify:
     def test_refuses_when_placements_are_switched_off(self, placed: tuple[Path, dict[str, Any]]) -> None:
         done = run("verify", placed[0], "--device", DEVICE, OV_HSDAG_DISABLE="1")
         assert_one_error_line(done, "OV_HSDAG_DISABLE")
+
+    def test_a_crash_of_openvino_ends_as_errors_do(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        code = """
+            import os
+            import ov_hsdag.cli.verify as verify
+            verify._outputs = lambda *arguments: os.abort()
+            from ov_hsdag.cli import main
+            main()
+        """
+        done = run("verify", placed[0], "--device", DEVICE, code=textwrap.dedent(code))
+        assert done.returncode == 1 and done.stdout == ""
+        assert f"error: running {placed[0]} on {DEVICE} ended with SIGABRT, a fault of OpenVINO" in done.stderr
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child survives a parent that is killed")
+    def test_no_process_is_left_behind(self, placed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+        code = f"""
+            import os, time
+            import ov_hsdag.cli.verify as verify
+            def hang(*arguments):
+                with open({str(tmp_path / "pid")!r}, "w") as file:
+                    file.write(f"{{os.getpid()}} {{os.getppid()}}")
+                time.sleep(60)
+            verify._outputs = hang
+            from ov_hsdag.cli import main
+            main()
+        """
+        for signalled, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+            (tmp_path / "pid").write_text("")
+            with ThreadPoolExecutor() as threads:
+                ended = threads.submit(run, "verify", placed[0], "--device", DEVICE, code=textwrap.dedent(code))
+                while not (pids := (tmp_path / "pid").read_text().split()) and not ended.done():
+                    time.sleep(0.05)
+                child, parent = map(int, pids)
+                os.kill(parent, signalled)
+                assert ended.result().returncode == status
+            wait_until_gone(child)
 
     def test_status_1_when_no_device_is_there(self, placed: tuple[Path, dict[str, Any]]) -> None:
         assert_one_error_line(run("verify", placed[0], "--device", "HETERO:GPU,NPU"), "HETERO:GPU,NPU", status=1)
@@ -686,6 +743,18 @@ def refused(model: Path, out: Path, *words: str, device: str = DEVICE, more: tup
     before = sorted(out.parent.iterdir())
     assert_one_error_line(run("place", model, "--device", device, "--output", out, *more), *words)
     assert sorted(out.parent.iterdir()) == before
+
+
+def wait_until_gone(process: int) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{process}/stat").read_text().split()[2] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {process} is still there")
 
 
 COMMANDS = ("place", "verify", "devices", "calibrate", "bench", "finetune", "pretrain", "extension", "strip")

@@ -410,6 +410,7 @@ def test_a_number_without_end_is_refused(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert "cannot read profile" in refusal(tmp_path / "missing.json")
     assert "cannot read profile" in refusal(tmp_path)
+    assert '{"builtin": "arc_a770"}' in refusal(Path("arc_a770"))
     (tmp_path / "mine.json").write_bytes(b"\xff\xfe\x00")
     assert "is no text file" in refusal(tmp_path / "mine.json")
 

@@ -116,6 +116,8 @@ def test_gains_are_over_the_best_single_device_whatever_it_is_called() -> None:
     assert {name: found[name]["times_best_single"] for name in names} == {
         "CPU_A": 1.0, "CPU_B": 0.5, "hetero": 1.0, "hsdag": 1.8
     }  # fmt: skip
+    # Figures are those of the same minutes: the head-to-head was in slower ones.
+    assert [found[name]["throughput_ips"] for name in names] == [10.0, 5.0, 10.0, 18.0]
     assert found["hsdag"]["times_best_single_ci"][0] > 1.7 and found["CPU_A"]["times_best_single_ci"] == [1.0, 1.0]
     assert selection._why("hsdag", ["hsdag"], rates, DEVICES, simple, again) == ""
     # HETERO's pipeline that uses both devices is none of them.

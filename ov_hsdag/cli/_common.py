@@ -13,6 +13,8 @@ from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.model_folder import is_model_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import openvino as ov
 
 
@@ -92,6 +94,21 @@ def check_output(path: Path, model: Path) -> None:
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
     check_model_output(path, model)
+
+
+def assumed_shapes(model: ov.Model, given: Mapping[str, Sequence[int]] | None) -> str:
+    """A line about dynamic inputs whose sizes are guessed, as nothing tells them; "" where there are none."""
+    from ov_hsdag.model.graph import counted_input_shapes, is_unbounded
+
+    if not is_unbounded(model):
+        return ""
+    told = []
+    for port, counted in zip(model.inputs, counted_input_shapes(model, given), strict=True):
+        shape = port.get_partial_shape()
+        own = port.get_node().get_friendly_name()
+        if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
+            told.append(f"{min(port.get_names(), default=own)}=[{','.join(map(str, counted))}]")
+    return f"assumed: {', '.join(told)}, as the sizes are open; --shape gives others" if told else ""
 
 
 def has_fp16_weights(model: ov.Model) -> bool:

@@ -39,7 +39,8 @@ class _Command(TyperCommand):
 
 
 for _command in (place, fit, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
-    app.command(cls=_Command)(_command)
+    # Its first sentence, whole: what is made up without it is cut at 45 characters.
+    app.command(cls=_Command, short_help=(_command.__doc__ or "").partition("\n\n")[0])(_command)
 
 
 def _print_version(value: bool) -> None:

@@ -16,6 +16,7 @@ _PLACERS = {
     PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
     "mincut": "minimum cut",
     "pipeline": "contiguous partition",
+    "filling": "fills the devices' memory alike",
     "hsdag": "learned policy and local search",
     "affinity": "the given placement",
 }
@@ -93,6 +94,8 @@ def _legend(rows: dict[str, Row], variants: dict[str, int], *, measured: bool) -
     told = ["* chosen."] if any(row.chosen for row in rows.values()) else []
     how = "measured in turns, with its 95% interval" if measured else "predicted"
     told.append(f"x {BEST_SINGLE}: {how}.")
+    if any(row.interval and times(1.0, row.interval).endswith("(noise)") for row in rows.values()):
+        told.append("noise: rounds are too few, or differ too much, to tell.")
     for name in rows:
         if name in _PLACERS:
             several = f", the best of {variants[name]} proposals" if variants[name] > 1 else ""

@@ -141,7 +141,8 @@ def result(as_json: bool) -> Iterator[Show]:
 
 def _for_people(data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
     # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
-    console = Console(highlight=False)
+    # Names of nodes and messages of errors have square brackets, which are no markup.
+    console = Console(highlight=False, markup=False)
     for line in text.splitlines():
         print(wrapped(line, console.width))
     if table is not None:

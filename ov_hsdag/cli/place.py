@@ -13,10 +13,14 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
+from ov_hsdag.model.placement import placer_of
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
 if TYPE_CHECKING:
+    import openvino as ov
+
     from ov_hsdag.model.placement import Placement
 
 Objective = Annotated[str, typer.Option("--objective", metavar="latency|throughput", help="What is to be best.")]
@@ -28,7 +32,12 @@ Policy = Annotated[
 ]
 AffinityFile = Annotated[
     Path | None,
-    typer.Option("--affinity", metavar="FILE.json", help='Take {"node": "device"} from a file instead of deciding.'),
+    typer.Option(
+        "--affinity",
+        metavar="FILE.json",
+        help='Take {"node": "device"} from a file instead of deciding; nodes that it lacks follow their neighbours.'
+        ' Names are those of "placement" in the output of --json.',
+    ),
 ]
 Memory = Annotated[
     str | None,
@@ -57,7 +66,7 @@ KvPrecision = Annotated[
     typer.Option(
         "--kv-precision",
         metavar="u8|f16|bf16|f32",
-        help="In which KV caches of language models are kept; by default as model and devices choose.",
+        help="Precision of KV caches of language models; by default as model and devices choose.",
     ),
 ]
 Measure = Annotated[
@@ -210,12 +219,17 @@ def place(
         found = {}
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
-            lines = [f"{written}: {placement.summary()}"]
-            if used := (placement.predicted or {}).get("measured_costs"):
-                where = f" ({path_beside(file)})" if measured[file] else ""
-                lines.append(f"costs: measured on {', '.join(used)}{where}")
-            needs = advice(placement)
-            lines += [*_phases(placement), *([needs] if needs else []), *([unmeasured] if unmeasured else [])]
+            used = (placement.predicted or {}).get("measured_costs", [])
+            told = [
+                placement.summary(),
+                _costs(used, path_beside(file) if measured[file] else None, profile, devices.names, core),
+                "" if asked or context else common.assumed_shapes(loaded[file], shapes[file]),
+                _phases(placement),
+                advice(placement),
+                unmeasured,
+                _unsure(placement),
+            ]
+            lines = [f"{written}: {told[0]}", *filter(None, told[1:])]
             found[file.name] = _as_json(written, placement)
             if not folder or not as_json:
                 show(found[file.name], "\n".join(lines), _table(placement))
@@ -241,11 +255,56 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-def _phases(placement: Placement) -> list[str]:
-    """What a workload takes, in a line; nothing where there is none."""
+def _costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
+    """Where the costs of operations come from, in a line.
+
+    Args:
+        used: devices whose operations were measured.
+        where: the file of what was measured, where there is one.
+        profile: the file of the profile; None for the built-in ones.
+        names: all devices.
+        core: has the virtual devices.
+    """
+    told = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
+    others = [name for name in names if name not in used]
+    if others and profile:
+        told.append(f"{profile} for {', '.join(others)}")
+    elif others:
+        from ov_hsdag.costs.builtin import builtin_profile
+
+        known = builtin_profile(names, core)
+        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
+        told.append(f"built-in profiles {profiles} (--profile gives others)")
+    return f"costs: {', '.join(told)}"
+
+
+_MAY_GAIN = 1.1
+
+
+def _unsure(placement: Placement) -> str:
+    """A line where none of the measured placements was chosen and one may well be better; "" otherwise."""
+    simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
+    if not placement.measured or placement.chosen not in simple:
+        return ""
+    better = dict.fromkeys(
+        placer_of(name)
+        for name, figures in placement.measured.items()
+        if name not in simple and not figures.get("failed") and figures["ci"][0] < 1 < _MAY_GAIN < figures["ci"][1]
+    )
+    if not better:
+        return ""
+    return (
+        f"unsure: {', '.join(better)} may be better, but rounds are too few or differ too much to tell. Run this again"
+        " when no other program uses the devices, give it longer (--measure-seconds), or choose by prediction"
+        " (--no-measure)"
+    )
+
+
+def _phases(placement: Placement) -> str:
+    """What a workload takes, in a line; "" where there is none."""
     phases = (placement.predicted or {}).get("workload", {})
     times = [f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}" for name, phase in phases.items()]
-    return [f"predicted: {', '.join(times)}"] if times else []
+    return f"predicted: {', '.join(times)}; the table has the mean" if times else ""
 
 
 _WORDS = {"prompt": "the prompt", "token": "each further token"}
@@ -292,6 +351,7 @@ def _table(placement: Placement) -> Table:
     """Predicted and, where there is any, measured, of each candidate; times better than the best single device."""
     throughput, measured = placement.objective == "throughput", placement.measured
     key, scale = ("throughput_ips", 1.0) if throughput else ("latency_us", 1e-3)
+    ran = any(not one.get("failed") for one in (measured or {}).values())
     rows = []
     for name in dict.fromkeys([placement.chosen, *placement.baselines, *(measured or {}), *placement.notes]):
         chosen = name == placement.chosen
@@ -304,13 +364,13 @@ def _table(placement: Placement) -> Table:
                 real.get("submodels") or predicted.get("submodels"),
                 _scaled(predicted.get(key), scale),
                 _scaled(real.get(key), scale),
-                placement.predicted_gain(name) if measured is None else placement.measured_gain(name),
+                placement.measured_gain(name) if ran else placement.predicted_gain(name),
                 real.get("times_best_single_ci"),
                 note,
                 chosen,
             )
         )
-    return candidates_table(rows, placement.objective, measured=measured is not None)
+    return candidates_table(rows, placement.objective, measured=ran)
 
 
 def _scaled(value: float | None, scale: float) -> float | None:

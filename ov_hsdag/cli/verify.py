@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import conversations, example_shapes, parse_shapes
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
@@ -61,8 +62,9 @@ def verify(
     """Compile MODEL on HETERO with the placement inside and compare its outputs with those of single devices.
 
     Ends with exit status 1 where outputs differ, and where agreement would prove nothing: the placement is not
-    followed, outputs are not finite, or none of them depends on the inputs. A model with states is run for several
-    inferences: a prompt, further tokens with a change of beams, and another prompt after a reset.
+    followed, outputs are not finite, or none of them depends on the inputs; and where OpenVINO crashes. A model with
+    states is run for several inferences: a prompt, further tokens with a change of beams, and another prompt after a
+    reset.
     """
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
@@ -79,6 +81,7 @@ def verify(
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
     devices = DeviceSet.parse(device).names
+    continue_in_child(f"running {model} on {device}")
     with console.result(as_json) as show:
         core = new_core()
         results, good = {}, True

@@ -257,7 +257,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # PowerShell begins files with a mark
     except OSError as error:
-        raise UserError(f"cannot read profile {path}: {error.strerror or error}; name a profile's JSON file") from error
+        hint = "name a profile's JSON file"
+        if str(path) in builtin_names():
+            hint += f', in which {{"builtin": "{path}"}} stands for a device (docs/profiles.md)'
+        raise UserError(f"cannot read profile {path}: {error.strerror or error}; {hint}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text file: expected a profile in JSON (UTF-8)") from error
     try:

@@ -146,7 +146,7 @@ def select(
             winner = chosen
             chosen = next(name for name in simple if np.array_equal(simple[name], placements[winner]))
             if chosen != winner:
-                why = f"it was chosen as {winner}, which is the same placement, and {why}"
+                why = f"{winner} does the same, and {why}"
     return Result(measured, chosen, placements, why)
 
 
@@ -319,8 +319,13 @@ def _measured(
         alone = None
         if other is not None and not other.failed:
             alone = (other.ratio, *other.interval) if name != single else (1.0, 1.0, 1.0)
+        value = one.value
+        if alone and single:
+            # Rounds are not all of the same minutes: figures are as if the best single device had always been as fast.
+            unit = over_single[single].value
+            value = unit * alone[0] if objective == "throughput" else unit / alone[0]
         found[name] = {
-            key: None if one.failed else round(one.value, 3),
+            key: None if one.failed else round(value, 3),
             "ratio": None if one.failed else round(one.ratio, 4),
             "ci": None if one.failed else [round(low, 4), round(high, 4)],
             "times_best_single": round(alone[0], 4) if alone else None,

@@ -1,0 +1,63 @@
+"""A command goes on in a child process, so that a crash of OpenVINO ends as errors do: a line and exit status 1."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import typer
+
+from ov_hsdag.utils.errors import RunError
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+# Seconds that an interrupted child may take.
+_PATIENCE = 2.0
+
+
+def continue_in_child(doing: str) -> None:
+    """Return in a child process alone; to be called before OpenVINO is imported, which starts threads.
+
+    The child ends with its parent, whatever ends that. Without os.fork (Windows) this process goes on.
+
+    Args:
+        doing: what the child does, for the error: "running model.xml".
+
+    Raises:
+        typer.Exit: in the parent, with the exit status of the child.
+        RunError: in the parent, where a signal ended the child.
+    """
+    if not hasattr(os, "fork"):
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+        return
+    status = _wait(child)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        why = "perhaps for lack of memory" if name == "SIGKILL" else "a fault of OpenVINO or of a device's plugin"
+        raise RunError(f"{doing} ended with {name}, {why}")
+    raise typer.Exit(os.WEXITSTATUS(status))
+
+
+def _wait(child: int) -> int:
+    """Wait status of the child. Raises KeyboardInterrupt, after the child has gone: a terminal interrupts both."""
+    try:
+        return os.waitpid(child, 0)[1]
+    except KeyboardInterrupt:
+        end = time.monotonic() + _PATIENCE
+        while not os.waitpid(child, os.WNOHANG)[0]:
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.05)
+        raise
