@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,53 @@ class Need:
 
 
 @dataclass(frozen=True)
+class HostMemory:
+    """Memory of this machine, where several devices compute in it: its CPU, virtual ones, integrated GPUs and NPUs.
+
+    Attributes:
+        devices: that share it.
+        room: of it that a model may have, bytes.
+    """
+
+    devices: tuple[str, ...]
+    room: int
+
+    @classmethod
+    def of(
+        cls,
+        core: ov.Core,
+        names: Sequence[str],
+        given: Mapping[str, int],
+        memory: Callable[[], int | None],
+        share: float = 1.0,
+    ) -> HostMemory | None:
+        """What the devices share.
+
+        Args:
+            core: has them.
+            names: all devices.
+            given: limits of the user's. A machine that is said to have more than this one has is another machine.
+            memory: of this machine, bytes; None where that is not known.
+            share: of it that a model may have.
+
+        Returns:
+            None where fewer than two devices share, and where all that do have limits of the user's.
+        """
+        sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
+        if len(sharing) < 2 or set(sharing) <= set(given):
+            return None
+        known = memory()
+        if known is None:
+            return None
+        return cls(sharing, max(int(share * known), *(given.get(name, 0) for name in sharing)))
+
+    def needed(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> int:
+        """Bytes of it that a placement needs. counted: `Evaluation.memory_bytes` of it, [devices]."""
+        stored = zip(problem.devices, problem.stored_bytes(counted), strict=True)
+        return sum(bytes_ for name, bytes_ in stored if name in self.devices)
+
+
+@dataclass(frozen=True)
 class Fit:
     """Whether a model fits.
 
@@ -84,6 +131,8 @@ class Fit:
         singles: the whole model on each device, by name; devices that lack an operation are left out.
         split: the placement's part on each device that has one, by name.
         split_fits: whether the split fits.
+        sharing: the devices that compute in the memory of this machine, where several do.
+        shared: what the split's parts on those need together, and the room that they share; None where none does.
         largest: the most tokens of context that fit, on each single device by its name, and on the split ("split");
             None where nothing limits them; 0 where not even one fits. Empty for a model without states.
     """
@@ -96,6 +145,8 @@ class Fit:
     singles: Mapping[str, Need]
     split: Mapping[str, Need]
     split_fits: bool
+    sharing: tuple[str, ...]
+    shared: Need | None
     largest: Mapping[str, int | None]
 
     @property
@@ -143,6 +194,7 @@ def fit(
     known = resolve_profile(profile, names, core).with_kv_precision(kv_precision)
     room = {name: _room(core, known, name) for name in names} | dict(memory or {})
     known = known.with_memory({name: bytes_ for name, bytes_ in room.items() if bytes_ is not None})
+    host = HostMemory.of(core, names, memory or {}, lambda: discovery.free_bytes(core, "CPU"), _MARGIN)
     decodes = bool(model.get_sinks()) or context is not None
     workload = Workload.of_context(context or DEFAULT_CONTEXT, batch) if decodes else None
     if workload:
@@ -150,7 +202,8 @@ def fit(
     analysis = prepare(model, names, core, known, shapes=shapes)
     contexts = ContextProblems.of(analysis, known, core, workload) if workload else None
     problem = contexts.problem if contexts else price(analysis, "latency", known, core, None)
-    split = _split(problem)
+    split = _split(problem, host)
+    parts = _needs(problem, split)
     singles = {
         name: _needs(problem, problem.single(number))[name]
         for number, name in enumerate(names)
@@ -160,7 +213,7 @@ def fit(
     if contexts:
         for name in singles:
             largest[name] = contexts.largest([problem.single(names.index(name))])
-        largest["split"] = contexts.largest([split], refill=True)
+        largest["split"] = contexts.largest([split], refill=True, host=host)
     return Fit(
         devices=names,
         context=workload.tokens if workload else None,
@@ -168,8 +221,10 @@ def fit(
         prompt=workload.prompt if workload else None,
         kv_precision=dict(zip(names, kv_precisions(model, core, known, names), strict=True)) if workload else {},
         singles=singles,
-        split=_needs(problem, split),
-        split_fits=not problem.evaluate(split).infeasible[0],
+        split=parts,
+        split_fits=bool(_feasible(problem, [split], host)[0]),
+        sharing=host.devices if host else (),
+        shared=_together([need for name, need in parts.items() if name in host.devices], host.room) if host else None,
         largest=largest,
     )
 
@@ -182,13 +237,30 @@ def _room(core: ov.Core, profile: Profile, name: str) -> int | None:
     return int(_MARGIN * min(known)) if known else None
 
 
-def _split(problem: PlacementProblem) -> NDArray[np.uint8]:
+def _split(problem: PlacementProblem, host: HostMemory | None) -> NDArray[np.uint8]:
     """The best placement on several devices by the cost model, or the one that comes closest to the limits."""
     placers = [*simple_placers(problem), Contiguous(), Filling()]
     found = [run(placer, problem) for placer in placers]
     several = [one for one in found if len(np.unique(one.placement)) > 1]
-    feasible = [one for one in several if np.isfinite(problem.scores(one.placement)[0])]
+    feasible = [one for one in several if _feasible(problem, [one.placement], host)[0]]
     return best_by_prediction(problem, feasible).placement if feasible else found[-1].placement
+
+
+def _feasible(
+    problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]], host: HostMemory | None
+) -> NDArray[np.bool_]:
+    """Which placements HETERO runs within the devices' memory, and within that of the machine, bool [placements]."""
+    found = problem.evaluate(np.stack(list(placements)))
+    feasible: NDArray[np.bool_] = found.infeasible == 0
+    if host is not None:
+        feasible &= np.array([host.needed(problem, counted) <= host.room for counted in found.memory_bytes])
+    return feasible
+
+
+def _together(needs: Sequence[Need], room: int) -> Need:
+    """What several parts need in one memory."""
+    keys = ("weights", "states", "activations", "overhead")
+    return Need(**{key: sum(getattr(need, key) for need in needs) for key in keys}, room=room)
 
 
 def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str, Need]:
@@ -291,26 +363,27 @@ class ContextProblems:
         most = self.largest([one.placement for one in candidates], refill=True)
         return f"the largest context that fits is {most} tokens" if most else "no context is short enough"
 
-    def largest(self, placements: Sequence[NDArray[np.uint8]], *, refill: bool = False) -> int | None:
+    def largest(
+        self, placements: Sequence[NDArray[np.uint8]], *, refill: bool = False, host: HostMemory | None = None
+    ) -> int | None:
         """The most tokens with which one of the placements fits; None where nothing limits them, 0 where none do.
 
         Args:
             placements: [groups] each.
             refill: contiguous parts that fill the devices alike count as well.
+            host: memory that some of the devices share.
         """
 
         def fits(tokens: int) -> bool:
             problem = self.at(tokens)
-            tried = list(placements)
-            if not problem.evaluate(np.stack(tried)).infeasible.all():
+            if _feasible(problem, placements, host).any():
                 return True
-            if not refill:
-                return False
-            return not problem.evaluate(run(Filling(), problem).placement).infeasible[0]
+            return refill and bool(_feasible(problem, [run(Filling(), problem).placement], host)[0])
 
-        if fits(_MOST_TOKENS):
+        most = max(_MOST_TOKENS, self._tokens)
+        if fits(most):
             return None
-        low, high = 0, _MOST_TOKENS  # fits, does not fit
+        low, high = 0, most  # fits, does not fit
         while high - low > max(1, low // 1000):
             middle = (low + high) // 2 if low else max(high // 16, 1)
             if fits(middle):

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
+from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.fit import ContextProblems
+from ov_hsdag.fit import ContextProblems, HostMemory
 from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
 from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
@@ -151,6 +153,7 @@ def place(
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
             choice = _measured(choice, model, problem, request, shapes, left, report)
+    _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
         placement = _placement(choice, problem, request, measured_costs, clock)
@@ -178,6 +181,7 @@ class _Request:
     policy_required: bool
     given: Placement | None
     costs: ModelCosts | None
+    host: HostMemory | None
 
 
 def _resolve(
@@ -216,7 +220,10 @@ def _resolve(
         costs = ModelCosts.load(costs)
     check_kv_precision(kv_precision)
     known = resolve_profile(profile, devices.names, core).with_memory(limits).with_kv_precision(kv_precision)
-    return _Request(devices, core, known, learned, policy is not None, given, costs)
+    host = None
+    if profile is None:
+        host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
+    return _Request(devices, core, known, learned, policy is not None, given, costs, host)
 
 
 def _asked(workload: Workload | str | None, context: int | None, measure: bool | None) -> Workload | None:
@@ -357,6 +364,19 @@ def _measured(
         ]
         chosen, why = (best_by_prediction(problem, alone), "no placement ran") if alone else (chosen, why)
     return _Choice(chosen, candidates, held.measured or None, why)
+
+
+def _warn_of_shared_memory(problem: PlacementProblem, placement: NDArray[np.uint8], host: HostMemory | None) -> None:
+    """Warns where each device holds its part, and the memory that some of them share does not hold all of those."""
+    if host is None:
+        return
+    needed = host.needed(problem, problem.evaluate(placement).memory_bytes[0])
+    if needed > host.room:
+        warnings.warn(
+            f"{' and '.join(host.devices)} need {needed / 2**20:,.0f} MiB together, and share the"
+            f" {host.room / 2**20:,.0f} MiB of this machine",
+            stacklevel=3,
+        )
 
 
 def _why_predicted(chosen: NamedPlacement, problem: PlacementProblem, request: _Request) -> str:

@@ -14,7 +14,9 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from ov_hsdag.cli.fit import verdict
 from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
+from ov_hsdag.devices import discovery
 from ov_hsdag.fit import ContextProblems, Fit, fit
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Workload, decoder_shapes
@@ -215,6 +217,62 @@ class TestFit:
         assert all(need.states == 0 for need in found.singles.values())
         with pytest.raises(UserError, match="has no input such as input_ids"):
             fit(random_model(0), PAIR, context=100)
+
+
+class TestSharedMemory:
+    """Devices that compute in the machine's memory have it once."""
+
+    TWO = ("CPU_A", "CPU_B")
+
+    @pytest.fixture(autouse=True)
+    def machine(self, monkeypatch: pytest.MonkeyPatch, two_cpu_core: ov.Core) -> None:
+        self.core, self.bytes = two_cpu_core, 2_000_000
+        monkeypatch.setattr(discovery, "free_bytes", lambda core, name: int(self.bytes / 0.9) + 1)
+        monkeypatch.setattr(discovery, "memory_bytes", lambda core, name: self.bytes)
+
+    def fit(self, **options: object) -> Fit:
+        return fit(stateful_decoder(LAYERS), self.TWO, core=self.core, kv_precision="f16", **options)  # type: ignore
+
+    def test_two_halves_of_a_model_need_the_memory_of_the_whole(self) -> None:
+        alone = self.fit(context=1024).largest["CPU_A"] or 0
+        found = self.fit(context=alone * 3 // 2)  # each device alone could hold its half
+        assert all((need.headroom or 0) > 0 for need in found.split.values())
+        assert not found.fits
+        assert found.sharing == self.TWO
+        assert found.shared is not None
+        assert found.shared.total == sum(need.total for need in found.split.values())
+        assert (found.shared.headroom or 0) < 0
+        assert 0 < (found.largest["split"] or 0) <= alone
+        assert "CPU_A and CPU_B share 2 MiB of this machine's memory; the largest" in verdict(found, "model")
+
+    def test_limits_of_the_user_count_as_they_are(self) -> None:
+        context = (self.fit(context=1024).largest["CPU_A"] or 0) * 3 // 2
+        found = self.fit(context=context, memory=dict.fromkeys(self.TWO, self.bytes))
+        assert found.split_fits
+        assert found.shared is None
+        # The user speaks of another, larger machine.
+        larger = self.fit(context=context, memory={"CPU_A": 10 * self.bytes})
+        assert larger.single == "CPU_A"
+        assert larger.shared is not None
+        assert larger.shared.room == 10 * self.bytes
+
+    def test_place_says_that_the_machine_has_less(self) -> None:
+        context = (self.fit(context=1024).largest["CPU_A"] or 0) * 3 // 2
+        with pytest.warns(
+            UserWarning, match="CPU_A and CPU_B need 3 MiB together, and share the 2 MiB of this machine"
+        ):
+            placement = ov_hsdag.place(
+                stateful_decoder(LAYERS), self.TWO, core=self.core, context=context, policy="none", kv_precision="f16"
+            )
+        assert placement.predicted["submodels"] == 2
+
+
+def test_no_limit_is_said_of_a_context_that_does_not_fit() -> None:
+    context = 1 << 26  # beyond what searching for the largest begins with
+    found = fit(stateful_decoder(LAYERS), PAIR, context=context, memory={"GPU": 2**33, "CPU": 2**28})
+    assert not found.fits
+    assert all(tokens is not None and 0 < tokens < context for tokens in found.largest.values())
+    assert "the largest context that fits is" in verdict(found, "model")
 
 
 @pytest.fixture(scope="module")

@@ -219,6 +219,27 @@ def test_outputs_that_would_harm_the_input_are_refused(folder: Path) -> None:
     assert tree(folder) == before
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_what_of_the_input_cannot_be_copied_is_named(folder: Path) -> None:
+    out = folder.parent / "out"
+    odd = folder / "odd"
+    for make, words in (
+        (lambda: odd.symlink_to("nowhere"), "cannot copy '*odd': it is a link to nothing"),
+        (lambda: odd.symlink_to(odd), "cannot copy '*odd': it is a link to nothing"),
+        (lambda: odd.symlink_to("."), "cannot copy '*odd': it is a link to a folder that it is in"),
+        (lambda: os.mkfifo(odd), "cannot copy '*odd': it is neither a file nor a folder"),
+    ):
+        make()
+        refused(run("place", folder, *PLACE, "--output", out), *words.split("*"))
+        odd.unlink()
+    (folder / "more").mkdir()
+    (folder / "more" / "link").symlink_to(folder / "config.json")
+    assert run("strip", folder, "--output", out).exit_code == 0
+    assert (out / "more" / "link").read_text() == CONFIGURATION
+    os.mkfifo(odd)
+    refused(run("strip", odd, "--output", folder.parent / "x.xml"), "it is neither a file nor a folder")
+
+
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RunError("no"), OSError(28, "No space left on device")])
 def test_nothing_half_written_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
     out, source = folder.parent / "out", folder / "openvino_model.xml"

@@ -21,7 +21,7 @@ from ov_hsdag.integration import core as hook
 from ov_hsdag.model import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError
 
 try:
     from openvino.passes import Manager
@@ -207,6 +207,14 @@ def test_preprocessing_and_reshape_after_reading_keep_the_placement(core: ov.Cor
     assert submodels(compiled) == 2
     x = np.random.default_rng(1).integers(0, 255, (2, 224, 224, 3), np.uint8)
     assert close(compiled, core.compile_model(model, "CPU", F32), x)
+
+
+def test_a_model_that_cannot_be_split_any_more_says_so(core: ov.Core, placed: Path) -> None:
+    model = core.read_model(placed)
+    model.reshape([ov.Dimension(1, 8), 3, 224, 224])  # HETERO hands no such tensor from submodel to submodel
+    with pytest.warns(PlacementNotFollowedWarning, match=r"nothing runs on CPU_\w: shapes or nodes were changed"):
+        compiled = core.compile_model(model, DEVICE)
+    assert len(compiled.get_property("EXECUTION_DEVICES")) == 1
 
 
 def test_device_that_the_machine_lacks_is_replaced_with_a_warning(

@@ -76,6 +76,8 @@ def check_model(path: Path) -> None:
     """Raise UserError where there is no such file (or folder: TensorFlow's SavedModel is one)."""
     if not path.exists():
         raise UserError(f"no such model: {path}")
+    if not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
+        raise UserError(f"cannot read {path}: it is neither a file nor a folder")
 
 
 def check_output(path: Path, model: Path) -> None:

@@ -93,11 +93,19 @@ def verdict(found: Fit, model: str) -> str:
         return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
     if found.split_fits:
         return f"fits: {what} split over {', '.join(found.split)}{_at_most(found, 'split')}, on no device alone"
-    most = found.largest.get("split")
     if not found.context:
-        return f"does not fit: {what} needs more memory than {', '.join(found.devices)} have"
+        return f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}"
+    most = max((tokens or 0 for tokens in found.largest.values()), default=0)
     told = f"the largest context that fits is {most:,} tokens" if most else "no context is short enough"
-    return f"does not fit: {what}; {told}"
+    return f"does not fit: {what}{_shared(found)}; {told}"
+
+
+def _shared(found: Fit) -> str:
+    """That the devices share a memory, where the split exceeds it."""
+    need = found.shared
+    if need is None or need.room is None or need.total <= need.room:
+        return ""
+    return f", where {' and '.join(found.sharing)} share {need.room / 2**20:,.0f} MiB of this machine's memory"
 
 
 def _at_most(found: Fit, name: str) -> str:
@@ -122,6 +130,8 @@ def _rows(found: Fit) -> Iterator[tuple[str, str, Need]]:
         yield name, name, need
     for name, need in found.split.items():
         yield f"split, {name}", "split", need
+    if found.shared is not None:
+        yield "split, shared", "split", found.shared
 
 
 def _table(found: Fit) -> Table:
@@ -155,5 +165,6 @@ def _as_json(found: Fit) -> dict[str, Any]:
         "kv_precision": found.kv_precision,
         "singles": {name: part(need) for name, need in found.singles.items()},
         "split": {name: part(need) for name, need in found.split.items()},
+        "shared": None if found.shared is None else {"devices": found.sharing, **part(found.shared)},
         "largest_context": found.largest,
     }

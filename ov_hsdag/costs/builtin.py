@@ -71,12 +71,17 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
         profile = profile.with_fewer_cores(cpu.usable_cores())
     elif kind == "CPU":
         profile = _one_core(core).with_threads(discovery.request_cores(core, name), common.memory_gbps)
-    profile = profile or common.standing_in()
-    memory = discovery.memory_bytes(core, name)
-    if memory is not None:
-        sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
-        profile = replace(profile, memory_bytes=memory, sources=sources)
+    profile = _with_memory(profile or common.standing_in(), name, core)
     return profile.at_precision(discovery.inference_precision(core, name))
+
+
+def _with_memory(profile: DeviceProfile, name: str, core: ov.Core) -> DeviceProfile:
+    """The profile with the memory that the device of this machine has, as far as that can be told."""
+    memory = discovery.memory_bytes(core, name)
+    if memory is None:
+        return profile
+    sources = {**profile.sources, "memory_bytes": f"this machine's {name}"}
+    return replace(profile, memory_bytes=memory, sources=sources)
 
 
 def _matching(kind: str, full_name: str) -> DeviceProfile | None:
@@ -102,4 +107,5 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
         threads = threads or discovery.request_cores(core, name)
     full_name = discovery.full_name(core, "CPU") if core is not None else None
     whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
-    return _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)
+    profile = _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)
+    return profile if core is None else _with_memory(profile, name, core)

@@ -71,8 +71,8 @@ def inference_precision(core: ov.Core, name: str) -> str | None:
 
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory that a GPU or an NPU says it has, for the CPU this machine's or container's; None where none can tell."""
-    if name == "CPU":
+    """Memory that a GPU or an NPU says it has, for CPUs this machine's or container's; None where none can tell."""
+    if kind_of(name) == "CPU":
         try:
             return int(min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cgroups.memory_limit()))
         except (AttributeError, OSError, ValueError):
@@ -84,7 +84,8 @@ def memory_bytes(core: ov.Core, name: str) -> int | None:
 def free_bytes(core: ov.Core, name: str) -> int | None:
     """Memory that can still be used: of a CPU (virtual ones too) the machine's or container's, else what a device has.
 
-    A GPU or NPU does not say what other processes use of its memory.
+    A GPU or NPU does not say what other processes use of its memory; one that computes in the machine's memory has no
+    more than is free there.
 
     Args:
         core: has the device.
@@ -94,13 +95,22 @@ def free_bytes(core: ov.Core, name: str) -> int | None:
         Bytes; None where none can tell.
     """
     if kind_of(name) != "CPU":
-        return memory_bytes(core, name)
+        own = memory_bytes(core, name)
+        host = free_bytes(core, "CPU") if uses_host_memory(core, name) else None
+        return own if host is None else host if own is None else min(own, host)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
         return int(min(int(fields["MemAvailable"].split()[0]) * 1024, cgroups.free_memory()))
     except (OSError, ValueError, KeyError, IndexError):
         return None
+
+
+def uses_host_memory(core: ov.Core, name: str) -> bool:
+    """Whether a device computes in this machine's memory: its CPU, virtual ones too, integrated GPUs and NPUs."""
+    if kind_of(name) == "CPU":
+        return full_name(core, name) is not None
+    return "INTEGRATED" in str(_property(core, name, "DEVICE_TYPE")).upper()
 
 
 def inference_threads(core: ov.Core, name: str) -> int | None:

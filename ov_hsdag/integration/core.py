@@ -240,6 +240,7 @@ def _placed(
     placement, replaced = placement.mapped(usable, supports)
     notes += map(PlacementNotFollowedWarning, replaced)
     placement.apply(model)
+    notes += _emptied(placement, model)
     device = f"HETERO:{','.join(usable)}"
     return _Placed(model, device, _properties(core, model, device, _without_priorities(config)), placement, supports)
 
@@ -316,6 +317,24 @@ def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
         text = f"ov_hsdag: the placement knows {share} nodes, and {rest}: place the model again"
         notes.append(PlacementNotFollowedWarning(text))
     return known > 0
+
+
+def _emptied(placement: Placement, model: ov.Model) -> list[Warning]:
+    """A warning where the model, as it was changed after placing, leaves a device without the nodes that it had."""
+    placed = set(placement.used())
+    if len(placed) < 2:
+        return []
+    used, had = set(), set()
+    for node in model.get_ops():
+        if node.get_type_name() != "Constant":
+            used.add(node.get_rt_info()["affinity"].astype(str))
+            had.add(placement.affinity.get(node.get_friendly_name()))
+    lost = [name for name in placement.devices if name in had - used]
+    text = (
+        f"ov_hsdag: nothing runs on {', '.join(lost)}: shapes or nodes were changed after placing, and the model cannot"
+        " be split there any more; place it as it is now"
+    )
+    return [PlacementNotFollowedWarning(text)] if lost else []
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -56,8 +56,10 @@ def check_folder_output(output: Path, source: Path) -> None:
         source: The folder that is read.
 
     Raises:
-        UserError: The output is a file, the source, inside the source, or a folder that holds other files.
+        UserError: The output is a file, the source, inside the source, or a folder that holds other files; the source
+            holds what cannot be copied.
     """
+    _refuse_uncopyable(source)
     with writing(output):
         target = Path(os.path.realpath(output))
         inside = Path(os.path.realpath(source))
@@ -147,17 +149,42 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(directory) / name for name in (*files, *linked))
 
 
+def _copied(source: Path) -> Iterator[Path]:
+    """What of a folder is copied, folders by their own names."""
+    for entry in sorted(source.iterdir()):
+        if entry.name.startswith(".") or entry.name in (MARKER, *_CACHES):
+            continue
+        if not entry.is_dir() or not (entry / MARKER).exists():
+            yield entry
+
+
+def _refuse_uncopyable(source: Path) -> None:
+    """Raise UserError where a folder holds something that cannot be copied, and name it."""
+    real = Path(os.path.realpath(source))
+    try:
+        for entry in _copied(source):
+            if entry.is_dir():
+                if Path(os.path.realpath(entry)) in (real, *real.parents):
+                    raise UserError(f"cannot copy '{entry}': it is a link to a folder that it is in")
+                _refuse_uncopyable(entry)
+            elif not entry.is_file():
+                kind = "a link to nothing" if entry.is_symlink() else "neither a file nor a folder"
+                raise UserError(f"cannot copy '{entry}': it is {kind}; move it out of the folder")
+            elif not os.access(entry, os.R_OK):
+                raise UserError(f"cannot copy '{entry}': {os.strerror(errno.EACCES)}")
+    except OSError as error:
+        raise UserError(f"cannot copy '{source}': {error.strerror or error}") from None
+
+
 def _copy_others(source: Path, new: Path, own: Collection[str], hard_links: bool) -> None:
     """Copy what is not there yet, links followed. own: names of files at the top that are not copied."""
-    for entry in sorted(source.iterdir()):
-        if entry.name.startswith(".") or entry.name in own or entry.name in (MARKER, *_CACHES):
-            continue
+    for entry in _copied(source):
         copy = new / entry.name
-        if not entry.is_dir():
-            _copy(entry, copy, hard_links)
-        elif not (entry / MARKER).exists():
+        if entry.is_dir():
             copy.mkdir()
             _copy_others(entry, copy, (), hard_links)
+        elif entry.name not in own:
+            _copy(entry, copy, hard_links)
 
 
 def _copy(source: Path, copy: Path, hard_links: bool) -> bool:
