@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ from ov_hsdag.policy.candidates import (
 )
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import WorkloadProblem, price, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock
@@ -92,7 +93,8 @@ def place(
         costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
             `Placement.predicted` names under "measured_costs".
         workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
-            these inferences, and `Placement.predicted` has each kind of them under "workload". It is not measured.
+            these inferences, and `Placement.predicted`, and `Placement.measured` of each candidate, have each kind of
+            them under "workload".
         context: tokens that the states must have memory for; without a workload, half of them are a prompt.
         kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
             counted in memory, and written into the model for its devices. By default what model and devices choose.
@@ -111,7 +113,7 @@ def place(
         model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs, kv_precision
     )
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
-    asked = _asked(workload, context, measure)
+    asked = _asked(workload, context)
     phases = _phases(model, asked, shapes)
     if phases:
         shapes = phases[-1].shapes
@@ -120,18 +122,21 @@ def place(
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
     costs = request.costs
+    if phases and costs is not None:
+        warnings.warn("the measured costs beside the model are not those of a workload", stacklevel=2)
+        costs = None
+    phase_costs: dict[str, ModelCosts] = {}
     if measure and request.given is None:
         with clock("calibrate"):
-            costs = _calibrated(analysis, request, selection.CALIBRATING * measure_seconds, report)
+            seconds = selection.CALIBRATING * measure_seconds
+            if phases:
+                phase_costs = _calibrated_phases(analysis, request, phases, seconds, report)
+            else:
+                costs = _calibrated(analysis, request, seconds, report)
     of_workload: WorkloadProblem | None = None
     with clock("costs"):
         if phases:
-            if costs is not None:
-                warnings.warn(
-                    "the measured costs beside the model are not those of a workload: profiles count", stacklevel=2
-                )
-                costs = None
-            of_workload = price_workload(analysis, objective, request.profile, request.core, phases)
+            of_workload = price_workload(analysis, objective, request.profile, request.core, phases, phase_costs)
             problem = of_workload.problem
         else:
             problem = price(analysis, objective, request.profile, request.core, costs)
@@ -152,10 +157,12 @@ def place(
     if measure:
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
-            choice = _measured(choice, model, problem, request, shapes, left, report)
+            choice = _measured(choice, model, problem, request, shapes, phases, left, report)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
+        for one in phase_costs.values():
+            measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
         placement = _placement(choice, problem, request, measured_costs, clock)
         if of_workload and placement.predicted is not None:
             placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
@@ -226,12 +233,10 @@ def _resolve(
     return _Request(devices, core, known, learned, policy is not None, given, costs, host)
 
 
-def _asked(workload: Workload | str | None, context: int | None, measure: bool | None) -> Workload | None:
+def _asked(workload: Workload | str | None, context: int | None) -> Workload | None:
     """The workload; None where there is neither a workload nor a context."""
     if workload is None and context is None:
         return None
-    if measure:
-        raise UserError("a workload is predicted, not measured: leave measuring out (--no-measure)")
     if isinstance(workload, str):
         return Workload.parse(workload, context or 0)
     if workload is None:
@@ -298,6 +303,25 @@ def _calibrated(
         return costs
 
 
+def _calibrated_phases(
+    analysis: ModelAnalysis,
+    request: _Request,
+    phases: Sequence[Phase],
+    seconds: float,
+    report: Callable[[str], None] | None,
+) -> dict[str, ModelCosts]:
+    """The model's costs in each phase that occurs, by its name, measured now. seconds: time budget of all."""
+    occurring = [phase for phase in phases if phase.count]
+    end, found = time.monotonic() + seconds, {}
+    for left, phase in zip(range(len(occurring), 0, -1), occurring, strict=True):
+        of_phase = replace(analysis, graph=graph_of(analysis, phase), shapes=phase.shapes)
+        share = max((end - time.monotonic()) / left, 1.0)
+        costs = _calibrated(of_phase, replace(request, costs=None), share, report)
+        if costs is not None:
+            found[phase.name] = costs
+    return found
+
+
 def _candidates(
     problem: PlacementProblem, analysis: ModelAnalysis, request: _Request, *, hedged: bool
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
@@ -345,13 +369,16 @@ def _measured(
     problem: PlacementProblem,
     request: _Request,
     shapes: Mapping[str, Sequence[int]] | None,
+    phases: Sequence[Phase],
     seconds: float,
     report: Callable[[str], None] | None,
 ) -> _Choice:
     """The choice by measuring; a given placement is measured beside the others and stays chosen."""
     chosen, candidates, why = choice.chosen, choice.candidates, choice.why
     placements = {one.name: one.placement for one in (*candidates, chosen)}
-    held = selection.select(model, problem, placements, request.core, shapes=shapes, seconds=seconds, report=report)
+    held = selection.select(
+        model, problem, placements, request.core, shapes=shapes, phases=phases, seconds=seconds, report=report
+    )
     candidates = candidates + [
         NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements
     ]

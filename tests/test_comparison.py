@@ -45,6 +45,7 @@ class FakeWorker(Worker):
         self.machine, self.name = machine, name
         self.alive, self.compiled, self.submodels = True, False, 0
         self.shortest_trial = machine.shortest_trial
+        self.rates = {}
 
     def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
         assert self.alive and self.name not in self.machine.resident

@@ -13,7 +13,7 @@ import pytest
 from ov_hsdag.cli.verify import verify
 from ov_hsdag.devices import runtime_options
 from ov_hsdag.measuring.process import Candidate, Workshop
-from ov_hsdag.model.inputs import inputs_before, random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.place import place
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 from tests.decoders import generate, stateful_decoder
@@ -100,11 +100,12 @@ def test_measured_placements_run_with_the_options_too(two_cpu_core: ov.Core, pla
     """Outputs of a second step show it: those of the first do not depend on how states are kept."""
     affinity = {node.get_friendly_name(): "CPU_B" for node in placed.get_ops()}
     shapes = {"input_ids": [1, 4], "position_ids": [1, 4], "attention_mask": [1, 12]}
-    inputs, before = random_inputs(placed, shapes=shapes), inputs_before(placed, shapes=shapes)
+    (timed,) = timed_inputs(placed, shapes)
+    (before,), (inputs,) = timed.before, timed.steps
     request = two_cpu_core.compile_model(placed, "CPU_A").create_infer_request()
     request.infer(before)
     request.infer(inputs)
-    with Workshop(placed, inputs, "latency", before=before) as workshop:
+    with Workshop(placed, [timed], "latency") as workshop:
         (found,) = workshop.start().compile(Candidate(DEVICE, affinity), 60)
     np.testing.assert_allclose(found, request.get_output_tensor(0).data, atol=1e-6)
 

@@ -9,8 +9,9 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.measuring.worker import Runner
-from ov_hsdag.model.inputs import conversations, inputs_before, random_inputs
-from ov_hsdag.model.steps import REORDERED, StatefulInputs, is_stateful
+from ov_hsdag.model.inputs import conversations, timed_inputs
+from ov_hsdag.model.replay import Replay
+from ov_hsdag.model.steps import FILLED, REORDERED, TIMED_STEPS, StatefulInputs, is_stateful
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.zoo.catalog import ZOO
 from tests.decoders import VOCABULARY, stateful_decoder
@@ -45,10 +46,12 @@ def test_example_shapes_say_what_is_in_the_states_already() -> None:
     assert inputs.past == 16
     steps = [by_name(model, step) for step in inputs.conversation()]
     assert [step["attention_mask"].shape for step in steps[:3]] == [(1, 16), (1, 20), (1, 21)]
-    before, step = inputs_before(model, shapes=SHAPES), by_name(model, random_inputs(model, shapes=SHAPES))
-    assert before is not None and by_name(model, before)["input_ids"].shape == (1, 16)
+    (timed,) = timed_inputs(model, SHAPES)
+    (before,), (only,) = timed.before, timed.steps
+    assert by_name(model, before)["input_ids"].shape == (1, 16)
+    step = by_name(model, only)
     assert step["attention_mask"].shape == (1, 20) and step["position_ids"].tolist() == [[16, 17, 18, 19]]
-    assert inputs_before(model) is None
+    assert not timed_inputs(model)[0].before
 
 
 def test_models_without_states_get_one_inference() -> None:
@@ -78,15 +81,38 @@ def test_each_inference_that_is_measured_finds_the_same_states(
     two_cpu_core: ov.Core, objective: str, device: str
 ) -> None:
     model = stateful_decoder()
-    before, inputs = inputs_before(model, shapes=SHAPES), random_inputs(model, shapes=SHAPES)
+    (timed,) = timed_inputs(model, SHAPES)
+    (before,), (inputs,) = timed.before, timed.steps
     compiled = two_cpu_core.compile_model(model, device, {"KV_CACHE_PRECISION": "f32"})
     request = compiled.create_infer_request()
     request.infer(before)
     request.infer(inputs)
     expected = request.get_output_tensor(0).data
-    runner = Runner(compiled, inputs, objective, 2, before)
+    runner = Runner(compiled, [timed], objective, 2)
     assert runner.rate(0.05) > 0
     for one in runner.queue:
         assert {tuple(state.state.shape) for state in one.query_state()} == {(1, 2, 20, 8)}
         np.testing.assert_allclose(one.get_output_tensor(0).data, expected, atol=1e-6)
     np.testing.assert_allclose(runner.outputs()[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_tokens_that_are_timed_go_on_from_the_context(two_cpu_core: ov.Core, objective: str) -> None:
+    """States that hold more tokens than are read to fill them are as long as the context, and grow with each token."""
+    model = stateful_decoder()
+    past = 3 * FILLED + 7
+    shapes = {"input_ids": [1, 1], "position_ids": [1, 1], "attention_mask": [1, past + 1]}
+    (timed,) = timed_inputs(model, shapes)
+    assert timed.past == past
+    assert [by_name(model, one)["input_ids"].shape[1] for one in timed.before] == [FILLED - 1, 1]
+    assert [by_name(model, one)["attention_mask"].shape[1] for one in timed.steps[:3]] == [past + 1, past + 2, past + 3]
+    request = two_cpu_core.compile_model(model, "CPU_A").create_infer_request()
+    replay = Replay(request, timed)
+    for _ in range(TIMED_STEPS + 3):
+        request.infer(replay.next())
+        mask = request.get_tensor("attention_mask").shape[1]
+        assert {tuple(state.state.shape) for state in request.query_state()} == {(1, 2, mask, 8)}
+    assert mask == past + 5  # set back once; one token is run before those that are timed
+    assert replay.inferences == 2 + 2
+    runner = Runner(two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B"), [timed], objective, 2)
+    assert runner.rate(0.05) > 0

@@ -165,13 +165,33 @@ class TestPlace:
         mean = (parts["prompt"]["latency_us"] + 4 * parts["token"]["latency_us"]) / 5
         assert placement.predicted["latency_us"] == pytest.approx(mean, rel=1e-3)
 
+    def test_both_parts_are_measured_and_calibrated(self, two_cpu_core: ov.Core) -> None:
+        model = stateful_decoder(2)
+        placement = ov_hsdag.place(
+            model,
+            "HETERO:CPU_A,CPU_B",
+            workload="prompt=32,generate=4",
+            context=600,
+            core=two_cpu_core,
+            measure=True,
+            measure_seconds=10,
+            policy="none",
+        )
+        assert placement.predicted is not None and placement.measured is not None
+        assert placement.predicted["measured_costs"] == ["CPU_A", "CPU_B"]
+        ran = {name: one for name, one in placement.measured.items() if not one["failed"]}
+        assert {"CPU_A", "CPU_B"} <= ran.keys()
+        for one in ran.values():
+            parts = one["workload"]
+            assert {name: part["count"] for name, part in parts.items()} == {"prompt": 1, "token": 4}
+            assert parts["prompt"]["latency_us"] > 0 and parts["token"]["latency_us"] > 0
+
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
             ({"workload": "prompt=8"}, "needs both"),
             ({"context": 1}, "at least two tokens"),
             ({"context": 64, "shapes": {"input_ids": [1, 8]}}, "tells the shape of 'input_ids'"),
-            ({"context": 64, "measure": True}, "not measured"),
         ],
     )
     def test_what_cannot_be_counted_is_refused(

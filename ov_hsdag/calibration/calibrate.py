@@ -25,7 +25,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import repair
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import TimedInputs, timed_inputs
 from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
@@ -116,7 +116,7 @@ class _Calibration:
         self._prepared, self._core, self._profile = prepared, core, profile
         self._advance, self._deadline = advance, deadline
         self._roofline = Roofline(prepared.graph)
-        self._inputs: list[NDArray[Any]] = random_inputs(prepared.model, shapes=prepared.shapes)
+        (self._inputs,) = timed_inputs(prepared.model, prepared.shapes)
         self._weights = {
             name: shares(prepared.graph, self._roofline, self._roofline.node_us(profile.device(name)))
             for name in prepared.devices
@@ -337,7 +337,7 @@ def measure_scale_factors(
     problem: PlacementProblem,
     alone: Sequence[str],
     core: ov.Core,
-    inputs: Sequence[NDArray[Any]],
+    inputs: Sequence[NDArray[Any]] | TimedInputs,
     advance: Advance,
     deadline: Deadline = UNLIMITED,
 ) -> NDArray[np.float64] | None:
@@ -348,7 +348,7 @@ def measure_scale_factors(
         problem: of the model.
         alone: devices that run the whole model.
         core: has the devices.
-        inputs: of the model.
+        inputs: of the model; what is timed of one with states.
         advance: takes a line for people before each placement.
         deadline: see `measure_latencies`.
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.timing import UNLIMITED, Deadline
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Counters:
     def __init__(
         self,
         compiled: ov.CompiledModel,
-        inputs: Sequence[NDArray[Any]],
+        inputs: Sequence[NDArray[Any]] | TimedInputs,
         warm_up: int = WARM_UP,
         deadline: Deadline = UNLIMITED,
     ) -> None:
@@ -71,7 +72,7 @@ class Counters:
 
         Args:
             compiled: with PERF_COUNT on.
-            inputs: in the order of the model's parameters.
+            inputs: in the order of the model's parameters, or what is timed of a model with states.
             warm_up: inferences that do not count.
             deadline: of all inferences.
 
@@ -81,25 +82,24 @@ class Counters:
         """
         self._single = SingleRequest(compiled, inputs)
         self._deadline = deadline
-        self._runs = 0
         for _ in range(warm_up):
             self.run()
         self._first = self._read()
-        self._before = self._runs
+        self._before = self._single.inferences
 
     def run(self) -> float:
         """One inference; its seconds. Raises as `__init__`."""
-        self._runs += 1
         return self._single.run(self._deadline.left)
 
     def us(self) -> dict[tuple[int, str], float]:
         """Mean µs of each executed node since the warm-up, by submodel (0 where there is one) and name."""
-        last, runs = self._read(), self._runs - self._before
+        last, whole = self._read(), self._single.inferences
+        runs = whole - self._before
         if runs == 0:
             raise ValueError("no inference was run since the warm-up")
         result = {}
         for key, mean in last.items():
-            total = self._runs * mean - self._before * self._first.get(key, 0.0)
+            total = whole * mean - self._before * self._first.get(key, 0.0)
             result[key] = max(total / runs, 0.0)
         return result
 

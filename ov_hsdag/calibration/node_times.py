@@ -15,6 +15,7 @@ from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def node_times(
     *,
     graph: ComputationGraph,
     weights: Floats,
-    inputs: Sequence[NDArray[Any]],
+    inputs: Sequence[NDArray[Any]] | TimedInputs,
     submodel_us: float = 0.0,
     advance: Advance = lambda _: None,
     inside: NDArray[np.bool_] | None = None,
@@ -83,7 +84,7 @@ def node_times(
         core: has the device.
         graph: of the model.
         weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
-        inputs: of the model.
+        inputs: of the model; what is timed of one with states.
         submodel_us: what calling the model costs beside its operations.
         advance: takes a line for people after each copy.
         inside: operations that are measured where those are not all, bool [nodes]. Counters say what they take, without
@@ -149,7 +150,12 @@ class _Session:
     """
 
     def __init__(
-        self, model: ov.Model, device: str, core: ov.Core, inputs: Sequence[NDArray[Any]], deadline: Deadline
+        self,
+        model: ov.Model,
+        device: str,
+        core: ov.Core,
+        inputs: Sequence[NDArray[Any]] | TimedInputs,
+        deadline: Deadline,
     ) -> None:
         """Compiles it and runs it once or twice. Raises as `node_times`."""
         self._model, self._device, self._core, self._inputs = model, device, core, inputs

@@ -20,6 +20,7 @@ from scipy.optimize import least_squares
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.devices import virtual
+from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import remove_affinities, set_affinities
 from ov_hsdag.problem.problem import topological_groups
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
@@ -120,7 +121,7 @@ def measure_latencies(
     problem: PlacementProblem,
     alone: Sequence[str],
     core: ov.Core,
-    inputs: Sequence[NDArray[Any]],
+    inputs: Sequence[NDArray[Any]] | TimedInputs,
     placements: Sequence[NDArray[np.uint8]],
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
@@ -135,7 +136,7 @@ def measure_latencies(
         problem: of the model.
         alone: devices that run the whole model.
         core: has the devices.
-        inputs: of the model.
+        inputs: of the model; what is timed of one with states.
         placements: uint8 [groups] each.
         advance: takes a line for people before each placement.
         deadline: fewer rounds are run, and fewer placements measured, than would not end before it.
@@ -206,7 +207,12 @@ class _Yardstick:
     """
 
     def __init__(
-        self, core: ov.Core, model: ov.Model, device: str, inputs: Sequence[NDArray[Any]], deadline: Deadline
+        self,
+        core: ov.Core,
+        model: ov.Model,
+        device: str,
+        inputs: Sequence[NDArray[Any]] | TimedInputs,
+        deadline: Deadline,
     ) -> None:
         """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
         self._deadline = deadline

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ov_hsdag.model.inputs import TimedInputs
+from ov_hsdag.model.replay import Replay, as_timed
 from ov_hsdag.utils.timing import OutOfTime
 
 if TYPE_CHECKING:
@@ -26,14 +28,19 @@ class SingleRequest:
         request: of the compiled model.
     """
 
-    def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]]) -> None:
-        """`inputs` in the order of the model's parameters."""
+    def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]] | TimedInputs) -> None:
+        """`inputs` in the order of the model's parameters, or what is timed of a model with states."""
         self.request = compiled.create_infer_request()
-        self._inputs = list(inputs)
-        self._stateful = bool(self.request.query_state())
+        self._replay = Replay(self.request, as_timed(inputs))
+        self._runs = 0
+
+    @property
+    def inferences(self) -> int:
+        """How many were run, those that only fill states too."""
+        return self._runs + self._replay.inferences
 
     def run(self, limit: float = math.inf) -> float:
-        """One inference from the model's first state.
+        """One inference, from the states that it begins with.
 
         Args:
             limit: seconds after which it is cancelled.
@@ -45,10 +52,10 @@ class SingleRequest:
             RuntimeError: it fails.
             OutOfTime: it was cancelled.
         """
-        if self._stateful:
-            self.request.reset_state()
+        inputs = self._replay.next()
+        self._runs += 1
         start = time.perf_counter()
-        self.request.start_async(self._inputs)
+        self.request.start_async(inputs)
         if not self.request.wait_for(int(min(limit * 1e3, _LONGEST_MS))):
             with contextlib.suppress(RuntimeError):  # that it was cancelled
                 self.request.cancel()

@@ -48,8 +48,7 @@ WorkloadOption = Annotated[
     typer.Option(
         "--workload",
         metavar="prompt=1024,generate=256",
-        help="What a language model with states is asked for; batch=N counts sequences and beams. Predicted, not"
-        " measured.",
+        help="What a language model with states is asked for; batch=N counts sequences and beams.",
     ),
 ]
 Context = Annotated[
@@ -58,7 +57,7 @@ Context = Annotated[
         "--context",
         metavar="TOKENS",
         min=2,
-        help="Tokens for whose states a language model must have memory; predicted, not measured.",
+        help="Tokens for whose states a language model must have memory.",
     ),
 ]
 KvPrecision = Annotated[
@@ -171,13 +170,10 @@ def place(
         core = new_core()
         if measure is None:
             # A placement that is given is taken however fast it is.
-            predicted = given is not None or asked is not None or context is not None
             missing = absent(core, devices)
-            measure = not predicted and not missing and _has_temporary_folder()
+            measure = given is None and not missing and _has_temporary_folder()
             if given is None and missing:
                 unmeasured = f"not measured: {_listed(missing)} not on this machine"
-            elif given is None and predicted:
-                unmeasured = "not measured: a workload or a context is predicted"
         elif measure:
             selection.check_possible(core, devices)
         with console.progress(f"reading {model}"):
@@ -301,13 +297,23 @@ def _unsure(placement: Placement) -> str:
 
 
 def _phases(placement: Placement) -> str:
-    """What a workload takes, in a line; "" where there is none."""
-    phases = (placement.predicted or {}).get("workload", {})
-    times = [f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}" for name, phase in phases.items()]
-    return f"predicted: {', '.join(times)}; the table has the mean" if times else ""
+    """What a workload takes, as predicted and as measured; "" where there is none."""
+    measured = (placement.measured or {}).get(placement.chosen or "", {})
+    lines = []
+    for how, found in (("predicted", placement.predicted or {}), ("measured", measured)):
+        phases = found.get("workload", {})
+        times = [
+            f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}"
+            if "latency_us" in phase
+            else f"{phase['throughput_ips']:.1f} {_PLURALS[name]} a second"
+            for name, phase in phases.items()
+        ]
+        lines += [f"{how}: {', '.join(times)}"] if times else []
+    return f"{'; '.join(lines)}; the table has the mean" if lines else ""
 
 
 _WORDS = {"prompt": "the prompt", "token": "each further token"}
+_PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
 
 def default_output(model: Path) -> Path:

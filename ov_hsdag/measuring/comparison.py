@@ -33,7 +33,8 @@ from ov_hsdag.measuring.process import (
     WorkerTimeout,
     Workshop,
 )
-from ov_hsdag.model.inputs import inputs_before, random_inputs
+from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Comparison:
         failed: why candidates failed.
         submodels: that HETERO made of each.
         seconds: that compiling each took.
+        phase_rates: of each candidate, by phase: inferences per second in each trial.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Comparison:
         needs: Mapping[str, Mapping[str, int]] | None = None,
         first: Sequence[str] = (),
         shapes: Mapping[str, Sequence[int]] | None = None,
+        phases: Sequence[Phase] = (),
         patience: float = PATIENCE,
         limit: float = math.inf,
         report: Callable[[str], None] | None = None,
@@ -94,6 +97,7 @@ class Comparison:
             first: names in the order in which they are compiled, where there may not be time or memory for all; those
                 that are not named come last.
             shapes: example shapes of dynamic inputs.
+            phases: of a workload, in place of example shapes: rates are those of its inferences together.
             patience: seconds that compiling one, or a trial, may take.
             limit: seconds for everything.
             report: takes a line for people at each step.
@@ -105,6 +109,7 @@ class Comparison:
         self.failed: dict[str, str] = {}
         self.submodels: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
+        self.phase_rates: dict[str, dict[str, list[float]]] = {}
         self._candidates, self._devices = candidates, devices
         self._simple = [name for name in candidates if name in simple]
         self._patience = patience
@@ -116,8 +121,7 @@ class Comparison:
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
         self._waiting: list[str] = []
-        inputs, before = random_inputs(model, shapes=shapes), inputs_before(model, shapes=shapes)
-        self._workshop = Workshop(model, inputs, objective, start_worker, before)
+        self._workshop = Workshop(model, timed_inputs(model, shapes, phases), objective, start_worker)
         try:
             self._compile_what_fits(
                 [*(name for name in first if name in candidates), *(name for name in candidates if name not in first)]
@@ -344,16 +348,30 @@ class Comparison:
             raise WorkerTimeout(_NO_TIME)
         crowd = [other for other in self._workers if other != name]
         try:
-            return TimedWorker(worker, self.seconds[name], self._patience).rate(seconds)
+            return self._trial(worker, name, seconds)
         except WorkerError as error:
             # Where memory runs out, Linux kills one of the workers, and not always the one that asked for more.
             if "SIGKILL" not in str(error) or not crowd:
                 raise
             for other in (*crowd, name):
                 self._evict(other)
-            rate = TimedWorker(self._admit(name), self.seconds[name], self._patience).rate(seconds)
+            rate = self._trial(self._admit(name), name, seconds)
             self._room.most = len(crowd)
             return rate
+
+    def _trial(self, worker: Worker, name: str, seconds: float) -> float:
+        rate = TimedWorker(worker, self.seconds[name], self._patience).rate(seconds)
+        known = self.phase_rates.setdefault(name, {})
+        for phase, of_phase in worker.rates.items():
+            known.setdefault(phase, []).append(of_phase)
+        return rate
+
+    def phase_us(self, name: str) -> dict[str, float]:
+        """Measured µs of one inference of each phase of a candidate, the median of its trials.
+
+        With several requests in flight, the time between two results.
+        """
+        return {phase: 1e6 / statistics.median(rates) for phase, rates in self.phase_rates.get(name, {}).items()}
 
     def _told(self, text: str) -> str:
         left = max(self._end - time.monotonic(), 0.0)

@@ -20,7 +20,7 @@ from ov_hsdag.measuring.agreement import disagreement, tolerance
 from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.interleaving import alternate
 from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, TimedWorker, Worker, WorkerError, Workshop
-from ov_hsdag.model.inputs import inputs_before, random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Measurer:
         self._objective = objective
         self._rounds, self._seconds, self._patience = rounds, seconds, patience
         self._accepted = tolerance(core, devices.names, model)
-        self._workshop = Workshop(model, random_inputs(model), objective, start_worker, inputs_before(model))
+        self._workshop = Workshop(model, timed_inputs(model), objective, start_worker)
         self._spare: Worker | None = None
         self.reference, self.singles = "", {}
         try:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
+from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.files import process_runs
@@ -120,20 +121,18 @@ class Workshop:
     def __init__(
         self,
         model: ov.Model,
-        inputs: Sequence[NDArray[Any]],
+        inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
         objective: str,
         start_worker: StartWorker | None = None,
-        before: Sequence[NDArray[Any]] | None = None,
     ) -> None:
         """Writes the folder.
 
         Args:
             model: with unique friendly names (`legality.normalize`); not changed. What it carries of a placement is
                 left out.
-            inputs: an array for each input of the model.
+            inputs: an array for each input of the model, or what is timed, the phases of a workload.
             objective: "latency" of one request, or "throughput" with several in flight.
             start_worker: starts a worker; `Worker` by default.
-            before: inputs of an inference that fills the states for the one that is measured.
 
         Raises:
             RunError: there is no temporary folder, or the model cannot be written.
@@ -153,9 +152,7 @@ class Workshop:
         Placement.strip(copy)
         try:
             ov.save_model(copy, self.folder / worker.MODEL, compress_to_fp16=False)
-            np.savez(self.folder / worker.INPUTS, *inputs)
-            if before is not None:
-                np.savez(self.folder / worker.BEFORE, *before)
+            worker.write_inputs(self.folder / worker.INPUTS, worker.phases_of(inputs))
         except (RuntimeError, OSError) as error:
             self.close()
             raise RunError(f"cannot write the model for measuring: {one_line(error)}") from error
@@ -199,6 +196,7 @@ class Worker:
         compiled: whether it holds something that runs.
         submodels: that HETERO made of what it compiled last; 1 on a single device.
         shortest_trial: about how many seconds a trial of that takes at least.
+        rates: of each phase in the last trial, inferences per second, by name; empty before.
     """
 
     def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
@@ -215,6 +213,7 @@ class Worker:
         """
         self.name, self.alive, self.compiled = name, True, False
         self.submodels, self.shortest_trial = 0, 0.0
+        self.rates: dict[str, float] = {}
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
@@ -290,7 +289,8 @@ class Worker:
         Raises:
             WorkerError: it failed, or took longer than `limit` seconds.
         """
-        rate = self._ask({"do": "trial", "seconds": seconds}, limit, "running").get("rate")
+        answer = self._ask({"do": "trial", "seconds": seconds}, limit, "running")
+        rate, self.rates = answer.get("rate"), answer.get("rates", {})
         if not isinstance(rate, float | int) or not 0 < rate < float("inf"):
             self._kill()
             raise WorkerError(f"it answered {rate!r} where a rate was asked for")

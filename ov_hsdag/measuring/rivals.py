@@ -16,6 +16,7 @@ from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement
 from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS
 from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
@@ -157,6 +158,7 @@ def measure(
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    phases: Sequence[Phase] = (),
     report: Callable[[str], None] | None = None,
 ) -> list[Result]:
     """Runs rivals in interleaved trials on real devices; those that are clearly worse than the best get fewer rounds.
@@ -170,6 +172,7 @@ def measure(
         rounds: at most.
         seconds: of a trial.
         shapes: example shapes of dynamic inputs.
+        phases: of a workload, in place of example shapes.
         report: takes a line for people at each step.
 
     Raises:
@@ -179,7 +182,7 @@ def measure(
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
     simple = {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}
     with Comparison(
-        model, devices, own, objective, core, simple=simple, needs=needs, shapes=shapes, report=report
+        model, devices, own, objective, core, simple=simple, needs=needs, shapes=shapes, phases=phases, report=report
     ) as compiled:
         rates = compiled.race(rounds=rounds, seconds=seconds)
         if not rates:

@@ -19,6 +19,7 @@ from ov_hsdag.measuring.comparison import Comparison, Rates, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.model.placement import placer_of, times
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -52,7 +53,7 @@ class Result:
         measured: of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better
             than the best simple candidate, and ci, its 95% confidence interval; times_best_single and
             times_best_single_ci, the same over the best single device (null where none ran); submodels; failed: why, or
-            null.
+            null; of a workload, count and latency_us or throughput_ips of each phase under workload.
         chosen: name of the candidate to use; None where nothing ran.
         placements: of all candidates, uint8 [groups].
         why: why it was chosen, where that is no gain; else "".
@@ -84,6 +85,7 @@ def select(
     core: ov.Core,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    phases: Sequence[Phase] = (),
     seconds: float = SECONDS,
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
@@ -98,6 +100,7 @@ def select(
         candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
         core: has the devices.
         shapes: example shapes of dynamic inputs.
+        phases: of a workload, in place of example shapes.
         seconds: time budget. Where trials of the model are long, fewer candidates are measured: the best simple one and
             the best placement by prediction come first.
         report: takes a line for people at each step, with the seconds that are left.
@@ -124,6 +127,7 @@ def select(
             needs=_needs(problem, placements),
             first=_most_promising_first(problem, simple, others),
             shapes=shapes,
+            phases=phases,
             patience=max(seconds / 3, _PATIENCE),
             limit=seconds,
             report=report,
@@ -136,6 +140,9 @@ def select(
         rates, head_to_head = _compared(comparison, set(simple), end)
         chosen = choice.choose(rates, set(simple), head_to_head) if rates else None
         measured = _measured(comparison, list(ways), rates, devices, simple, head_to_head, problem.objective)
+        for name, one in measured.items() if phases else ():
+            if not one["failed"]:
+                one["workload"] = _parts(comparison, name, phases, problem.objective)
     why = ""
     if chosen is None:
         _warn("; ".join(f"{name}: {why}" for name, why in comparison.failed.items()))
@@ -148,6 +155,20 @@ def select(
             if chosen != winner:
                 why = f"{winner} does the same, and {why}"
     return Result(measured, chosen, placements, why)
+
+
+def _parts(
+    comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
+) -> dict[str, dict[str, float | None]]:
+    """Count of each phase, and latency_us or throughput_ips of one of its inferences, as far as it was measured."""
+    us = comparison.phase_us(name)
+    key = "throughput_ips" if objective == "throughput" else "latency_us"
+    values = {one: 1e6 / us[one] if objective == "throughput" else us[one] for one in us}
+    return {
+        phase.name: {"count": phase.count, key: round(values[phase.name], 3)}
+        for phase in phases
+        if phase.name in values
+    }
 
 
 def _why(

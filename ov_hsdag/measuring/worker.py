@@ -21,19 +21,26 @@ import statistics
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
+
 from ov_hsdag.devices.requests import requests_in_flight
+from ov_hsdag.model.inputs import TimedInputs
+from ov_hsdag.model.replay import Replay, as_timed, mean_rate
 from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
     import openvino as ov
     from numpy.typing import NDArray
 
-MODEL, INPUTS, BEFORE = "model.xml", "inputs.npz", "before.npz"
-"""Files of the folder that all workers of a model share; the last where states are to be filled first."""
+MODEL, INPUTS = "model.xml", "inputs.npz"
+"""Files of the folder that all workers of a model share."""
+
+# Of larger outputs so many last values are compared: logits of a prompt have hundreds of megabytes.
+_COMPARED = 1 << 22
 
 # A trial of latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
 # what was asked for.
@@ -71,32 +78,59 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
     return message
 
 
+def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
+    """Writes what is timed as .npz, no pickles. Raises OSError."""
+    arrays: dict[str, Any] = {}
+    about = []
+    for number, one in enumerate(phases):
+        about.append({"name": one.name, "count": one.count, "past": one.past})
+        for kind, inferences in (("before", one.before), ("steps", one.steps)):
+            for inference, inputs in enumerate(inferences):
+                arrays |= {f"{number}.{kind}.{inference}.{port}": array for port, array in enumerate(inputs)}
+    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+
+
+def read_inputs(path: Path) -> list[TimedInputs]:
+    """What `write_inputs` wrote."""
+    with np.load(path) as data:
+        about = json.loads(str(data["about"]))
+        found: dict[tuple[int, str], dict[int, dict[int, NDArray[Any]]]] = {}
+        for key in data.files:
+            if key != "about":
+                number, kind, inference, port = key.split(".")
+                steps = found.setdefault((int(number), kind), {})
+                steps.setdefault(int(inference), {})[int(port)] = data[key]
+
+    def inferences(number: int, kind: str) -> list[list[NDArray[Any]]]:
+        steps = found.get((number, kind), {})
+        return [[steps[step][port] for port in sorted(steps[step])] for step in sorted(steps)]
+
+    return [TimedInputs(inferences(n, "steps") or [[]], inferences(n, "before"), **one) for n, one in enumerate(about)]
+
+
 class Runner:
     """A compiled model that is ready to run.
 
     Attributes:
         submodels: that HETERO made of it; 1 on a single device.
         queue: of its requests.
-        inference: seconds of an inference in the warm-up, with all requests in flight.
+        rates: of each phase in the last trial, inferences per second, by name.
     """
 
     def __init__(
         self,
         compiled: ov.CompiledModel,
-        inputs: list[NDArray[Any]],
+        inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
         objective: str,
         requests: int,
-        before: list[NDArray[Any]] | None = None,
     ) -> None:
         """Warms up.
 
         Args:
             compiled: the model.
-            inputs: of each inference.
+            inputs: of each inference, or what is timed, the phases of a workload one after the other.
             objective: "latency" of one request, or "throughput" with several in flight.
             requests: in flight, at least.
-            before: of an inference that fills the states with what each measured inference finds there; None: each
-                begins with the states' first values.
 
         Raises:
             RuntimeError: inference fails.
@@ -104,99 +138,122 @@ class Runner:
         import openvino as ov
 
         self._compiled = compiled
-        self._inputs = inputs
+        self._timed = phases_of(inputs)
         self._objective = objective
         self.submodels = _submodels(compiled)
+        self.rates: dict[str, float] = {}
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
-        # A request with state begins from the same state each time: a cache that grows would make later trials slower.
-        self._stateful = bool(self.queue[0].query_state())
-        self._states = self._filled(before) if self._stateful and before is not None else {}
         # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
         finished: list[float] = []
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
-        self._finished = finished
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Runs each request twice; where that takes long, once, which is when memory is allocated."""
-        for _ in range(_WARM_UP):
-            begin = time.perf_counter()
-            for _ in range(len(self.queue)):
-                self._start()
-            self.queue.wait_all()
-            self.inference = (time.perf_counter() - begin) / len(self.queue)
-            if self.inference * len(self.queue) > _LONG:
-                break
+        self._phases = [_Phase(self.queue, timed, finished) for timed in self._timed]
 
     @property
     def shortest_trial(self) -> float:
         """About how many seconds a trial takes at least, from the warm-up."""
-        return self.inference * (2 * len(self.queue) + 1 if self._objective == "throughput" else 2)
+        times = 2 * len(self.queue) + 1 if self._objective == "throughput" else 2
+        return sum(phase.inference * times for phase in self._phases)
 
     def rate(self, seconds: float) -> float:
-        """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails."""
-        return self._throughput(seconds) if self._objective == "throughput" else 1 / self._latency(seconds)
+        """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
+
+        Of a workload it is that of all its inferences: their number over the sum of their times.
+        """
+        for phase in self._phases:
+            share = seconds / len(self._phases)
+            rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
+            self.rates[phase.timed.name] = rate
+        return mean_rate(self.rates, self._timed)
 
     def outputs(self) -> list[NDArray[Any]]:
-        """What it computes of its inputs, from its first state. Raises RuntimeError where inference fails."""
-        import numpy as np
+        """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
+        found = []
+        for phase in self._phases:
+            request = self._compiled.create_infer_request()
+            phase.replay.first.set(request)
+            request.infer(phase.timed.steps[0])
+            for port in range(len(self._compiled.outputs)):
+                array = np.array(request.get_output_tensor(port).data)
+                found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
+        return found
 
-        request = self._compiled.create_infer_request()
-        self._begin(request)
-        request.infer(self._inputs)
-        return [np.array(request.get_output_tensor(port).data) for port in range(len(self._compiled.outputs))]
 
-    def _throughput(self, seconds: float) -> float:
+def phases_of(inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs]) -> list[TimedInputs]:
+    """What is timed: the phases, or one of an inference with these inputs."""
+    phases = [one for one in inputs if isinstance(one, TimedInputs)]
+    return phases or [as_timed([one for one in inputs if not isinstance(one, TimedInputs)])]
+
+
+class _Phase:
+    """One kind of inferences on the requests of a queue.
+
+    Attributes:
+        timed: what is timed.
+        replay: of the first request.
+        inference: seconds of an inference in the warm-up, with all requests in flight.
+    """
+
+    def __init__(self, queue: ov.AsyncInferQueue, timed: TimedInputs, finished: list[float]) -> None:
+        """Warms up. finished: when inferences ended, of all phases."""
+        self.timed = timed
+        self._queue, self._finished = queue, finished
+        self.replay = Replay(queue[0], timed)
+        others = [Replay(request, timed, self.replay.first) for request in list(queue)[1:]]
+        self._replays = [self.replay, *others]
+        self.inference = 0.0
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Runs each request twice; where that takes long, once, which is when memory is allocated."""
+        self._rewind()
+        for _ in range(_WARM_UP):
+            begin = time.perf_counter()
+            for _ in self._replays:
+                self._start()
+            self._queue.wait_all()
+            self.inference = (time.perf_counter() - begin) / len(self._replays)
+            if self.inference * len(self._replays) > _LONG:
+                break
+
+    def throughput(self, seconds: float) -> float:
         """Inferences that end while requests are always under way, over the time that whole rounds of them take.
 
         The first to end tells that the pipeline is full; what ends after the last was started runs while it empties.
         Requests that share submodels end in bunches, each request once in a round: from the first end to one in the
         middle of a later bunch the rate would seem higher than it is.
         """
-        finished, requests = self._finished, len(self.queue)
+        self._rewind()
+        finished, requests = self._finished, len(self._replays)
         finished.clear()
         while len(finished) <= requests or time.perf_counter() - finished[0] < seconds:
             self._start()
         last = (len(finished) - 1) // requests * requests
-        self.queue.wait_all()
+        self._queue.wait_all()
         return last / (finished[last] - finished[0])
 
-    def _latency(self, seconds: float) -> float:
+    def latency(self, seconds: float) -> float:
         """Median seconds of one request."""
+        self._rewind()
         times: list[float] = []
         begin = time.perf_counter()
         while not times or _goes_on(len(times), begin, seconds):
-            self._begin(self.queue[0])
+            inputs = self.replay.next()
             start = time.perf_counter()
-            self.queue.start_async(self._inputs)
-            self.queue.wait_all()
+            self._queue.start_async(inputs)
+            self._queue.wait_all()
             times.append(time.perf_counter() - start)
         return statistics.median(times)
 
+    def _rewind(self) -> None:
+        """Sets all requests back, untimed; what is one step sets them back itself."""
+        if len(self.timed.steps) > 1:
+            for replay in self._replays:
+                replay.rewind()
+
     def _start(self) -> None:
         """Starts a request, which takes the time in which its states are set as well."""
-        if self._stateful:
-            self._begin(self.queue[self.queue.get_idle_request_id()])
-        self.queue.start_async(self._inputs)
-
-    def _begin(self, request: ov.InferRequest) -> None:
-        """Gives a request the states that every inference begins with."""
-        if not self._stateful:
-            return
-        request.reset_state()
-        if self._states:
-            for state in request.query_state():
-                state.state = self._states[state.name]
-
-    def _filled(self, before: list[NDArray[Any]]) -> dict[str, ov.Tensor]:
-        """States after an inference, by name."""
-        import numpy as np
-        import openvino as ov
-
-        request = self._compiled.create_infer_request()
-        request.infer(before)
-        return {state.name: ov.Tensor(np.array(state.state.data)) for state in request.query_state()}
+        self._queue.start_async(self._replays[self._queue.get_idle_request_id()].next())
 
 
 def _goes_on(done: int, begin: float, seconds: float) -> bool:
@@ -209,19 +266,12 @@ class Station:
 
     def __init__(self, folder: Path, objective: str) -> None:
         """Imports OpenVINO and reads the model. Raises whatever OpenVINO does."""
-        import numpy as np
-
         from ov_hsdag.devices.virtual import new_core
 
         self._objective = objective
         self._core = new_core()
         self._model = self._core.read_model(folder / MODEL)
-        with np.load(folder / INPUTS) as data:
-            self._inputs = [data[name] for name in data.files]
-        self._before: list[NDArray[Any]] | None = None
-        if (folder / BEFORE).exists():
-            with np.load(folder / BEFORE) as data:
-                self._before = [data[name] for name in data.files]
+        self._inputs = read_inputs(folder / INPUTS)
         self._runner: Runner | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,8 +280,6 @@ class Station:
 
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Compiles, warms up and infers once."""
-        import numpy as np
-
         from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.placement import remove_affinities, set_affinities
 
@@ -246,7 +294,7 @@ class Station:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
         requests = requests_in_flight(2 * split, split, _submodels(compiled))
-        runner = Runner(compiled, self._inputs, self._objective, requests, self._before)
+        runner = Runner(compiled, self._inputs, self._objective, requests)
         if command["outputs"] is not None:
             # Texts would be pickles, and the pairs of outputs stay pairs without them.
             np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
@@ -261,7 +309,7 @@ class Station:
         """Runs what is compiled for about so many seconds."""
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
-        return {"rate": self._runner.rate(seconds)}
+        return {"rate": self._runner.rate(seconds), "rates": self._runner.rates}
 
 
 def _submodels(compiled: ov.CompiledModel) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import counted_input_shapes, input_shapes
-from ov_hsdag.model.steps import StatefulInputs, is_stateful, random_values
+from ov_hsdag.model.steps import Inputs, StatefulInputs, is_stateful, random_values
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ def random_inputs(
     types.
     """
     if is_stateful(model):
-        return StatefulInputs(model, shapes).request(seed)[1]
+        return StatefulInputs(model, shapes).timed(seed)[1][0]
     random = np.random.default_rng(seed)
     arrays: list[NDArray[Any]] = []
     for parameter, shape in zip(model.get_parameters(), counted_input_shapes(model, shapes), strict=True):
@@ -111,14 +113,49 @@ def random_inputs(
     return arrays
 
 
-def inputs_before(
-    model: ov.Model, seed: int = 0, shapes: Mapping[str, Sequence[int]] | None = None
-) -> list[NDArray[Any]] | None:
-    """Inputs that bring the states to where `random_inputs` goes on: those of the tokens that only its mask has.
+@dataclass(frozen=True, eq=False)
+class TimedInputs:
+    """Inferences of one kind, whose time is measured.
 
-    None where it starts from the states' first values.
+    Attributes:
+        steps: inputs of inferences one after the other; each inference of a single step begins with the same states.
+        before: inputs of inferences, from the states' first values, that fill the states.
+        past: tokens that the states hold before the first step. What `before` leaves there is repeated up to that.
+        name: of the phase, see `Phase`; "" where there is only one.
+        count: how many of them belong to one run of the workload.
     """
-    return StatefulInputs(model, shapes).request(seed)[0] if is_stateful(model) else None
+
+    steps: Sequence[Inputs]
+    before: Sequence[Inputs] = ()
+    past: int = 0
+    name: str = ""
+    count: float = 1.0
+
+
+def timed_inputs(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, phases: Sequence[Phase] = ()
+) -> list[TimedInputs]:
+    """Inputs of what is timed: the phases of a workload that occur, or what example shapes describe.
+
+    Args:
+        model: any.
+        shapes: example shapes of dynamic inputs, where there are no phases.
+        phases: of a workload.
+
+    Raises:
+        RunError: inputs of types that values cannot be made up for.
+    """
+    found = []
+    for phase in phases or (Phase("", shapes or {}, 1.0),):
+        if not phase.count:
+            continue
+        if is_stateful(model):
+            inputs = StatefulInputs(model, phase.shapes or None)
+            before, steps = inputs.timed()
+            found.append(TimedInputs(steps, before, inputs.past, phase.name, phase.count))
+        else:
+            found.append(TimedInputs([random_inputs(model, shapes=phase.shapes)], (), 0, phase.name, phase.count))
+    return found
 
 
 def conversations(

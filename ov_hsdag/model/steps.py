@@ -26,6 +26,12 @@ TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids")
 MASK, POSITIONS, BEAMS, CACHE_POSITIONS = "attention_mask", "position_ids", "beam_idx", "cache_position"
 """int64 [batch, past + tokens]; int64 [batch, tokens] or [planes, batch, tokens]; int32 [batch]; int64 [tokens]."""
 
+FILLED = 256
+"""Tokens that are read to fill states which have to hold more: what they leave there is repeated."""
+
+TIMED_STEPS = 128
+"""Tokens that are timed one after the other, before the states are set back."""
+
 FURTHER = 5
 """Steps of a conversation after the prompt, of one token each."""
 
@@ -112,19 +118,23 @@ class StatefulInputs:
     def _batch_axis(one: _Input) -> int:
         return len(one.shape) - 2 if one.role == POSITIONS and len(one.shape) > 1 else 0
 
-    def request(self, seed: int = 0) -> tuple[Inputs | None, Inputs]:
-        """Inputs of the inference that the example shapes describe.
+    def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
+        """Inputs of the inferences that the example shapes describe, and of what is before them.
 
         Args:
             seed: of the values.
 
         Returns:
-            Inputs that fill the states with what is before it, None where nothing is; and those of the inference.
+            Inputs that fill the states: one inference, or two, of `FILLED` tokens together and the last of one token,
+            where the states hold more; none where nothing is before. And inputs of what is timed: where it is one
+            token with others before it, of `TIMED_STEPS` of them one after the other.
         """
         random = np.random.default_rng(seed)
-        batch, tokens = self._full.batch, self._full.tokens
-        before = self._step(random, _Sizes(batch, self.past, 0)) if self.past else None
-        return before, self._step(random, _Sizes(batch, tokens, self.past))
+        batch, tokens, past = self._full.batch, self._full.tokens, self.past
+        counts = [FILLED - 1, 1] if self._growing and past > FILLED else [past] if past else []
+        before = [self._step(random, _Sizes(batch, count, sum(counts[:number]))) for number, count in enumerate(counts)]
+        steps = TIMED_STEPS if self._growing and past and tokens == 1 else 1
+        return before, [self._step(random, _Sizes(batch, tokens, past + number * tokens)) for number in range(steps)]
 
     def conversation(self, seed: int = 0, further: int = FURTHER) -> list[Inputs]:
         """Inputs of all steps after a reset: what is before, the example shapes' tokens, and further tokens one by one.

@@ -1,0 +1,112 @@
+"""Gives a request the inputs that are timed, one inference after the other, and the states that they begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.inputs import TimedInputs
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+class FirstStates:
+    """The states that timed inferences begin with.
+
+    Attributes:
+        inferences: that were run to find out.
+    """
+
+    def __init__(self, request: ov.InferRequest, timed: TimedInputs) -> None:
+        """Runs what is before the first step, on a request of the compiled model. Raises RuntimeError."""
+        self.stateful = bool(request.query_state())
+        self.inferences = 0
+        self._past = timed.past
+        self._states: dict[str, NDArray[Any]] = {}
+        self._axes: dict[str, int] = {}
+        if not self.stateful or not timed.before:
+            return
+        request.reset_state()
+        shapes: dict[str, Sequence[int]] = {}
+        for inputs in timed.before:
+            request.infer(inputs)
+            self.inferences += 1
+            shapes = {name: array.shape for name, array in self._states.items()}
+            self._states = {state.name: np.array(state.state.data) for state in request.query_state()}
+        # What grew with the last token is as long as the tokens so far.
+        for name, before in shapes.items():
+            now = self._states[name].shape
+            grown = [axis for axis, (a, b) in enumerate(zip(before, now, strict=False)) if a != b]
+            if len(before) == len(now) and len(grown) == 1:
+                self._axes[name] = grown[0]
+
+    def set(self, request: ov.InferRequest) -> None:
+        """Gives them to a request."""
+        import openvino as ov
+
+        if not self.stateful:
+            return
+        request.reset_state()
+        if self._states:
+            for state in request.query_state():
+                state.state = ov.Tensor(self._extended(state.name))
+
+    def _extended(self, name: str) -> NDArray[Any]:
+        array, axis = self._states[name], self._axes.get(name)
+        if axis is None:
+            return array
+        return np.ascontiguousarray(np.take(array, np.arange(self._past) % array.shape[axis], axis))
+
+
+class Replay:
+    """The inferences of one request.
+
+    Attributes:
+        inferences: that were run beside those that are timed.
+    """
+
+    def __init__(self, request: ov.InferRequest, timed: TimedInputs, first: FirstStates | None = None) -> None:
+        """Runs nothing but what is before, unless `first` has it already.
+
+        Args:
+            request: of a compiled model.
+            timed: what is timed.
+            first: the states of another request of the same compiled model.
+        """
+        self._request, self._timed = request, timed
+        self.first = FirstStates(request, timed) if first is None else first
+        self.inferences = self.first.inferences if first is None else 0
+        self._done = len(timed.steps)
+
+    def rewind(self) -> None:
+        """Sets the states back.
+
+        Plugins keep the states that they are given with no room for more: what follows them makes room, untimed.
+        """
+        self.first.set(self._request)
+        self._done = 0
+        if len(self._timed.steps) > 1:
+            self._request.infer(self._timed.steps[0])
+            self.inferences += 1
+            self._done = 1
+
+    def next(self) -> Sequence[NDArray[Any]]:
+        """Inputs of the next inference; sets the states back where all steps are done."""
+        if self._done >= len(self._timed.steps):
+            self.rewind()
+        self._done += 1
+        return self._timed.steps[self._done - 1]
+
+
+def as_timed(inputs: Sequence[NDArray[Any]] | TimedInputs) -> TimedInputs:
+    """One inference with these inputs, again and again, or what is timed itself."""
+    return inputs if isinstance(inputs, TimedInputs) else TimedInputs([list(inputs)])
+
+
+def mean_rate(rates: Mapping[str, float], phases: Sequence[TimedInputs]) -> float:
+    """Inferences per second of a whole workload, from those of its phases."""
+    return sum(one.count for one in phases) / sum(one.count / rates[one.name] for one in phases)
