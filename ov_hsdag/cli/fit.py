@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,8 @@ from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
+    import openvino as ov
+
     from ov_hsdag.fit import Fit, Need
 
 Context = Annotated[
@@ -81,7 +83,10 @@ def fit(
                 profile=costs,
                 core=core,
             )
-        show(_as_json(found), f"{verdict(found, str(model))}\n{_assumed(found)}", _table(found))
+        lines = [verdict(found, str(model)), _counted(found)]
+        if costs is None:
+            lines += _assumed([name for name in devices.names if name not in (limits or {})], core)
+        show(_as_json(found), "\n".join(lines), _table(found))
     if not found.fits:
         raise typer.Exit(1)
 
@@ -113,7 +118,19 @@ def _at_most(found: Fit, name: str) -> str:
     return f" (up to {most:,} tokens)" if most else ""
 
 
-def _assumed(found: Fit) -> str:
+def _assumed(names: Sequence[str], core: ov.Core) -> list[str]:
+    """A line about the memory of devices that are not at hand; none where all are."""
+    from ov_hsdag.costs.builtin import builtin_profile
+    from ov_hsdag.devices.discovery import full_name
+
+    known = [builtin_profile([name], core).device(name) for name in names if full_name(core, name) is None]
+    told = [
+        f"{one.name} has {one.memory_bytes / 2**30:.3g} GiB, as the built-in profile {one.builtin}" for one in known
+    ]
+    return [f"assumed: {', '.join(told)}; --memory tells what it is"] if told else []
+
+
+def _counted(found: Fit) -> str:
     if found.context is None:
         return "counted: inputs as --shape gives them, their upper bounds, or 128 where there is none"
     precisions = ", ".join(f"{precision} on {name}" for name, precision in found.kv_precision.items())
