@@ -132,6 +132,8 @@ def test_gains_are_over_the_best_single_device_whatever_it_is_called() -> None:
         selection._why("hetero", ["hsdag"], rates, DEVICES, simple, little)
         == "hsdag is within 1% of hetero, kept simple"
     )
+    noisy = {"hetero": [10.0] * 9, "hsdag": [8.0, 13.0, 10.05, 8.0, 13.0, 10.05, 8.0, 13.0, 10.05]}
+    assert "is not better beyond the noise" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, noisy)
     assert "no time to make sure that hsdag" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None)
     assert selection._why("hetero", [], rates, DEVICES, simple, None) == "no placer finds a better split"
 

@@ -274,18 +274,19 @@ def _costs(used: Sequence[str], where: Path | None, profile: Path | None, names:
     return f"costs: {', '.join(told)}"
 
 
-_MAY_GAIN = 1.1
-
-
 def _unsure(placement: Placement) -> str:
     """A line where none of the measured placements was chosen and one may well be better; "" otherwise."""
+    from ov_hsdag.measuring import selection
+
     simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
     if not placement.measured or placement.chosen not in simple:
         return ""
     better = dict.fromkeys(
         placer_of(name)
         for name, figures in placement.measured.items()
-        if name not in simple and not figures.get("failed") and figures["ci"][0] < 1 < _MAY_GAIN < figures["ci"][1]
+        if name not in simple
+        and not figures.get("failed")
+        and figures["ci"][0] < 1 < selection.MAY_GAIN < figures["ci"][1]
     )
     if not better:
         return ""

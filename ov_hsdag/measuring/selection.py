@@ -42,6 +42,9 @@ _HEAD_TO_HEAD_ROUNDS = 16
 # Seconds that compiling a candidate may take at least, however small the budget.
 _PATIENCE = 5.0
 
+MAY_GAIN = 1.1
+"""Where an interval reaches this gain, and loss as well, measuring has not told whether a placement is better."""
+
 Placed = NDArray[np.uint8]
 
 
@@ -199,7 +202,7 @@ def _why(
     gain = choice.Ratio.of(head_to_head[challenger], head_to_head[rival])
     if gain.median < 1:
         return f"{placer_of(challenger)} was no better than {rival} when both were measured again"
-    if gain.median < 1 + choice.GAIN:
+    if gain.median < 1 + choice.GAIN and gain.high < MAY_GAIN:
         return f"{placer_of(challenger)} is within {choice.GAIN:.0%} of {rival}, kept simple"
     told = times(gain.median, (gain.low, gain.high), rival)
     return f"{placer_of(challenger)} is not better beyond the noise, {told}"
