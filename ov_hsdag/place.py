@@ -410,7 +410,9 @@ def _why_predicted(chosen: NamedPlacement, problem: PlacementProblem, request: _
     """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
     if request.given is not None or not (chosen.placement == chosen.placement[0]).all():
         return ""
-    return f"no split is predicted to gain {MARGIN:.1%}" if len(problem.devices) > 1 else ""
+    if len(problem.devices) == 1:
+        return ""
+    return f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
 
 
 def _notes(choice: _Choice, problem: PlacementProblem) -> dict[str, str]:

@@ -358,6 +358,13 @@ class TestVerify:
         assert done.returncode == 1 and done.stdout == ""
         assert f"error: running {placed[0]} on {DEVICE} ended with SIGABRT, a fault of OpenVINO" in done.stderr
 
+    def test_a_process_that_has_openvino_already_is_not_forked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ov_hsdag.cli.child_process import continue_in_child
+
+        monkeypatch.setattr(os, "fork", lambda: pytest.fail("its threads would be missing in a child"), raising=False)
+        assert "openvino" in sys.modules
+        continue_in_child("running a model")
+
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child survives a parent that is killed")
     def test_no_process_is_left_behind(self, placed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
         code = f"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ov_hsdag.utils import files, folder_writing
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.folder_writing import MARKER, write_folder
-from ov_hsdag.utils.model_folder import model_files
+from ov_hsdag.utils.model_folder import longest_context, model_files
 from tests.decoders import generate, stateful_decoder
 
 DEVICE = "HETERO:CPU_A,CPU_B"
@@ -136,40 +136,6 @@ def test_weights_that_stay_the_same_are_shared_and_what_is_added_stands_behind_t
         np.testing.assert_allclose(found, wanted * np.float32(3.14159), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which files are mapped is told by /proc")
-def test_weights_that_are_mapped_are_not_written_to_be_found_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_writing, "_LARGE", 256)
-    written: list[int] = []
-    save = folder_writing.save_model
-
-    def saving(model: ov.Model, xml: Path, *rest: Any, **more: Any) -> None:
-        save(model, xml, *rest, **more)
-        written.append(xml.with_suffix(".bin").stat().st_size)
-
-    monkeypatch.setattr(folder_writing, "save_model", saving)
-    core, source = ov.Core(), folder / "openvino_model.xml"
-    whole = source.with_suffix(".bin").stat().st_size
-    model = core.read_model(source)
-    assert write_folder(folder.parent / "same", folder, {source.name: (model, False)}) == {source.name: True}
-    assert len(written) == 1 and written[0] < 0.5 * whole
-    placed = folder.parent / "same" / source.name
-    old, new = core.read_model(source), core.read_model(placed)
-    for one, other in zip(old.get_ordered_ops(), new.get_ordered_ops(), strict=True):
-        assert one.get_friendly_name() == other.get_friendly_name()
-        if one.get_type_name() == "Constant":
-            np.testing.assert_array_equal(one.data, other.data)
-    # What cannot use the old weights is saved as it is.
-    for node in model.get_ops():
-        if node.get_type_name() == "Constant" and node.get_byte_size() > 256:
-            other = ops.constant(node.data + 1)
-            for reader in node.output(0).get_target_inputs():
-                reader.replace_source_output(other.output(0))
-    model.get_ordered_ops()
-    assert write_folder(folder.parent / "new", folder, {source.name: (model, False)}) == {source.name: False}
-
-
 def test_strip_gives_back_a_plain_folder(folder: Path) -> None:
     placed, plain = folder.parent / "placed", folder.parent / "plain"
     assert not run("place", folder, *PLACE, "--output", placed).exit_code
@@ -201,12 +167,42 @@ def test_encoder_and_decoder_share_the_memory(folder: Path, capfd: pytest.Captur
     assert not done.exit_code, done.exception
     models = json.loads(capfd.readouterr().out)["models"]
     assert list(models) == ["openvino_encoder_model.xml", "openvino_decoder_model.xml"]
+    done = run("place", folder, *PLACE, "--output", placed, "--context", "64", "--json")
+    assert not done.exit_code, done.exception
+    counted = json.loads(capfd.readouterr().out)["models"]
+    phases = {name: "workload" in one["predicted"] for name, one in counted.items()}
+    assert phases == {"openvino_encoder_model.xml": False, "openvino_decoder_model.xml": True}
     # Weights alone count where inputs have no bounds.
     weights = [(folder / f"openvino_{part}_model.bin").stat().st_size for part in ("encoder", "decoder")]
     limit = (max(weights) + sum(weights)) // 4  # of each of two devices: room for one, not for both
     again = run("place", folder, *PLACE, "--output", placed, "--memory", f"CPU_A={limit}B,CPU_B={limit}B")
     assert isinstance(again.exception, UserError | RunError)
     assert "memory" in str(again.exception)
+
+
+@pytest.mark.parametrize(
+    ("told", "longest"),
+    [
+        ({"max_position_embeddings": 512}, 512),
+        ({"n_positions": 512, "text_config": None}, 512),
+        ({"text_config": {"max_position_embeddings": 512}}, 512),
+        ({"max_position_embeddings": "512"}, None),
+        ({"n_positions": True}, None),
+        ([512], None),
+        ({}, None),
+    ],
+)
+def test_a_context_that_the_model_was_not_made_for_is_told(folder: Path, told: Any, longest: int | None) -> None:
+    (folder / "config.json").write_text(json.dumps(told))
+    assert longest_context(folder / "openvino_model.xml") == longest
+    fit = ("fit", folder, "--device", DEVICE, "--context")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert not run(*fit, "512").exit_code
+        assert not caught
+        assert not run(*fit, "513").exit_code
+    texts = [f"{folder / 'config.json'} says that the model was made for 512 tokens"] if longest else []
+    assert [str(one.message) for one in caught] == texts
 
 
 @pytest.mark.parametrize("command", ["place", "verify", "bench", "strip"])
@@ -227,6 +223,14 @@ def test_what_others_wrote_is_not_replaced(folder: Path) -> None:
     (out / "model_cache" / "model.blob").write_bytes(b"")
     assert not run("place", folder, *PLACE, "--output", out).exit_code  # it is ours
     assert not (out / "model_cache").exists()
+    configuration, weights = out / "config.json", out / "openvino_tokenizer.bin"
+    configuration.write_text('{"model_type": "mine"}')
+    refused(run("place", folder, *PLACE, "--output", out), "its 'config.json' was changed since ov-hsdag wrote it")
+    assert configuration.read_text() == '{"model_type": "mine"}'
+    configuration.write_text(CONFIGURATION)
+    os.utime(configuration)
+    weights.unlink()
+    assert not run("place", folder, *PLACE, "--output", out).exit_code  # what is there is as it was
     (out / "notes.txt").write_text("mine")
     before = tree(out)
     refused(run("place", folder, *PLACE, "--output", out), "'notes.txt', which ov-hsdag did not write")

@@ -142,6 +142,23 @@ def test_an_affinity_for_another_model_is_refused(core: ov.Core) -> None:
         ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "GPU"})
 
 
+def test_an_empty_model_is_refused() -> None:
+    with pytest.raises(UserError, match="the model is empty"):
+        ov_hsdag.place(ov.Model([], [], "empty"), "HETERO:GPU,CPU")
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"), [(2, "no split is predicted to gain"), ((1, 8), "no split of it is possible")]
+)
+def test_a_model_that_cannot_be_split_is_told_from_one_that_gains_nothing(batch: Any, why: str) -> None:
+    x = ops.parameter(ov.PartialShape([batch if isinstance(batch, int) else ov.Dimension(*batch), 4]), ov.Type.f32)
+    product = ops.matmul(x, np.eye(4, dtype=np.float32), False, False)
+    model = ov.Model([ops.tanh(ops.matmul(product, np.ones((4, 4), np.float32), False, False))], [x])
+    placement = ov_hsdag.place(model, "HETERO:GPU,CPU", policy="none")
+    assert placement.why.startswith(why)
+    assert placement.summary().endswith(placement.why)
+
+
 def test_an_operation_that_no_device_runs_is_named() -> None:
     data = ops.parameter([1, 1, 2, 2], ov.Type.f32, name="x")
     grid = ops.constant(np.zeros((1, 2, 2, 2), np.float32))

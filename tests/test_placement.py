@@ -237,6 +237,16 @@ def test_nodes_that_the_model_lacks_are_named() -> None:
         placement.check_nodes(["a"])
 
 
+def test_a_placement_of_another_model_is_not_applied() -> None:
+    x = ops.parameter([1], np.float32, name="x")
+    model = ov.Model([ops.relu(x)], [x])
+    with pytest.raises(UserError, match="names no node of the model"):
+        Placement(("GPU", "CPU"), {"a": "CPU"}).apply(model)
+    assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+    Placement(("GPU", "CPU"), {"x": "CPU"}).apply(model)
+    assert {node.get_rt_info()["affinity"].astype(str) for node in model.get_ops()} == {"CPU"}
+
+
 def test_devices_have_to_be_listed() -> None:
     with pytest.raises(UserError, match="uses 'NPU'"):
         Placement(("GPU", "CPU"), {"a": "NPU"})

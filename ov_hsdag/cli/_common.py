@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from ov_hsdag.cli import console
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.model_folder import is_model_folder
+from ov_hsdag.utils.model_folder import is_model_folder, longest_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,6 +112,15 @@ def assumed_shapes(model: ov.Model, given: Mapping[str, Sequence[int]] | None) -
         if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
             told.append(f"{min(port.get_names(), default=own)}=[{','.join(map(str, counted))}]")
     return f"assumed: {', '.join(told)}, as the sizes are open; --shape gives others" if told else ""
+
+
+def warn_of_long_context(model: Path, tokens: int) -> None:
+    """Warn where a language model, by the configuration beside it, was made for fewer tokens."""
+    longest = longest_context(model)
+    if longest is not None and tokens > longest:
+        warnings.warn(
+            f"{model.parent / 'config.json'} says that the model was made for {longest:,} tokens", stacklevel=2
+        )
 
 
 def has_fp16_weights(model: ov.Model) -> bool:

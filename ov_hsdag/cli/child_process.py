@@ -21,7 +21,8 @@ _PATIENCE = 2.0
 def continue_in_child(doing: str) -> None:
     """Return in a child process alone; to be called before OpenVINO is imported, which starts threads.
 
-    The child ends with its parent, whatever ends that. Without os.fork (Windows) this process goes on.
+    The child ends with its parent, whatever ends that. Without os.fork (Windows) this process goes on. So it does where
+    OpenVINO is imported already: without its threads it hangs in a child, and the process is not the command's own.
 
     Args:
         doing: what the child does, for the error: "running model.xml".
@@ -30,7 +31,7 @@ def continue_in_child(doing: str) -> None:
         typer.Exit: in the parent, with the exit status of the child.
         RunError: in the parent, where a signal ended the child.
     """
-    if not hasattr(os, "fork"):
+    if not hasattr(os, "fork") or "openvino" in sys.modules:
         return
     sys.stdout.flush()
     sys.stderr.flush()

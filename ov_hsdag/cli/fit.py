@@ -83,6 +83,7 @@ def fit(
                 profile=costs,
                 core=core,
             )
+        common.warn_of_long_context(files[0], context or 0)
         lines = [verdict(found, str(model)), _counted(found)]
         if costs is None:
             lines += _assumed([name for name in devices.names if name not in (limits or {})], core)

@@ -183,6 +183,10 @@ def place(
             file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16
             for file, one in loaded.items()
         }
+        # Of several models, such as encoder and decoder, those with states have a context.
+        decoders = [file for file in files if loaded[file].get_sinks()] or files
+        for file in decoders:
+            common.warn_of_long_context(file, max(context or 0, asked.tokens if asked else 0))
         placements: dict[Path, Placement] = {}
         # The largest first: it gets the best place, and the others what is left.
         for file in sorted(files, key=_weights, reverse=True):
@@ -201,8 +205,8 @@ def place(
                     measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
                     report=tell,
                     costs=measured[file],
-                    workload=asked,
-                    context=context,
+                    workload=asked if file in decoders else None,
+                    context=context if file in decoders else None,
                     kv_precision=kv_precision,
                 )
         with console.progress(f"writing {output}"):

@@ -123,11 +123,13 @@ class Placement:
         """Set rt_info["affinity"] of every node of ``model``, in place, so that HETERO follows the placement.
 
         Nodes that the placement does not know (from preprocessing, reshape, compression, other passes) are completed by
-        :func:`ov_hsdag.model.complete.complete`, which may copy constants and the like. Raises RunError when a node is
-        left without a device; the affinities are then as they were.
+        :func:`ov_hsdag.model.complete.complete`, which may copy constants and the like. Raises UserError when it knows
+        none of them, and RunError when a node is left without a device; the affinities are then as they were.
         """
         from ov_hsdag.model import complete
 
+        if self.affinity.keys().isdisjoint(node.get_friendly_name() for node in model.get_ops()):
+            raise UserError("the placement names no node of the model: was it made for another model?")
         set_affinities(model, complete.complete(model, self.affinity, self.devices))
 
     def embed(self, model: ov.Model) -> None:

@@ -16,6 +16,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.model import colocation, normalize
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.support import require_support, support
+from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
@@ -85,12 +86,14 @@ def prepare(
         clock: counts the phases.
 
     Raises:
-        UserError: an unknown device, or an operation that no device runs.
+        UserError: an unknown device, a model without operations, or an operation that no device runs.
         RunError: a device cannot say what it supports.
     """
     clock = clock or Clock()
     for name in names:
         profile.device(name)
+    if not model.get_ops():
+        raise UserError("the model is empty: it has no operations")
     graph = normalize.normalize(model, shapes, clock)
     with clock("legality"):
         groups = colocation.colocation(graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,9 @@ _NEVER_PLACED = ("tokenizer", "detokenizer")
 # What is placed unless parts are named: the first of these rows that a folder has some of. The models that take most of
 # the memory and the time; embeddings, vision encoders and the like are small and stay as they are.
 _MAIN = (("language_model",), ("encoder_model", "decoder_model", "decoder_with_past_model"), ("model",))
+
+# Where transformers' configurations say how many positions a model has.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
 
 
 def is_model_folder(path: Path) -> bool:
@@ -65,6 +70,19 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
         if main:
             return main
     raise UserError(f"{path} has several models: name those to use with --part, one or several of {', '.join(found)}")
+
+
+def longest_context(model: Path) -> int | None:
+    """The tokens that a language model was made for, as the config.json beside it says; None where it does not.
+
+    Args:
+        model: The file of the model.
+    """
+    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+        config = json.loads((model.parent / "config.json").read_text(encoding="utf-8"))
+        told = [one.get(key) for one in (config, config.get("text_config") or {}) for key in _POSITIONS]
+        return next((tokens for tokens in told if type(tokens) is int and tokens > 0), None)
+    return None
 
 
 def _named(folder: Path, found: dict[str, Path], part: str) -> Path:
