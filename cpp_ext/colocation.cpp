@@ -40,6 +40,12 @@ const std::unordered_set<std::string> kOfOpenValues = {"Add",     "Concat",   "C
                                                        "Maximum", "Minimum",  "Multiply", "Reshape",
                                                        "Squeeze", "Subtract", "Unsqueeze"};
 
+// What makes masks and position biases: moves data or works element by element, which costs no more than a transfer.
+const std::unordered_set<std::string> kOfMasks = {
+    "Add",      "BitwiseAnd", "Broadcast",  "Convert",    "Equal",     "Greater",  "GreaterEqual",
+    "Less",     "LessEqual",  "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum",  "Minimum",
+    "Multiply", "NotEqual",   "Reshape",    "Select",     "Squeeze",   "Subtract", "Unsqueeze"};
+
 std::vector<std::int32_t> merged(std::int32_t nodes, const Pairs& pairs) {
     Groups groups(nodes);
     for (const auto& [a, b] : pairs) groups.merge(a, b);
@@ -67,6 +73,8 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     open_ = open_values();
     replicable_ = shape_arithmetic();
     for (std::size_t node = 0; node < nodes; ++node) replicable_[node] |= constant_[node];
+    add_state_paths(state_paths_);
+    add_shared_masks();
     colocated_ = colocation_constraints();
     same_submodel_ = same_submodel_constraints();
     hosts_ = merged(graph_->nodes(), colocated_);
@@ -148,6 +156,45 @@ Flags Legality::shape_arithmetic() const {
         }
     }
     return wanted;
+}
+
+// Tensors that HETERO cannot hand over and several nodes read, as far as they are made of others at no cost to speak
+// of: the mask of a decoder's attention, say, which would keep all of its layers together. What they are made of
+// crosses.
+void Legality::add_shared_masks() {
+    const Graph& graph = *graph_;
+    Flags fixed(graph.kind.size(), 0);  // has an output that cannot be handed over
+    for (std::int32_t output = 0; output < graph.outputs(); ++output) {
+        if (arrays_.movable[output] == 0) fixed[graph.output_node[output]] = 1;
+    }
+    Flags bound(graph.kind.size(), 0);  // has a place of its own: with a state, or as an output of the model
+    for (const auto& [read, node] : state_paths_) bound[read] = bound[node] = 1;
+    std::vector<std::int32_t> readers(graph.kind.size(), 0);
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t source = graph.source[e];
+        ++readers[source];
+        if (graph.kind[graph.target[e]] == NodeKind::kResult) bound[source] = 1;
+    }
+    masks_.assign(graph.kind.size(), 0);
+    Flags copied(graph.kind.size(), 0);
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        if (fixed[node] == 0 || bound[node] != 0 || replicable_[node] != 0 || graph.kind[node] != NodeKind::kOp ||
+            kOfMasks.count(arrays_.types[node]) == 0) {
+            continue;
+        }
+        copied[node] = 1;
+        for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+            const std::int32_t source = graph.source[e];
+            if (arrays_.movable[graph.input_output[e]] == 0 && copied[source] == 0) copied[node] = 0;
+        }
+    }
+    for (std::int32_t node = graph.nodes() - 1; node >= 0; --node) {
+        if (copied[node] == 0 || (readers[node] < 2 && masks_[node] == 0)) continue;
+        masks_[node] = replicable_[node] = 1;
+        for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+            if (copied[graph.source[e]] != 0) masks_[graph.source[e]] = 1;
+        }
+    }
 }
 
 // The ReadValue and the Assign of each variable that has both.
@@ -262,11 +309,11 @@ Pairs Legality::colocation_constraints() const {
         if (!variable.empty()) pairs.emplace_back(variables.emplace(variable, node).first->second, node);
     }
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
-        if (graph.kind[graph.target[e]] == NodeKind::kResult || arrays_.movable[graph.input_output[e]] == 0) {
-            pairs.emplace_back(graph.source[e], graph.target[e]);
-        }
+        const std::int32_t source = graph.source[e];
+        const bool parted = arrays_.movable[graph.input_output[e]] != 0 || masks_[source] != 0;
+        if (graph.kind[graph.target[e]] == NodeKind::kResult || !parted) pairs.emplace_back(source, graph.target[e]);
     }
-    add_state_paths(pairs);
+    pairs.insert(pairs.end(), state_paths_.begin(), state_paths_.end());
     add_ambiguous_attention(pairs);
     add_lengths(pairs);
     add_parameters(pairs);

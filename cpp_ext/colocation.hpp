@@ -29,10 +29,11 @@ struct NodeArrays {
 
 // The constraints of one model, computed once.
 //
-// HETERO cuts a model into submodels at every edge between devices. Three kinds of nodes do not survive a cut from
+// HETERO cuts a model into submodels at every edge between devices. Some nodes do not survive a cut from
 // their consumers ("replicable producers"): constants, nodes that rest on constants alone (decompressed weights), and
 // shape arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes,
-// or not even a rank. One with consumers on several devices is copied, once for each further device.
+// or not even a rank. One with consumers on several devices is copied, once for each further device. So are masks:
+// cheap nodes whose tensors HETERO cannot hand over and several nodes read.
 //
 // Lengths that the model leaves open are no shape arithmetic of this kind: a submodel that gets such a number as an
 // input knows as much as one that computes it. They stay with the tensor that has the length, and the number crosses,
@@ -66,6 +67,7 @@ private:
     [[nodiscard]] bool is_short(std::int32_t output) const;
     [[nodiscard]] bool as_many_tokens_as_heads(std::int32_t output) const;
     [[nodiscard]] Pairs states() const;
+    void add_shared_masks();
     void add_state_paths(Pairs& pairs) const;
     void add_ambiguous_attention(Pairs& pairs) const;
     void add_lengths(Pairs& pairs) const;
@@ -75,8 +77,8 @@ private:
 
     std::shared_ptr<const Graph> graph_;
     NodeArrays arrays_;
-    Flags constant_, open_, replicable_;
-    Pairs colocated_, same_submodel_;
+    Flags constant_, open_, replicable_, masks_;
+    Pairs state_paths_, colocated_, same_submodel_;
     std::vector<std::int32_t> hosts_, groups_;
 };
 

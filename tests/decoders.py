@@ -133,3 +133,118 @@ def generate(compiled: ov.CompiledModel, steps: int = 6, *, batch: int = 2, prom
             found.append(request.get_output_tensor(0).data.copy())
         request.reset_state()
     return found
+
+
+
+def _weight(random: np.random.Generator, *shape: int) -> ov.Node:
+    return ops.constant((random.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
+
+
+def _named(model: ov.Model) -> ov.Model:
+    for parameter in model.get_parameters():
+        parameter.output(0).get_tensor().set_names({parameter.get_friendly_name()})
+    return model
+
+
+def cross_attention_decoder(layers: int = 4, *, heads: int = 2, size: int = 8, seed: int = 0) -> ov.Model:
+    """A decoder as Whisper's: states of its own tokens, and states that are computed once from another model's output.
+
+    input_ids [batch, tokens] i64, encoder_hidden_states [batch, frames, heads * size] f32, beam_idx [batch] i32 →
+    logits [batch, tokens, 64]. All layers read one mask with a bias for each head, of which OpenVINO knows no shape
+    that does not depend on values, so that HETERO cannot hand it over.
+    """
+    random = np.random.default_rng(seed)
+    hidden = heads * size
+    ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    encoded = ops.parameter([-1, -1, hidden], ov.Type.f32, name="encoder_hidden_states")
+    beams = ops.parameter([-1], ov.Type.i32, name="beam_idx")
+    batch = ops.gather(ops.shape_of(ids), np.array([0]), np.int64(0))
+    tokens = ops.gather(ops.shape_of(ids), np.array([1]), np.int64(0))
+    x = ops.gather(_weight(random, VOCABULARY, hidden), ops.convert(ids, "i32"), np.int64(0))
+    sinks: list[ov.Node] = []
+    lengths: list[ov.Node] = []
+
+    def linear(x: ov.Node) -> ov.Node:
+        return ops.matmul(x, _weight(random, hidden, hidden), False, False)
+
+    def split_heads(x: ov.Node) -> ov.Node:
+        return ops.transpose(ops.reshape(x, np.array([0, 0, heads, size]), True), np.array([0, 2, 1, 3]))
+
+    def own(new: ov.Node, name: str) -> ov.Node:
+        sizes = [batch, np.array([heads]), np.array([0]), np.array([size])]
+        empty = ops.broadcast(np.float32(0), ops.concat(sizes, 0))
+        read = ops.read_value(empty, name, ov.Type.f32, ov.PartialShape([-1, heads, -1, size]))
+        if not lengths:
+            lengths.append(ops.gather(ops.shape_of(read), np.array([2]), np.int64(0)))
+        joined = ops.concat([ops.gather(read, beams, np.int64(0)), new], 2)
+        sinks.append(ops.assign(joined, name))
+        return joined
+
+    def of_encoder(name: str) -> ov.Node:
+        read = ops.read_value(split_heads(linear(encoded)), name, ov.Type.f32, ov.PartialShape([-1, heads, -1, size]))
+        sinks.append(ops.assign(read, name))
+        return read
+
+    mask: ov.Node | None = None
+
+    def attend(query: ov.Node, keys: ov.Node, values: ov.Node, seen: ov.Node | None) -> ov.Node:
+        scores = ops.matmul(query, keys, False, True)
+        weights = ops.softmax(scores if seen is None else ops.add(scores, seen), -1)
+        attended = ops.transpose(ops.matmul(weights, values, False, False), np.array([0, 2, 1, 3]))
+        return ops.reshape(attended, np.array([0, 0, hidden]), True)
+
+    for layer in range(layers):
+        if layer:
+            x.set_friendly_name(f"into_layer_{layer}")
+        keys, values = (own(split_heads(linear(x)), f"{kind}.{layer}") for kind in ("keys", "values"))
+        if mask is None:
+            total = ops.add(lengths[0], tokens)
+            columns = ops.range(np.int64(0), ops.squeeze(total, np.int64(0)), np.int64(1), "i64")
+            rows = ops.unsqueeze(ops.range(ops.squeeze(lengths[0], np.int64(0)), ops.squeeze(total, np.int64(0)),
+                                           np.int64(1), "i64"), np.array([1]))  # fmt: skip
+            biases = ops.constant(np.linspace(0, 1, heads, dtype=np.float32).reshape(heads, 1, 1))
+            sizes = ops.concat([batch, np.array([heads]), tokens, total], 0)
+            alike = ops.broadcast(biases, ops.maximum(sizes, np.array([1, heads, 1, 1])), "BIDIRECTIONAL")
+            mask = ops.select(ops.less_equal(columns, rows), alike, np.float32(-1e4))
+        x = ops.add(x, linear(attend(split_heads(linear(x)), keys, values, mask)))
+        crossed = attend(split_heads(linear(x)), of_encoder(f"361.{layer}"), of_encoder(f"244.{layer}"), None)
+        x = ops.add(x, linear(ops.add(crossed, ops.tanh(linear(x)))))
+    logits = ops.matmul(x, _weight(random, hidden, VOCABULARY), False, False)
+    return _named(ov.Model([ops.result(logits)], sinks, [ids, encoded, beams], "cross_attention_decoder"))
+
+
+def convolution_decoder(layers: int = 4, *, window: int = 4, hidden: int = 16, seed: int = 0) -> ov.Model:
+    """A decoder whose states do not grow, with the inputs of a Mamba: each layer remembers the last inputs of a window.
+
+    input_ids, attention_mask [batch, tokens] i64, cache_position [window] with a prompt and [1] after it i64, beam_idx
+    [batch] i32 → logits [batch, tokens, 64].
+    """
+    random = np.random.default_rng(seed)
+    ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    mask = ops.parameter([-1, -1], ov.Type.i64, name="attention_mask")
+    position = ops.parameter([-1], ov.Type.i64, name="cache_position")
+    beams = ops.parameter([-1], ov.Type.i32, name="beam_idx")
+    batch = ops.gather(ops.shape_of(ids), np.array([0]), np.int64(0))
+    count = ops.gather(ops.shape_of(position), np.array([0]), np.int64(0))
+    kept = ops.unsqueeze(ops.convert(mask, "f32"), np.int64(2))
+    x = ops.gather(_weight(random, VOCABULARY, hidden), ops.convert(ids, "i32"), np.int64(0))
+    columns = ops.unsqueeze(ops.minimum(position, np.int64(window - 1)), np.int64(1))
+    sinks = []
+    for layer in range(layers):
+        if layer:
+            x.set_friendly_name(f"into_layer_{layer}")
+        start = ops.broadcast(np.float32(0), ops.concat([batch, np.array([hidden]), np.array([window])], 0))
+        name = f"cache_params.past.conv.{layer}"
+        read = ops.read_value(start, name, ov.Type.f32, ov.PartialShape([-1, hidden, window]))
+        past = ops.roll(ops.gather(read, beams, np.int64(0)), np.int64(-1), np.int64(-1))
+        # The newest inputs, as many as there are cache positions: a prompt is longer than the window here.
+        entered = ops.multiply(ops.matmul(x, _weight(random, hidden, hidden), False, False), kept)
+        newest = ops.slice(entered, ops.multiply(count, np.array([-1])), np.array([2**31 - 1]), np.array([1]), np.array([1]))
+        updates = ops.transpose(newest, np.array([1, 0, 2]))
+        updated = ops.scatter_nd_update(ops.transpose(past, np.array([2, 0, 1])), columns, updates)
+        state = ops.transpose(updated, np.array([1, 2, 0]))
+        sinks.append(ops.assign(state, name))
+        summed = ops.reduce_sum(ops.multiply(state, _weight(random, window)), np.array([2]), False)
+        x = ops.add(x, ops.tanh(ops.add(entered, ops.unsqueeze(summed, np.int64(1)))))
+    logits = ops.matmul(x, _weight(random, hidden, VOCABULARY), False, False)
+    return _named(ov.Model([ops.result(logits)], sinks, [ids, mask, position, beams], "convolution_decoder"))

@@ -32,6 +32,11 @@ OF_OPEN_VALUES = {
     "Add", "Concat", "Convert", "Gather", "Maximum", "Minimum", "Multiply", "Reshape", "Squeeze", "Subtract",
     "Unsqueeze",
 }  # fmt: skip
+OF_MASKS = {
+    "Add", "BitwiseAnd", "Broadcast", "Convert", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd",
+    "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Multiply", "NotEqual", "Reshape", "Select", "Squeeze", "Subtract",
+    "Unsqueeze",
+}  # fmt: skip
 SHAPE_VECTOR = 32
 NEVER_COPIED = {"ReadValue", "RandomUniform", "Multinomial"}
 
@@ -94,8 +99,30 @@ def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
     return wanted
 
 
+def shared_masks(graph: ComputationGraph) -> list[bool]:
+    """Cheap nodes with a tensor that cannot be handed over and several readers, and those that make such a node."""
+    before = [a or b for a, b in zip(constant_nodes(graph), shape_arithmetic(graph), strict=True)]
+    edges = edges_of(graph)
+    fixed = set(graph.output_node[~graph.output_movable].tolist())
+    bound = {node for pair in state_paths(graph) for node in pair}
+    bound |= {source for source, target, _ in edges if graph.kinds[target] == NodeKind.RESULT}
+    cheap: set[int] = set()
+    for node, type_name in enumerate(graph.types):
+        if node not in fixed or node in bound or before[node] or type_name not in OF_MASKS:
+            continue
+        feeders = [(a, output) for a, b, output in edges if b == node]
+        if graph.kinds[node] == NodeKind.OP and all(graph.output_movable[o] or a in cheap for a, o in feeders):
+            cheap.add(node)
+    shared: set[int] = set()
+    for node in sorted(cheap, reverse=True):
+        if node in shared or sum(source == node for source, _, _ in edges) > 1:
+            shared |= {node, *(cheap & set(inputs_of(graph, node)))}
+    return [node in shared for node in range(graph.nodes)]
+
+
 def replicable_producers(graph: ComputationGraph) -> list[bool]:
-    return [a or b for a, b in zip(constant_nodes(graph), shape_arithmetic(graph), strict=True)]
+    found = zip(constant_nodes(graph), shape_arithmetic(graph), shared_masks(graph), strict=True)
+    return [any(one) for one in found]
 
 
 def states(graph: ComputationGraph) -> list[Pair]:
@@ -104,21 +131,29 @@ def states(graph: ComputationGraph) -> list[Pair]:
     return [(readers[graph.variables[n]], n) for n in assigns if graph.variables[n] in readers]
 
 
+def state_paths(graph: ComputationGraph) -> list[Pair]:
+    network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
+    network.add_nodes_from(range(graph.nodes))
+    found = []
+    for read, assign in states(graph):
+        between = nx.descendants(network, read) & nx.ancestors(network, assign)
+        found += [(read, node) for node in between]
+    return found
+
+
 def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
-    replicable = replicable_producers(graph)
+    replicable, masks = replicable_producers(graph), shared_masks(graph)
     pairs: list[Pair] = []
     first: dict[str, int] = {}
     for node, variable in enumerate(graph.variables):
         if variable:
             pairs.append((first.setdefault(variable, node), node))
     for source, target, output in edges_of(graph):
-        if graph.kinds[target] == NodeKind.RESULT or not graph.output_movable[output]:
+        if graph.kinds[target] == NodeKind.RESULT or not (graph.output_movable[output] or masks[source]):
             pairs.append((source, target))
     network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
     network.add_nodes_from(range(graph.nodes))
-    for read, assign in states(graph):
-        between = nx.descendants(network, read) & nx.ancestors(network, assign)
-        pairs += [(read, node) for node in between]
+    pairs += state_paths(graph)
     for node, type_name in enumerate(graph.types):
         inputs = inputs_of(graph, node)
         if type_name != "Transpose" or not inputs:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.flops import node_flops
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
-from ov_hsdag.model.workload import past_length
+from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
 from ov_hsdag.utils.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -441,6 +441,8 @@ def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[l
             result.append(example)
         elif partial.rank.is_dynamic:
             result.append([UNBOUNDED_BATCH, UNBOUNDED_DIMENSION])
+        elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
+            result.append([cache_positions(model, UNBOUNDED_DIMENSION)])
         else:
             result.append(
                 [

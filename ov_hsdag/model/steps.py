@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.decoder_states import context_grows, convolution_window
 from ov_hsdag.model.graph import counted_input_shapes
+from ov_hsdag.model.workload import CACHE_POSITIONS
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids")
 """Inputs with the new tokens: numbers [batch, tokens], or embeddings [batch, tokens, size]."""
 
-MASK, POSITIONS, BEAMS, CACHE_POSITIONS = "attention_mask", "position_ids", "beam_idx", "cache_position"
-"""int64 [batch, past + tokens]; int64 [batch, tokens] or [planes, batch, tokens]; int32 [batch]; int64 [tokens]."""
+MASK, POSITIONS, BEAMS = "attention_mask", "position_ids", "beam_idx"
+"""int64 [batch, past + tokens], of models without attention [batch, tokens]; int64 [batch, tokens] or
+[planes, batch, tokens]; int32 [batch]."""
 
 FILLED = 256
 """Tokens that are read to fill states which have to hold more: what they leave there is repeated."""
@@ -109,6 +112,8 @@ class StatefulInputs:
         raised = BEAMS in by_role and all(one.open_batch and one.shape[self._batch_axis(one)] == 1 for one in batched)
         batch = tokens[0] if tokens else 1
         self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
+        self._grows = context_grows(model)
+        self._window = convolution_window(model)
         self._growing = self._known and any(
             one.role in TOKENS and port.get_partial_shape()[1].is_dynamic
             for one, port in zip(self._inputs, model.inputs, strict=True)
@@ -164,13 +169,14 @@ class StatefulInputs:
             if one.role in TOKENS:
                 shape[1] = sizes.tokens
             elif one.role == MASK:
-                shape[-1] = sizes.past + sizes.tokens
+                shape[-1] = sizes.past + sizes.tokens if self._grows else sizes.tokens
                 return np.ones(shape, one.dtype)
             elif one.role == POSITIONS:
                 shape[-1] = sizes.tokens
                 return np.broadcast_to(np.arange(sizes.past, sizes.past + sizes.tokens), shape).astype(one.dtype)
         if self._known and one.role == CACHE_POSITIONS and len(shape) == 1:
-            return np.arange(sizes.past, sizes.past + sizes.tokens).astype(one.dtype)
+            count = self._window if self._window and not sizes.past else sizes.tokens
+            return np.arange(sizes.past, sizes.past + count).astype(one.dtype)
         if one.role == BEAMS and len(shape) == 1:
             return np.arange(shape[0])[:: -1 if swap else 1].astype(one.dtype)
         if one.role in TOKENS and np.issubdtype(one.dtype, np.integer):

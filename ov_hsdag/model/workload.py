@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ov_hsdag.model.decoder_states import context_grows, convolution_window
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ _MASKS = ("attention_mask", "decoder_attention_mask")
 _LIKE_TOKENS = ("token_type_ids",)
 _POSITIONS = "position_ids"
 _BEAMS = "beam_idx"
+
+CACHE_POSITIONS = "cache_position"
+"""An input of one dimension: where new tokens go in the states."""
 
 _READ_AT_ONCE = 256
 
@@ -146,12 +150,14 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
                 found[name] = (batch, new, *rest)
                 tokens |= name in _TOKENS
             elif name in _MASKS:
-                found[name] = (batch, total)
+                found[name] = (batch, total if context_grows(model) else new)
             elif name == _POSITIONS:
                 first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
                 found[name] = (batch, new) if first is None else (_planes(first), batch, new)
             elif name == _BEAMS:
                 found[name] = (batch,)
+            elif name == CACHE_POSITIONS:
+                found[name] = (cache_positions(model, new) if new == total else new,)
             else:
                 continue
             break
@@ -160,6 +166,11 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
         lacks = "has no states" if tokens else f"has no input such as {_TOKENS[0]} (its inputs: {names})"
         raise UserError(f"a context, or a workload of prompt and tokens, is one of decoders, and this model {lacks}")
     return found
+
+
+def cache_positions(model: ov.Model, prompt: int) -> int:
+    """How many numbers `cache_position` has with a prompt of so many tokens."""
+    return convolution_window(model) or prompt
 
 
 def past_length(model: ov.Model) -> int | None:

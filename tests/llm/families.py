@@ -36,6 +36,15 @@ _LIKE_LLAMA: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2Config", {}),
     "qwen3": ("Qwen3Config", {"head_dim": 16}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
+    "qwen2moe": (
+        "Qwen2MoeConfig",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 64,
+        },
+    ),
     "gemma2": ("Gemma2Config", {"head_dim": 16, "sliding_window": 32}),
     "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": 32}),
     "phi3": ("Phi3Config", {}),
@@ -43,6 +52,8 @@ _LIKE_LLAMA: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", {}),
     "stablelm": ("StableLmConfig", {}),
     "gptneox": ("GPTNeoXConfig", {}),
+    # Attention in every third layer, a short convolution in the others.
+    "lfm2": ("Lfm2Config", {"layer_types": ["conv", "conv", "full_attention"] * (LAYERS // 3), "block_ff_dim": 128}),
 }
 _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_layer": LAYERS, "n_head": 4, "n_positions": 512}),
@@ -59,6 +70,7 @@ _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bloom": ("BloomConfig", {"hidden_size": 64, "n_layer": LAYERS, "n_head": 4}),
     "falcon": ("FalconConfig", {"hidden_size": 64, "num_hidden_layers": LAYERS, "num_attention_heads": 4}),
+    "mpt": ("MptConfig", {"d_model": 64, "n_layers": LAYERS, "n_heads": 4, "max_seq_len": 512}),
     "mamba": ("MambaConfig", {"hidden_size": 64, "num_hidden_layers": LAYERS}),
     "whisper": (
         "WhisperConfig",

@@ -17,23 +17,26 @@ from ov_hsdag.problem.problem import PlacementProblem
 FURTHER = 8
 """Tokens after the prompt."""
 
-# As PyTorch modules are named in exports: "__module.model.layers.3.self_attn.q_proj/ov_ext::linear/MatMul".
-_LAYER = re.compile(r"\.(?:layers|h|blocks)\.(\d+)[./]")
+# Weights as exports name them: "self.model.layers.3.self_attn.q_proj.weight". Names of operations tell less: a function
+# that all layers call (the scan of a Mamba) has the name of the last one's.
+_LAYER = re.compile(r"^self\..*\.(?:layers|h|blocks)\.(\d+)\.")
 
 
 def layers(problem: PlacementProblem) -> NDArray[np.int64]:
     """The last layer that each group of nodes needs, int64 [groups]: its own, or that of what it reads."""
     graph = problem.graph
-    level = np.zeros(graph.nodes, np.int64)
+    of_group = np.zeros(problem.group_count, np.int64)
     for node, name in enumerate(graph.names):
         found = _LAYER.search(name)
-        if found and graph.kinds[node] != NodeKind.CONSTANT:
-            level[node] = int(found[1])
-        sources = graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]]
-        level[node] = max([level[node], *level[sources]])
-    of_group = np.zeros(problem.group_count, np.int64)
-    np.maximum.at(of_group, problem.groups, level)
-    return of_group
+        if found and graph.kinds[node] == NodeKind.CONSTANT:
+            group = problem.groups[node]
+            of_group[group] = max(of_group[group], int(found[1]))
+    source, target = problem.groups[graph.input_source], problem.groups[graph.input_node]
+    while True:
+        before = of_group.copy()
+        np.maximum.at(of_group, target, of_group[source])
+        if np.array_equal(before, of_group):
+            return of_group
 
 
 def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[int]) -> NDArray[np.uint8]:
