@@ -73,6 +73,7 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     open_ = open_values();
     replicable_ = shape_arithmetic();
     for (std::size_t node = 0; node < nodes; ++node) replicable_[node] |= constant_[node];
+    add_initial_values();
     add_state_paths(state_paths_);
     add_shared_masks();
     colocated_ = colocation_constraints();
@@ -156,6 +157,24 @@ Flags Legality::shape_arithmetic() const {
         }
     }
     return wanted;
+}
+
+// Constants that are broadcast to the first value of states: mostly empty tensors, which the states of all layers read.
+void Legality::add_initial_values() {
+    const Graph& graph = *graph_;
+    Flags other(graph.kind.size(), 0), first(graph.kind.size(), 0);
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        (arrays_.types[graph.target[e]] == "ReadValue" ? first : other)[graph.source[e]] = 1;
+    }
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        if (arrays_.types[node] != "Broadcast" || first[node] == 0 || other[node] != 0) continue;
+        bool cheap = true;
+        for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+            const bool data = e == graph.input_ptr[node];
+            if ((data ? constant_ : replicable_)[graph.source[e]] == 0) cheap = false;
+        }
+        if (cheap) replicable_[node] = 1;
+    }
 }
 
 // Tensors that HETERO cannot hand over and several nodes read, as far as they are made of others at no cost to speak

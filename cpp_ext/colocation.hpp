@@ -33,7 +33,8 @@ struct NodeArrays {
 // their consumers ("replicable producers"): constants, nodes that rest on constants alone (decompressed weights), and
 // shape arithmetic (ShapeOf … Gather … Concat → Reshape), without which the consumer's submodel has no static shapes,
 // or not even a rank. One with consumers on several devices is copied, once for each further device. So are masks:
-// cheap nodes whose tensors HETERO cannot hand over and several nodes read.
+// cheap nodes whose tensors HETERO cannot hand over and several nodes read; and constants that are the first value of
+// states.
 //
 // Lengths that the model leaves open are no shape arithmetic of this kind: a submodel that gets such a number as an
 // input knows as much as one that computes it. They stay with the tensor that has the length, and the number crosses,
@@ -67,6 +68,7 @@ private:
     [[nodiscard]] bool is_short(std::int32_t output) const;
     [[nodiscard]] bool as_many_tokens_as_heads(std::int32_t output) const;
     [[nodiscard]] Pairs states() const;
+    void add_initial_values();
     void add_shared_masks();
     void add_state_paths(Pairs& pairs) const;
     void add_ambiguous_attention(Pairs& pairs) const;

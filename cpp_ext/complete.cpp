@@ -59,15 +59,26 @@ std::vector<std::int32_t> host_devices(const Legality& legality, std::span<const
         if (known[node] >= 0 && replicable[node] == 0) votes.add(node, known[node]);
     }
     std::vector<std::int32_t> chosen = votes.winners();
-    const auto hand_over = [&](std::int32_t e, bool forward) {
-        const std::int32_t source = group[graph.source[e]];
-        const std::int32_t target = group[graph.target[e]];
-        if (replicable[graph.source[e]] != 0 || source == target) return;
-        std::int32_t& to = chosen[forward ? target : source];
-        if (to < 0) to = chosen[forward ? source : target];
+    // What nobody knows is with the last of its known producers, since the others come before that one, and without any
+    // with the first of its consumers, since the others come after: so it parts no submodel.
+    std::vector<bool> told;
+    for (const std::int32_t device : chosen) told.push_back(device >= 0);
+    const auto unknown = [&](std::int32_t e, std::int32_t g) {
+        return replicable[graph.source[e]] == 0 && group[graph.source[e]] != group[graph.target[e]] && !told[g];
     };
-    for (std::int32_t e = 0; e < graph.edges(); ++e) hand_over(e, true);
-    for (std::int32_t e = graph.edges() - 1; e >= 0; --e) hand_over(e, false);
+    std::vector<std::int32_t> last(chosen.size(), -1);
+    for (std::int32_t e = 0; e < graph.edges(); ++e) {
+        const std::int32_t from = chosen[group[graph.source[e]]];
+        const std::int32_t target = group[graph.target[e]];
+        if (from < 0 || !unknown(e, target) || graph.source[e] <= last[target]) continue;
+        last[target] = graph.source[e];
+        chosen[target] = from;
+    }
+    for (std::size_t g = 0; g < chosen.size(); ++g) told[g] = chosen[g] >= 0;
+    for (std::int32_t e = graph.edges() - 1; e >= 0; --e) {
+        const std::int32_t to = chosen[group[graph.target[e]]];
+        if (to >= 0 && unknown(e, group[graph.source[e]])) chosen[group[graph.source[e]]] = to;
+    }
     std::vector<std::int32_t> device;
     for (const std::int32_t g : group) device.push_back(std::max(chosen[g], 0));
     return device;

@@ -135,7 +135,6 @@ def generate(compiled: ov.CompiledModel, steps: int = 6, *, batch: int = 2, prom
     return found
 
 
-
 def _weight(random: np.random.Generator, *shape: int) -> ov.Node:
     return ops.constant((random.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
 
@@ -239,7 +238,9 @@ def convolution_decoder(layers: int = 4, *, window: int = 4, hidden: int = 16, s
         past = ops.roll(ops.gather(read, beams, np.int64(0)), np.int64(-1), np.int64(-1))
         # The newest inputs, as many as there are cache positions: a prompt is longer than the window here.
         entered = ops.multiply(ops.matmul(x, _weight(random, hidden, hidden), False, False), kept)
-        newest = ops.slice(entered, ops.multiply(count, np.array([-1])), np.array([2**31 - 1]), np.array([1]), np.array([1]))
+        newest = ops.slice(
+            entered, ops.multiply(count, np.array([-1])), np.array([2**31 - 1]), np.array([1]), np.array([1])
+        )
         updates = ops.transpose(newest, np.array([1, 0, 2]))
         updated = ops.scatter_nd_update(ops.transpose(past, np.array([2, 0, 1])), columns, updates)
         state = ops.transpose(updated, np.array([1, 2, 0]))

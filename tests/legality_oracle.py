@@ -99,9 +99,22 @@ def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
     return wanted
 
 
+def before_masks(graph: ComputationGraph) -> list[bool]:
+    """Constants, shape arithmetic, and constants that are broadcast to the first value of states."""
+    constant = constant_nodes(graph)
+    found = [a or b for a, b in zip(constant, shape_arithmetic(graph), strict=True)]
+    initial = []
+    for node, type_name in enumerate(graph.types):
+        readers = {graph.types[target] for source, target, _ in edges_of(graph) if source == node}
+        data, *sizes = inputs_of(graph, node) or [node]
+        cheap = constant[data] and all(found[size] for size in sizes)
+        initial.append(type_name == "Broadcast" and readers == {"ReadValue"} and cheap)
+    return [a or b for a, b in zip(found, initial, strict=True)]
+
+
 def shared_masks(graph: ComputationGraph) -> list[bool]:
     """Cheap nodes with a tensor that cannot be handed over and several readers, and those that make such a node."""
-    before = [a or b for a, b in zip(constant_nodes(graph), shape_arithmetic(graph), strict=True)]
+    before = before_masks(graph)
     edges = edges_of(graph)
     fixed = set(graph.output_node[~graph.output_movable].tolist())
     bound = {node for pair in state_paths(graph) for node in pair}
@@ -121,8 +134,7 @@ def shared_masks(graph: ComputationGraph) -> list[bool]:
 
 
 def replicable_producers(graph: ComputationGraph) -> list[bool]:
-    found = zip(constant_nodes(graph), shape_arithmetic(graph), shared_masks(graph), strict=True)
-    return [any(one) for one in found]
+    return [a or b for a, b in zip(before_masks(graph), shared_masks(graph), strict=True)]
 
 
 def states(graph: ComputationGraph) -> list[Pair]:
@@ -224,12 +236,14 @@ def host_devices(graph: ComputationGraph, known: Sequence[int], devices: int) ->
     told = [-1 if replicable[node] else one for node, one in enumerate(known)]
     counts = votes(graph, groups, told, devices)
     chosen = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
-    edges = [(groups[a], groups[b]) for a, b, _ in edges_of(graph) if not replicable[a] and groups[a] != groups[b]]
-    for source, target in edges:
-        if chosen[target] < 0:
-            chosen[target] = chosen[source]
-    for source, target in reversed(edges):
-        if chosen[source] < 0:
+    edges = [(a, groups[a], groups[b]) for a, b, _ in edges_of(graph) if not replicable[a] and groups[a] != groups[b]]
+    told, last = chosen >= 0, np.full(len(chosen), -1)
+    for node, source, target in edges:
+        if chosen[source] >= 0 and not told[target] and node > last[target]:
+            chosen[target], last[target] = chosen[source], node
+    told = chosen >= 0
+    for _, source, target in reversed(edges):
+        if chosen[target] >= 0 and not told[source]:
             chosen[source] = chosen[target]
     return [max(0, int(chosen[group])) for group in groups]
 

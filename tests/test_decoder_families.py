@@ -27,17 +27,17 @@ families = pytest.mark.parametrize("build", [cross_attention_decoder, convolutio
 
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
-    monkeypatch.setenv(
-        virtual.VIRTUAL_DEVICES_VARIABLE, ";".join(f"{name}:INFERENCE_NUM_THREADS=1" for name in NAMES)
-    )
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, ";".join(f"{name}:INFERENCE_NUM_THREADS=1" for name in NAMES))
     core = ov.Core()
     virtual.register(core)
     return core
 
 
 def layer_of_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """The layer that each group of nodes needs, int64 [groups]: what no layer needs before (the states of a later one that
-    are made from inputs) is in the first that does."""
+    """The layer that each group of nodes needs, int64 [groups].
+
+    What needs no layer itself (states that are made from inputs) is in the first layer that needs it.
+    """
     graph = problem.graph
     source, target = problem.groups[graph.input_source], problem.groups[graph.input_node]
     layer = np.zeros(problem.group_count, np.int64)

@@ -140,3 +140,18 @@ def test_a_state_counts_with_its_batch_and_its_length(placed: tuple[ov.Model, Pl
     reads = [node for node, kind in enumerate(graph.types) if kind == "ReadValue"]
     assert len(reads) == 2 * LAYERS
     assert {graph.output_shapes[graph.output_ptr[node]] for node in reads} == {(1, 2, 128, 8)}
+
+
+def test_devices_of_the_multiplications_alone_place_a_decoder(
+    two_cpu_core: ov.Core, placed: tuple[ov.Model, PlacementProblem]
+) -> None:
+    model, problem = placed
+    graph = problem.graph
+    for boundary in range(1, LAYERS):
+        affinity = problem.affinity(layered(problem, boundary))
+        known = {name: affinity[name] for name, kind in zip(graph.names, graph.types, strict=True) if kind == "MatMul"}
+        copy = model.clone()
+        placement = place(copy, DEVICES.hetero, core=two_cpu_core, affinity=known, measure=False)
+        assert {name: placement.affinity[name] for name in known} == known
+        split = two_cpu_core.compile_model(copy, DEVICES.hetero)
+        assert split.get_property("HETERO_NUMBER_OF_SUBMODELS") == 2

@@ -1,6 +1,7 @@
-"""What the states of a language model tell about its inputs: attention's grow with each token, a state-space model's do not.
+"""What the states of a language model tell about its inputs.
 
-optimum-intel exports both kinds with the same input names and gives them different things.
+Attention's states grow with each token, those of a state-space model do not; optimum-intel exports both kinds with the
+same input names and gives them different things.
 """
 
 from __future__ import annotations

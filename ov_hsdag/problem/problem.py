@@ -455,11 +455,15 @@ class PlacementProblem:
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     """Groups in the order in which their first operation runs, int64 [groups].
 
-    What only reorders a state (by beams) could run at any time: it is the layer that reads the state which counts.
+    What only reorders a state (by beams), or makes its first value, could run at any time: it is the layer that reads
+    the state which counts.
     """
     graph = problem.graph
     position = np.full(problem.group_count, graph.nodes)
+    stateful = np.zeros(problem.group_count, bool)
+    stateful[problem.groups[[kind == "ReadValue" for kind in graph.types]]] = True
     computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_of_states(graph)
+    computing &= ~(graph.legality.replicable & stateful[problem.groups])
     np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
     rest = position == graph.nodes
     first = np.full(problem.group_count, graph.nodes)

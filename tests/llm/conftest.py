@@ -9,12 +9,11 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.devices import virtual
+from tests.llm.cuts import DEVICES
 from tests.llm.families import NAMES, model_file
 
 # Without optimum-intel there is nothing to test: `pytest tests` passes by.
 collect_ignore_glob = [] if importlib.util.find_spec("optimum") else ["test_*.py"]
-
-DEVICES = ("CPU_A", "CPU_B", "CPU_C", "CPU_D")
 
 
 def pytest_configure() -> None:

@@ -12,12 +12,12 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 VOCABULARY = 512
 LAYERS = 6
+IMAGE = "<image>"
 
 _SIZES = {
     "hidden_size": 64,
@@ -90,12 +90,12 @@ _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
-NAMES = (*_LIKE_LLAMA, *_OTHERS)
+NAMES = (*_LIKE_LLAMA, *_OTHERS, "llava")
 
-TEXT_ONLY = tuple(name for name in NAMES if name != "whisper")
+TEXT_ONLY = tuple(name for name in NAMES if name not in ("whisper", "llava"))
 """Those that openvino.genai's LLMPipeline and OVModelForCausalLM load."""
 
-SMOKE = ("llama", "gptneox")
+_FILES = {"whisper": "openvino_decoder_model.xml", "llava": "openvino_language_model.xml"}
 
 
 def folder_of_models() -> Path:
@@ -105,8 +105,7 @@ def folder_of_models() -> Path:
 
 def model_file(name: str) -> Path:
     """The exported decoder."""
-    file = "openvino_decoder_model.xml" if name == "whisper" else "openvino_model.xml"
-    return folder_of_models() / name / file
+    return folder_of_models() / name / _FILES.get(name, "openvino_model.xml")
 
 
 def export(name: str, folder: Path) -> None:
@@ -116,23 +115,23 @@ def export(name: str, folder: Path) -> None:
     import transformers
     from openvino_tokenizers import convert_tokenizer
 
-    kind, sizes = _LIKE_LLAMA.get(name) or _OTHERS[name]
-    common = {**_SIZES, **_TOKENS} if name in _LIKE_LLAMA else _TOKENS
-    config = getattr(transformers, kind)(**{**common, **sizes})
     torch.manual_seed(0)
+    transformers.utils.logging.disable_progress_bar()
+    tokenizer = _tokenizer()
     with tempfile.TemporaryDirectory() as source:
-        tokenizer = _tokenizer()
         tokenizer.save_pretrained(source)
-        _exporter(name)(config, source, folder)
+        if name == "llava":
+            _export_llava(tokenizer, source, folder)
+        else:
+            kind, sizes = _LIKE_LLAMA.get(name) or _OTHERS[name]
+            common = {**_SIZES, **_TOKENS} if name in _LIKE_LLAMA else _TOKENS
+            config = getattr(transformers, kind)(**{**common, **sizes})
+            (_export_whisper if name == "whisper" else _export_decoder)(config, source, folder)
     tokenizer.save_pretrained(folder)
     for model, file in zip(
         convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
     ):
         ov.save_model(model, folder / f"openvino_{file}.xml")
-
-
-def _exporter(name: str) -> Callable[[Any, str, Path], None]:
-    return _export_whisper if name == "whisper" else _export_decoder
 
 
 def _export_decoder(config: Any, source: str, folder: Path) -> None:
@@ -149,6 +148,34 @@ def _export_whisper(config: Any, source: str, folder: Path) -> None:
 
     WhisperForConditionalGeneration(config).save_pretrained(source)
     OVModelForSpeechSeq2Seq.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
+
+
+def _export_llava(tokenizer: Any, source: str, folder: Path) -> None:
+    """A Llama that sees pictures of 32 x 32 pixels as 16 tokens."""
+    import transformers
+    from optimum.intel import OVModelForVisualCausalLM
+
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
+    image = tokenizer.convert_tokens_to_ids(IMAGE)
+    text = transformers.LlamaConfig(**{**_SIZES, **_TOKENS, "vocab_size": VOCABULARY + 8})
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8
+    )
+    config = transformers.LlavaConfig(
+        text_config=text, vision_config=vision, image_token_index=image, vision_feature_layer=-1, image_seq_length=16
+    )
+    processor = transformers.LlavaProcessor(
+        transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}),
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        image_token=IMAGE,
+        num_additional_image_tokens=1,
+    )
+    transformers.LlavaForConditionalGeneration(config).save_pretrained(source)
+    processor.save_pretrained(source)
+    OVModelForVisualCausalLM.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
+    processor.save_pretrained(folder)
 
 
 def _tokenizer() -> Any:

@@ -17,9 +17,10 @@ from ov_hsdag.problem.problem import PlacementProblem
 FURTHER = 8
 """Tokens after the prompt."""
 
-# Weights as exports name them: "self.model.layers.3.self_attn.q_proj.weight". Names of operations tell less: a function
-# that all layers call (the scan of a Mamba) has the name of the last one's.
-_LAYER = re.compile(r"^self\..*\.(?:layers|h|blocks)\.(\d+)\.")
+# Weights as exports name them, "self.model.layers.3.self_attn.q_proj.weight", and what multiplies by them,
+# "__module.transformer.h.3.attn.c_attn/aten::addmm/MatMul". Names of other operations tell less: a function that all
+# layers call (the scan of a Mamba) has the name of the last one's.
+_LAYER = re.compile(r"^(?:self|__module)\..*\.(?:layers|h|blocks)\.(\d+)\.")
 
 
 def layers(problem: PlacementProblem) -> NDArray[np.int64]:
@@ -28,7 +29,8 @@ def layers(problem: PlacementProblem) -> NDArray[np.int64]:
     of_group = np.zeros(problem.group_count, np.int64)
     for node, name in enumerate(graph.names):
         found = _LAYER.search(name)
-        if found and graph.kinds[node] == NodeKind.CONSTANT:
+        weight = graph.kinds[node] == NodeKind.CONSTANT and name.startswith("self")
+        if found and (weight or graph.types[node] == "MatMul"):
             group = problem.groups[node]
             of_group[group] = max(of_group[group], int(found[1]))
     source, target = problem.groups[graph.input_source], problem.groups[graph.input_node]
@@ -54,7 +56,8 @@ def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[
 def generate(model: ov.Model, compiled: ov.CompiledModel) -> tuple[list[list[int]], list[NDArray[Any]]]:
     """Greedy tokens and logits of two sequences: a prompt and further tokens, beams exchanged on the way, twice.
 
-    The second prompt comes after a reset of the states.
+    Models that take embeddings get made-up ones in place of those of their tokens. The second prompt comes after a
+    reset of the states.
     """
     tokens_at = next(number for number, port in enumerate(model.inputs) if port.get_names() & set(TOKENS))
     request = compiled.create_infer_request()
@@ -62,7 +65,7 @@ def generate(model: ov.Model, compiled: ov.CompiledModel) -> tuple[list[list[int
     logits: list[NDArray[Any]] = []
     for seed in range(2):
         for number, step in enumerate(StatefulInputs(model, sequences=2).conversation(seed, FURTHER)):
-            if number:
+            if number and step[tokens_at].ndim == 2:
                 step[tokens_at] = np.array(tokens[-1], step[tokens_at].dtype)[:, None]
             request.infer(step)
             logits.append(request.get_output_tensor(0).data[:, -1].copy())

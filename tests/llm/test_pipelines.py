@@ -73,10 +73,16 @@ GENAI = """
 def generated(folder: Path, device: str, backend: str, cache: Path) -> list[Any]:
     if "position_ids" not in (folder / "openvino_model.xml").read_text(encoding="utf-8"):
         pytest.skip("openvino.genai gives positions to every model, and this one takes none")
-    extension = str(ov_hsdag.extension_path())
+    found: list[Any] = json.loads(run(GENAI, folder, device, cache, backend, PROMPT))
+    return found
+
+
+def run(program: str, folder: Path, device: str, *more: object) -> str:
+    """The last line that a program prints which gets folder, device, the extension library and more as arguments."""
+    arguments = [str(one) for one in (folder, device, ov_hsdag.extension_path(), *more)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG_VIRTUAL")}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(GENAI), folder, device, extension, cache, backend, PROMPT],
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -84,8 +90,7 @@ def generated(folder: Path, device: str, backend: str, cache: Path) -> list[Any]
         timeout=300,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return done.stdout.splitlines()[-1]
 
 
 def submodels(cache: Path) -> int:
