@@ -35,7 +35,7 @@ def verified(core: ov.Core, model: ov.Model, weights: str, folder: Path) -> dict
         model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
     path = folder / "placed.xml"
     ov.save_model(split(model, core), path, compress_to_fp16=weights == "f16")
-    command = [sys.executable, "-m", "ov_hsdag", "verify", str(path), "--device", DEVICE, "--json"]
+    command = [str(Path(sys.executable).with_name("ov-hsdag")), "verify", str(path), "--device", DEVICE, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout)
