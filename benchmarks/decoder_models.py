@@ -27,7 +27,8 @@ class DecoderSize:
         head: size of a head.
         inner: width inside the feed-forward network.
         vocabulary: number of tokens.
-        weights: "f32", "f16", "u8" (one scale for a row) or "i4" (one for `GROUP` weights of a row).
+        weights: "f32", "f16" (compressed by `openvino.save_model`), "u8" (one scale for a row) or "i4" (one for
+            `GROUP` weights of a row).
     """
 
     layers: int
@@ -52,20 +53,18 @@ class _Weights:
     def __init__(self, path: Path, kind: str, count: int) -> None:
         self._random = np.random.default_rng(0)
         self._kind = kind
-        self._bits = {"f32": 32, "f16": 16, "u8": 8, "i4": 4}[kind]
+        self._bits = {"f32": 32, "f16": 32, "u8": 8, "i4": 4}[kind]
         self._file: NDArray[np.uint8] = np.memmap(path, np.uint8, "w+", shape=(count * self._bits // 8,))
         self._used = 0
 
     def matrix(self, rows: int, columns: int) -> ov.Node:
         """[rows, columns] f32, decompressed where weights are compressed."""
         if self._kind in ("f32", "f16"):
-            dtype = np.dtype(np.float32 if self._kind == "f32" else np.float16)
-            memory = self._take(rows * columns * dtype.itemsize).view(dtype).reshape(rows, columns)
+            memory = self._take(rows * columns * 4).view(np.float32).reshape(rows, columns)
             for row in range(0, rows, 1024):
                 part = memory[row : row + 1024]
                 part[:] = self._random.standard_normal(part.shape, np.float32) / math.sqrt(columns)
-            stored = op.Constant(ov.Tensor(memory, True), True)
-            return stored if self._kind == "f32" else _decompressing(ops.convert(stored, "f32"))
+            return op.Constant(ov.Tensor(memory, True), True)
         memory = self._take(rows * columns * self._bits // 8)
         for start in range(0, len(memory), 1 << 22):
             part = memory[start : start + (1 << 22)]
@@ -93,11 +92,6 @@ class _Weights:
         return self._file[self._used - count : self._used]
 
 
-def _decompressing(node: ov.Node) -> ov.Node:
-    node.get_rt_info()["decompression_0"] = ""
-    return node
-
-
 def write_decoder(size: DecoderSize, path: Path) -> Path:
     """Writes an IR: input_ids, attention_mask, position_ids [batch, tokens], beam_idx [batch] → logits.
 
@@ -111,7 +105,7 @@ def write_decoder(size: DecoderSize, path: Path) -> Path:
     count = size.layers * (4 * size.hidden**2 + 3 * size.hidden * size.inner) + 2 * size.vocabulary * size.hidden
     weights = _Weights(scratch, size.weights, count)
     try:
-        ov.save_model(_decoder(size, weights), path, compress_to_fp16=False)
+        ov.save_model(_decoder(size, weights), path, compress_to_fp16=size.weights == "f16")
     finally:
         scratch.unlink()
     return path
@@ -161,6 +155,8 @@ def _decoder(size: DecoderSize, weights: _Weights) -> ov.Model:
 
     bias: ov.Node | None = None
     for layer in range(size.layers):
+        if layer:
+            x.set_friendly_name(f"into_layer_{layer}")
         entered = norm(x)
         query = rotated(split_heads(linear(entered, hidden, hidden)))
         keys = with_past(rotated(split_heads(linear(entered, hidden, hidden))), f"keys.{layer}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,40 @@ def test_weights_that_stay_the_same_are_shared_and_what_is_added_stands_behind_t
     other = generate(core.compile_model(folder.parent / "more" / source.name, "CPU", exact))
     for wanted, found in zip(one, other, strict=True):
         np.testing.assert_allclose(found, wanted * np.float32(3.14159), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which files are mapped is told by /proc")
+def test_weights_that_are_mapped_are_not_written_to_be_found_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_writing, "_LARGE", 256)
+    written: list[int] = []
+    save = folder_writing.save_model
+
+    def saving(model: ov.Model, xml: Path, *rest: Any, **more: Any) -> None:
+        save(model, xml, *rest, **more)
+        written.append(xml.with_suffix(".bin").stat().st_size)
+
+    monkeypatch.setattr(folder_writing, "save_model", saving)
+    core, source = ov.Core(), folder / "openvino_model.xml"
+    whole = source.with_suffix(".bin").stat().st_size
+    model = core.read_model(source)
+    assert write_folder(folder.parent / "same", folder, {source.name: (model, False)}) == {source.name: True}
+    assert len(written) == 1 and written[0] < 0.5 * whole
+    placed = folder.parent / "same" / source.name
+    old, new = core.read_model(source), core.read_model(placed)
+    for one, other in zip(old.get_ordered_ops(), new.get_ordered_ops(), strict=True):
+        assert one.get_friendly_name() == other.get_friendly_name()
+        if one.get_type_name() == "Constant":
+            np.testing.assert_array_equal(one.data, other.data)
+    # What cannot use the old weights is saved as it is.
+    for node in model.get_ops():
+        if node.get_type_name() == "Constant" and node.get_byte_size() > 256:
+            other = ops.constant(node.data + 1)
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(other.output(0))
+    model.get_ordered_ops()
+    assert write_folder(folder.parent / "new", folder, {source.name: (model, False)}) == {source.name: False}
 
 
 def test_strip_gives_back_a_plain_folder(folder: Path) -> None:

@@ -14,6 +14,8 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +39,20 @@ _CACHES = ("model_cache",)
 # Data that nobody edits. They are shared where the file system can.
 _LINKED = (".bin", ".safetensors", ".gguf")
 
-# A constant's place in the .bin file, as OpenVINO writes it.
+# A constant's name, and its place in the .bin file, as OpenVINO writes them.
 _PLACE = re.compile(
-    rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")(\d+)(")'
+    rb'(\bname=")([^"]*)(" type="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")'
+    rb'(\d+)(")'
 )
+
+# Constants of more bytes are not written only to be found again.
+_LARGE = 1 << 16
+
+# Where a constant was in the file that a model was read from; OpenVINO does not write it.
+_CACHE_ATTRIBUTE = "WeightlessCacheAttribute_0"
+
+_MAPPED = "ov_hsdag mapped "
+"""Begins the name of a placeholder; the rest is a number."""
 
 # Where more than this share of the weights is new, they are written as OpenVINO wrote them.
 _MOST_NEW = 0.5
@@ -108,9 +120,7 @@ def write_folder(
         shared = {}
         for name, (model, compress) in models.items():
             xml = new / name
-            save_model(model, xml, compress, output / name, sync=False)
-            with writing(output):
-                shared[name] = _share_weights(xml, source / name, hard_links)
+            shared[name] = _write_model(model, xml, source / name, compress, output / name, hard_links)
         with writing(output):
             own = {name for xml in models for name in (xml, str(Path(xml).with_suffix(".bin")))}
             _copy_others(source, new, own, hard_links)
@@ -231,23 +241,121 @@ def _exchange(new: Path, target: Path, shown: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool) -> bool:
+@dataclass(frozen=True)
+class _Mapped:
+    """A constant whose data is in the file that the model was read from.
+
+    Attributes:
+        name: friendly name.
+        at: where it begins in the file.
+    """
+
+    name: str
+    at: int
+
+
+def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
+    """Save a model beside weights that it shares with the one that it was made of, see `_share_weights`.
+
+    Gigabytes that are in the old file already are not written at all: placeholders take their places, and the .xml then
+    says where they are.
+    """
+    light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress)
+    if mapped:
+        save_model(light, xml, compress, shown, sync=False)
+        with writing(shown):
+            shared = _share_weights(xml, old_xml, hard_links, mapped)
+            if shared is not None:
+                return shared
+            for path in (xml, xml.with_suffix(".bin")):
+                path.unlink()
+    save_model(model, xml, compress, shown, sync=False)
+    with writing(shown):
+        return bool(_share_weights(xml, old_xml, hard_links, {}))
+
+
+def _with_placeholders(model: ov.Model, old_bin: Path, compress: bool) -> tuple[ov.Model, dict[str, _Mapped]]:
+    """A copy of a model with zeros for large constants that are mapped from a file; what they are, by their names.
+
+    Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not tell
+    what is mapped, there are none.
+    """
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op
+
+    areas = _mapped_areas(old_bin)
+    if not areas:
+        return model, {}
+    found: dict[str, _Mapped] = {}
+    copy = model.clone()
+    zeros = np.zeros(max((_large(node) for node in copy.get_ops()), default=0), np.uint8)
+    for node in copy.get_ops():
+        size, element = _large(node), node.get_element_type() if node.get_output_size() == 1 else None
+        if not size or element is None or (compress and element in (ov.Type.f32, ov.Type.f64)):
+            continue
+        if set(node.get_rt_info()) - {_CACHE_ATTRIBUTE}:
+            continue  # Python cannot copy what plugins are told of it
+        address = node.data.__array_interface__["data"][0]
+        at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
+        if at is None:
+            continue
+        name = f"{_MAPPED}{len(found)}"
+        zero = op.Constant(ov.Tensor(zeros[:size], node.get_output_shape(0), element), True)
+        zero.set_friendly_name(name)
+        zero.output(0).get_tensor().set_names(node.output(0).get_names())
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(zero.output(0))
+        found[name] = _Mapped(node.get_friendly_name(), at)
+    return copy, found
+
+
+def _large(node: ov.Node) -> int:
+    """Bytes of a large constant, 0 for all other nodes."""
+    size = int(node.get_byte_size()) if node.get_type_name() == "Constant" else 0
+    return size if size > _LARGE else 0
+
+
+def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
+    """Begin, end and offset in the file of memory of this process that is mapped from a file."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        real = os.path.realpath(path)
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        parts = line.split(maxsplit=5)
+        if len(parts) == 6 and parts[5] == real:
+            begin, end = (int(one, 16) for one in parts[0].split("-"))
+            found.append((begin, end, int(parts[2], 16)))
+    return found
+
+
+def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mapping[str, _Mapped]) -> bool | None:
     """Let a saved model use the .bin of the model that it was made of.
 
     Placing keeps weights, but OpenVINO's clean-up makes some small constants, and the order of all changes: offsets in
     the .xml become those of equal data in the old .bin. Where all are there, that file is linked; else the new .bin is
     the old one, whose blocks the file system may share, with the few others behind it.
 
+    Args:
+        new_xml: As saved.
+        old_xml: Of the model that it was made of.
+        hard_links: Link the file rather than copy it.
+        mapped: Placeholders in what was saved, by name.
+
     Returns:
-        Whether the .bin of both is one file.
+        Whether the .bin of both is one file; None where the model cannot use it, and nothing was changed.
     """
     new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
     if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:
-        return False
+        return None
     text = new_xml.read_bytes()
     if len(_PLACE.findall(text)) != len(re.findall(rb'\btype="Const" version="', text)):
-        return False
+        return None
     new, old = (np.memmap(path, np.uint8, "r") for path in (new_bin, old_bin))
+    by_name = {name.encode(): one for name, one in mapped.items()}
     places: dict[tuple[int, int], int] = {}
     added: list[bytes] = []
     end = len(old)
@@ -256,8 +364,8 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool) -> bool:
         if at + size <= len(old):
             candidates.setdefault(size, []).append(at)
     for match in _PLACE.finditer(text):
-        at, size = int(match[2]), int(match[4])
-        if (at, size) in places:
+        at, size = int(match[4]), int(match[6])
+        if match[2] in by_name or (at, size) in places:
             continue
         found = _find(new[at : at + size], old, candidates.get(size, ()))
         if found is None:
@@ -266,7 +374,7 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool) -> bool:
             end += size
         places[at, size] = found
     if end - len(old) > _MOST_NEW * len(old):
-        return False
+        return None
     del new
     new_bin.unlink()
     shared = not added and _copy(old_bin, new_bin, hard_links)
@@ -274,14 +382,14 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool) -> bool:
         _clone(old_bin, new_bin)
         with open(new_bin, "ab") as file:
             file.writelines(added)
-    new_xml.write_bytes(
-        _PLACE.sub(
-            lambda match: (
-                b"%s%d%s%s%s" % (match[1], places[int(match[2]), int(match[4])], match[3], match[4], match[5])
-            ),
-            text,
-        )
-    )
+
+    def with_place(match: re.Match[bytes]) -> bytes:
+        one = by_name.get(match[2])
+        name = match[2] if one is None else escape(one.name).encode()
+        at = places[int(match[4]), int(match[6])] if one is None else one.at
+        return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], at, match[5], match[6], match[7])
+
+    new_xml.write_bytes(_PLACE.sub(with_place, text))
     return shared
 
 

@@ -1,0 +1,273 @@
+"""Language models on two and four one-core devices: predicted against measured times, requests in flight, limits.
+
+    python benchmarks/language_models.py [accuracy] [requests] [limits] [--splits 40]
+
+accuracy: random layer splits of three decoders on a core in bf16 and one in f32. Predicted and measured time to the
+first token and for each further token, both in relation to the devices alone, which are measured in turn with each
+split.
+With --cpu-time it is the time that this process had a core, for machines that others use too.
+requests: tokens per second of two requests in flight on two one-core devices, against one of them.
+limits: placements under limits of 60% of the need on each of two devices and 30% on each of four, against all
+contiguous splits by layers that keep them: time of a further token, measured in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from benchmarks.decoder_models import DecoderSize, write_decoder
+from ov_hsdag.calibration.calibrate import calibrate_prepared
+from ov_hsdag.calibration.single_request import SingleRequest
+from ov_hsdag.costs.stored import ModelCosts
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.fit import fit
+from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.placement import remove_affinities, set_affinities
+from ov_hsdag.model.workload import Phase, Workload
+from ov_hsdag.place import place
+from ov_hsdag.problem.analysis import ModelAnalysis, prepare
+from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price_workload, resolve_profile
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.files import write_json
+
+# In f32: with compressed weights a core in bf16 takes about as long as one in f32, so that all splits are alike.
+MODELS = {
+    "f32, 8 layers, 512 wide": DecoderSize(8, 8, 64, 1408, 4000, "f32"),
+    "f32, 12 layers, 768 wide": DecoderSize(12, 12, 64, 2048, 4000, "f32"),
+    "f32, 16 layers, 512 wide": DecoderSize(16, 8, 64, 1408, 4000, "f32"),
+}
+WORKLOAD = Workload(prompt=64, generate=256)
+PAIR = DeviceSet(("CPU_A", "CPU_B"))
+FOUR = DeviceSet(("CPU_A", "CPU_B", "CPU_C", "CPU_D"))
+STEPS = ("accuracy", "requests", "limits")
+RESULTS = Path(__file__).parent / "results" / "language_models.json"
+ROUNDS = 5
+_LAYER = re.compile(r"into_layer_(\d+)")
+
+# Asked for: least rank correlation, largest median error, least gain, largest loss.
+SPEARMAN, ERROR, GAIN, LOSS = 0.95, 0.10, 1.7, 0.03
+
+Floats = NDArray[np.float64]
+
+
+def declare(names: Sequence[str], precisions: Sequence[str]) -> ov.Core:
+    """A Core with these one-core devices."""
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(
+        f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT={precision}"
+        for name, precision in zip(names, precisions, strict=True)
+    )
+    core = ov.Core()
+    virtual.register(core)
+    return core
+
+
+def compiled(core: ov.Core, model: ov.Model, device: str) -> ov.CompiledModel:
+    """The model on a device, as it is measured elsewhere."""
+    return core.compile_model(model, device, virtual.compile_properties(device))
+
+
+def layers(problem: PlacementProblem) -> NDArray[np.int64]:
+    """The last layer that each group of nodes needs, int64 [groups]."""
+    graph = problem.graph
+    level = np.zeros(graph.nodes, np.int64)
+    for node, name in enumerate(graph.names):
+        found = _LAYER.fullmatch(name)
+        if found and graph.kinds[node] != NodeKind.CONSTANT:
+            level[node] = int(found[1])
+        sources = graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]]
+        level[node] = max([level[node], *level[sources]])
+    of_group = np.zeros(problem.group_count, np.int64)
+    np.maximum.at(of_group, problem.groups, level)
+    return of_group
+
+
+def random_splits(problem: PlacementProblem, count: int) -> list[NDArray[np.uint8]]:
+    """Contiguous splits by layers into two to four parts, devices in turn, each once; all feasible."""
+    random, level = np.random.default_rng(2026), layers(problem)
+    found: dict[bytes, NDArray[np.uint8]] = {}
+    for _ in range(100 * count):
+        parts = int(random.integers(2, 5))
+        cuts = np.sort(random.choice(np.arange(1, level.max() + 1), parts - 1, replace=False))
+        split = ((np.searchsorted(cuts, level, side="right") + random.integers(2)) % 2).astype(np.uint8)
+        if not problem.evaluate(split).infeasible[0]:
+            found[split.tobytes()] = split
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def calibrated(
+    analysis: ModelAnalysis, core: ov.Core, workload: Workload
+) -> tuple[WorkloadProblem, tuple[Phase, ...], dict[str, ModelCosts]]:
+    """The problem of a workload, with operations measured in each phase."""
+    profile = resolve_profile(None, analysis.devices, core)
+    phases = workload.phases(analysis.model)
+    costs = {
+        phase.name: calibrate_prepared(
+            replace(analysis, graph=graph_of(analysis, phase), shapes=phase.shapes), core, profile
+        )[0]
+        for phase in phases
+        if phase.count
+    }
+    return price_workload(analysis, "latency", profile, core, phases, costs), phases, costs
+
+
+def accuracy(path: Path, core: ov.Core, count: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """Predicted and measured times of random splits of one model, by phase."""
+    model = core.read_model(path)
+    shapes = WORKLOAD.phases(model)[-1].shapes
+    begin = time.perf_counter()
+    analysis = prepare(model, PAIR.names, core, resolve_profile(None, PAIR.names, core), shapes=shapes)
+    problem, phases, _ = calibrated(analysis, core, WORKLOAD)
+    print(f"  calibrated in {time.perf_counter() - begin:.0f} s", flush=True)
+    timed = timed_inputs(model, phases=phases)
+    splits = random_splits(problem.problem, count)
+    alone = [[SingleRequest(compiled(core, model, name), one) for one in timed] for name in PAIR]
+    found: dict[str, Any] = {one.name: {"predicted": [], "measured": []} for one in timed}
+    singles = np.stack([problem.problem.single(0), problem.problem.single(1)])
+    for split in splits:
+        set_affinities(model, problem.problem.affinity(split))
+        hetero = compiled(core, model, PAIR.hetero)
+        remove_affinities(model)
+        for number, one in enumerate(timed):
+            of_phase = problem.phases[one.name]
+            requests = [SingleRequest(hetero, one), *(of_device[number] for of_device in alone)]
+            seconds = np.array([[_twice(request, clock) for request in requests] for _ in range(ROUNDS)])
+            best = np.quantile(seconds, 0.25, axis=0)
+            unit = float(of_phase.evaluate(singles).latency_us.sum())
+            found[one.name]["measured"].append(best[0] / best[1:].sum() * unit)
+            found[one.name]["predicted"].append(float(of_phase.evaluate(split).latency_us[0]))
+    for part in found.values():
+        predicted, measured = np.array(part["predicted"]), np.array(part["measured"])
+        part["spearman"] = float(spearmanr(predicted, measured).statistic)
+        part["median_error"] = float(np.median(np.abs(predicted / measured - 1)))
+    return found
+
+
+def _twice(request: SingleRequest, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of an inference after another one, which brings back into caches what others displaced."""
+    request.run()
+    begin = clock()
+    request.run()
+    return clock() - begin
+
+
+def in_flight(path: Path, core: ov.Core) -> dict[str, Any]:
+    """Tokens per second of two requests on two devices, and of one device."""
+    model = core.read_model(path)
+    workload = replace(WORKLOAD, prompt=32)
+    placement = place(model, PAIR.names, objective="throughput", core=core, workload=workload, measure=False)
+    (_, token) = timed_inputs(model, phases=workload.phases(model))
+    set_affinities(model, placement.affinity)
+    split = Runner(compiled(core, model, PAIR.hetero), [token], "throughput", 2)
+    remove_affinities(model)
+    one = Runner(compiled(core, model, PAIR.names[0]), [token], "throughput", 1)
+    rates = [(split.rate(1.0), one.rate(1.0)) for _ in range(9)]
+    gain = float(np.median([a / b for a, b in rates]))
+    return {"gain": gain, "tokens_per_second": np.median(rates, axis=0).tolist(), "chosen": placement.chosen}
+
+
+def limited(path: Path, names: DeviceSet, share: float) -> dict[str, Any]:
+    """Time of a further token under limits, of the placement and of every contiguous split by layers."""
+    core = declare(names.names, ["f32"] * len(names.names))
+    workload = replace(WORKLOAD, context=1024)
+    model = core.read_model(path)
+    roomy = dict.fromkeys(names.names, 10**12)
+    whole = fit(model, names.names, context=1024, memory=roomy, core=core).singles[names.names[0]].total
+    limits = dict.fromkeys(names.names, int(whole * share))
+    model = core.read_model(path)
+    placement = place(model, names.names, core=core, workload=workload, memory=limits, measure=False)
+    assert placement.predicted is not None
+    phases = workload.phases(model)
+    profile = resolve_profile(None, names.names, core).with_memory(limits)
+    analysis = prepare(model, names.names, core, profile, shapes=phases[-1].shapes)
+    problem = price_workload(analysis, "latency", profile, core, phases).problem
+    level = layers(problem)
+    cuts = itertools.combinations(range(1, int(level.max()) + 1), len(names.names) - 1)
+    every = [np.searchsorted(np.array(cut), level, side="right").astype(np.uint8) for cut in cuts]
+    kept = [split for split in every if not problem.evaluate(split).infeasible[0]]
+    (_, token) = timed_inputs(model, phases=phases)
+    requests = []
+    for affinity in (placement.affinity, *(problem.affinity(split) for split in kept)):
+        set_affinities(model, affinity)
+        requests.append(SingleRequest(compiled(core, model, names.hetero), token))
+        remove_affinities(model)
+    seconds = np.array([[np.median([_twice(one) for _ in range(3)]) for one in requests] for _ in range(15)])
+    ratios = np.median(seconds[:, :1] / seconds, axis=0)  # times as long as each split, in the same round
+    worst = float(ratios[1:].max()) if kept else 1.0
+    return {
+        "limit": limits[names.names[0]],
+        "predicted_bytes": placement.predicted["memory_bytes"],
+        "splits_that_fit": len(kept),
+        "splits": len(every),
+        "times_the_best": worst,
+        "token_us": float(np.median(seconds[:, 0]) * 1e6),
+    }
+
+
+def main() -> int:
+    """Prints the tables; returns 1 where a figure misses what is asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", choices=[*STEPS, []], help="accuracy, requests, limits; all by default")
+    parser.add_argument("--splits", type=int, default=40, help="of each model (default 40)")
+    parser.add_argument("--cpu-time", action="store_true", help="accuracy: time on a core instead of wall time")
+    options = parser.parse_args()
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    steps, missed = options.steps or STEPS, []
+    found: dict[str, Any] = {"openvino": ov.__version__}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, size) in enumerate(MODELS.items()):
+            path = write_decoder(size, Path(folder) / f"{number}.xml")
+            print(name, flush=True)
+            of_model: dict[str, Any] = {}
+            if "accuracy" in steps:
+                core = declare(PAIR.names, ("bf16", "f32"))
+                of_model["accuracy"] = accuracy(path, core, options.splits, clock)
+                for phase, part in of_model["accuracy"].items():
+                    print(
+                        f"  {phase}: {len(part['measured'])} splits, Spearman {part['spearman']:.3f},"
+                        f" median error {part['median_error']:.1%}",
+                        flush=True,
+                    )
+                    if part["spearman"] < SPEARMAN or part["median_error"] > ERROR:
+                        missed.append(f"{name}, {phase}")
+            if "requests" in steps:
+                of_model["requests"] = in_flight(path, declare(PAIR.names, ("f32", "f32")))
+                print(f"  two requests in flight: {of_model['requests']}", flush=True)
+                if of_model["requests"]["gain"] < GAIN:
+                    missed.append(f"{name}, requests in flight")
+            if "limits" in steps:
+                for names, share in ((PAIR, 0.6), (FOUR, 0.3)):
+                    of_limits = of_model[f"limits of {share:.0%}"] = limited(path, names, share)
+                    print(f"  limits of {share:.0%} on each of {len(names.names)}: {of_limits}", flush=True)
+                    over = max(of_limits["predicted_bytes"].values()) > of_limits["limit"]
+                    if over or of_limits["times_the_best"] > 1 + LOSS:
+                        missed.append(f"{name}, limits of {share:.0%}")
+            found[name] = of_model
+    if set(steps) == set(STEPS):
+        write_json(RESULTS, found)
+    for line in missed:
+        print(f"missed: {line}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
