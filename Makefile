@@ -122,7 +122,7 @@ lanes: export PYTHON := $(PYTHON)
 lanes:
 	set -e; for release in $(LANES); do tests/lanes/run $$release; done
 
-# Eighteen families, and gigabytes to download.
+# Twenty-two families, and gigabytes to download.
 llm: export PYTHON := $(PYTHON)
 llm: export TORCH_OPTIONS := $(TORCH_OPTIONS)
 llm:
