@@ -113,8 +113,8 @@ def place(
         model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs, kv_precision
     )
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
-    asked = _asked(workload, context)
-    phases = _phases(model, asked, shapes)
+    asked = Workload.asked(workload, context)
+    phases = asked.phases_with(model, shapes) if asked else ()
     if phases:
         shapes = phases[-1].shapes
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
@@ -231,30 +231,6 @@ def _resolve(
     if profile is None:
         host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
     return _Request(devices, core, known, learned, policy is not None, given, costs, host)
-
-
-def _asked(workload: Workload | str | None, context: int | None) -> Workload | None:
-    """The workload; None where there is neither a workload nor a context."""
-    if workload is None and context is None:
-        return None
-    if isinstance(workload, str):
-        return Workload.parse(workload, context or 0)
-    if workload is None:
-        return Workload.of_context(context or 0)
-    return workload if context is None else replace(workload, context=context)
-
-
-def _phases(
-    model: ov.Model, workload: Workload | None, shapes: Mapping[str, Sequence[int]] | None
-) -> tuple[Phase, ...]:
-    """The inferences that costs are counted for; none where there is no workload."""
-    if workload is None:
-        return ()
-    phases = workload.phases(model)
-    twice = sorted(set(shapes or {}) & set(phases[0].shapes))
-    if twice:
-        raise UserError(f"the workload tells the shape of '{twice[0]}' already: give either a shape or a workload")
-    return tuple(replace(phase, shapes={**phase.shapes, **(shapes or {})}) for phase in phases)
 
 
 def _given(

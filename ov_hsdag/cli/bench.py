@@ -15,7 +15,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.cli.place import Objective, ProfileFile
+from ov_hsdag.cli.place import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.measuring.rivals import Result
+    from ov_hsdag.model.workload import Phase, Workload
     from ov_hsdag.policy.placer import HSDAGPlacer
 
 Models = Annotated[
@@ -49,6 +50,8 @@ def bench(
     policies: Policies = None,
     profile: ProfileFile = None,
     shape: common.Shapes = None,
+    workload: WorkloadOption = None,
+    context: Context = None,
     rounds: Rounds = 12,
     part: common.Parts = None,
     output: Table_ = None,
@@ -57,7 +60,8 @@ def bench(
 ) -> None:
     """Run every placer's placement of each MODEL on its devices, trials interleaved, and compare them.
 
-    Measured costs that lie beside a model, as NAME.costs.json, are used as `ov-hsdag place` does.
+    Measured costs that lie beside a model, as NAME.costs.json, are used as `ov-hsdag place` does. With a workload or a
+    context, figures are means over prompt and tokens.
     """
     for model in models:
         common.check_model(model)
@@ -69,12 +73,14 @@ def bench(
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.workload import Workload
     from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = _policies(policies)
     examples = parse_shapes(shape or ())
+    asked = Workload.asked(workload, context)
 
     import openvino as ov
 
@@ -103,7 +109,7 @@ def bench(
             try:
                 # The model is forgotten with its results: there may be many, and large ones.
                 results, left_out = _run(
-                    core, path, loaded.pop(0), devices, objective, speeds, learned, example, rounds
+                    core, path, loaded.pop(0), devices, objective, speeds, learned, example, rounds, asked
                 )
             except (RunError, UserError) as error:
                 failures.append(type(error)(f"{path}: {error}"))
@@ -135,17 +141,23 @@ def _run(
     policies: Sequence[HSDAGPlacer],
     shapes: Mapping[str, Sequence[int]] | None,
     rounds: int,
+    asked: Workload | None,
 ) -> tuple[list[Result], dict[str, str]]:
     """The results, and of what is left out the name and why."""
     from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.measuring.rivals import contenders, measure
-    from ov_hsdag.problem.pricing import build_problem
+    from ov_hsdag.problem.pricing import build_problem, build_workload_problem
 
     with console.bar() as bar:
         task = bar.add_task(f"{path.name}: placing", total=None)
-        problem = build_problem(
-            model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=load_beside(path)
-        )
+        phases: tuple[Phase, ...] = ()
+        if asked is None:
+            problem = build_problem(
+                model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=load_beside(path)
+            )
+        else:
+            phases = asked.phases_with(model, shapes)
+            problem = build_workload_problem(model, devices, phases, objective, profile, core).problem
         found, left_out = contenders(problem, devices, policies)
         # Compiling each takes a step, and so does measuring all of them.
         bar.update(task, total=sum(not rival.same_as for rival in found) + 1, completed=0)
@@ -156,7 +168,9 @@ def _run(
             if bar.disable:
                 console.message(f"{path.name}: {text}")
 
-        results = measure(model, devices, objective, core, found, rounds=rounds, shapes=shapes, report=report)
+        results = measure(
+            model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=report
+        )
         bar.update(task, completed=bar.tasks[task].total, description=path.name)
     return results, left_out
 

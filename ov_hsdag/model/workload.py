@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ov_hsdag.model.decoder_states import context_grows, convolution_window
@@ -103,6 +103,15 @@ class Workload:
         prompt = min(context // 2, _READ_AT_ONCE)
         return cls(prompt, context - prompt, batch, context)
 
+    @classmethod
+    def asked(cls, workload: Workload | str | None, context: int | None) -> Workload | None:
+        """What a caller asks for; None where there is neither a workload nor a context. Raises UserError."""
+        if workload is None:
+            return None if context is None else cls.of_context(context)
+        if isinstance(workload, str):
+            return cls.parse(workload, context or 0)
+        return workload if context is None else replace(workload, context=context)
+
     @property
     def tokens(self) -> int:
         """Tokens for whose states there must be memory."""
@@ -123,6 +132,14 @@ class Workload:
             Phase("token", decoder_shapes(model, self.batch, 1, halfway), float(self.generate)),
             Phase("last token", decoder_shapes(model, self.batch, 1, self.tokens), 0.0),
         )
+
+    def phases_with(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> tuple[Phase, ...]:
+        """`phases`, with example shapes of other inputs. Raises UserError, also where both tell the shape of one."""
+        phases = self.phases(model)
+        twice = sorted(set(shapes or {}) & set(phases[0].shapes))
+        if twice:
+            raise UserError(f"the workload tells the shape of '{twice[0]}' already: give either a shape or a workload")
+        return tuple(replace(phase, shapes={**phase.shapes, **(shapes or {})}) for phase in phases)
 
 
 def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[str, tuple[int, ...]]:

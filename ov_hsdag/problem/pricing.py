@@ -128,6 +128,34 @@ def price_workload(
     )
 
 
+def build_workload_problem(
+    model: ov.Model,
+    devices: DeviceSet,
+    phases: Sequence[Phase],
+    objective: str = "latency",
+    profile: Profile | str | PathLike[str] | None = None,
+    core: ov.Core | None = None,
+) -> WorkloadProblem:
+    """Normalizes `model`, in place, and makes the placement problem of a workload of it.
+
+    Args:
+        model: a decoder with states; changed in place.
+        devices: as in `build_problem`, and so are the others.
+        phases: inferences of the workload.
+        objective: "latency" or "throughput".
+        profile: speeds of the devices.
+        core: has the devices.
+
+    Raises:
+        UserError: see `build_problem`, or shapes of a phase do not fit the model.
+        RunError: a device cannot say what it supports.
+    """
+    core = core or new_core()
+    known = resolve_profile(profile, devices.names, core)
+    analysis = prepare(model, devices.names, core, known, shapes=phases[-1].shapes)
+    return price_workload(analysis, objective, known, core, phases)
+
+
 def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
     """The graph of the model with the sizes of a phase. Raises UserError where its shapes do not fit the model."""
     if analysis.shapes is not None and phase.shapes == analysis.shapes:
