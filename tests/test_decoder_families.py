@@ -14,6 +14,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.model.steps import REORDERED, StatefulInputs
+from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from tests.decoders import convolution_decoder, cross_attention_decoder
@@ -105,3 +106,20 @@ def test_models_without_attention_get_a_mask_of_the_new_tokens_and_positions_of_
         assert step["cache_position"].tolist() == ([past] if number else [0, 1, 2, 3])
         assert step["beam_idx"].tolist() == ([1, 0] if number == REORDERED else [0, 1])
         past += tokens
+
+
+def test_a_further_token_of_a_model_without_attention_comes_after_a_prompt() -> None:
+    model = convolution_decoder(window=4)
+    for total, tokens in ((9, 9), (9, 1)):
+        inputs = StatefulInputs(model, decoder_shapes(model, 1, tokens, total))
+        before, steps = inputs.timed()
+        assert [dict(zip(names_of(model), one, strict=True))["cache_position"].tolist() for one in before] == (
+            [] if tokens > 1 else [[0, 1, 2, 3]]
+        )
+        first = dict(zip(names_of(model), steps[0], strict=True))
+        assert first["cache_position"].tolist() == ([0, 1, 2, 3] if tokens > 1 else [4])
+        assert first["input_ids"].shape == first["attention_mask"].shape == (1, tokens)
+
+
+def names_of(model: ov.Model) -> list[str]:
+    return [port.any_name for port in model.inputs]

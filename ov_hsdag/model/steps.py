@@ -114,6 +114,9 @@ class StatefulInputs:
         self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
         self._grows = context_grows(model)
         self._window = convolution_window(model)
+        positions = by_role.get(CACHE_POSITIONS)
+        if self._known and self._window and positions and positions[0] != self._window:
+            self.past = self._window  # not a prompt, and the mask does not tell what is before
         self._growing = self._known and any(
             one.role in TOKENS and port.get_partial_shape()[1].is_dynamic
             for one, port in zip(self._inputs, model.inputs, strict=True)
