@@ -146,6 +146,11 @@ def test_weights_that_are_mapped_are_not_written_to_be_found_again(
     save = folder_writing.save_model
 
     def saving(model: ov.Model, xml: Path, *rest: Any, **more: Any) -> None:
+        large = [node for node in model.get_ops() if node.get_type_name() == "Constant" and node.get_byte_size() > 256]
+        # Takes the memory that placeholders refer to, if that is free by now.
+        others = [np.full(node.get_byte_size(), 7, np.uint8) for node in large]
+        assert not any(node.data.any() for node in large if node.get_friendly_name().startswith(folder_writing._MAPPED))
+        del others
         save(model, xml, *rest, **more)
         written.append(xml.with_suffix(".bin").stat().st_size)
 
@@ -154,7 +159,7 @@ def test_weights_that_are_mapped_are_not_written_to_be_found_again(
     whole = source.with_suffix(".bin").stat().st_size
     model = core.read_model(source)
     assert write_folder(folder.parent / "same", folder, {source.name: (model, False)}) == {source.name: True}
-    assert len(written) == 1 and written[0] < 0.5 * whole
+    assert len(written) == 1 and written[0] < 0.2 * whole
     placed = folder.parent / "same" / source.name
     old, new = core.read_model(source), core.read_model(placed)
     for one, other in zip(old.get_ordered_ops(), new.get_ordered_ops(), strict=True):

@@ -260,7 +260,8 @@ def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, show
     Gigabytes that are in the old file already are not written at all: placeholders take their places, and the .xml then
     says where they are.
     """
-    light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress)
+    zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # OpenVINO refers to it, and keeps it not
+    light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress, zeros)
     if mapped:
         save_model(light, xml, compress, shown, sync=False)
         with writing(shown):
@@ -274,11 +275,19 @@ def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, show
         return bool(_share_weights(xml, old_xml, hard_links, {}))
 
 
-def _with_placeholders(model: ov.Model, old_bin: Path, compress: bool) -> tuple[ov.Model, dict[str, _Mapped]]:
+def _with_placeholders(
+    model: ov.Model, old_bin: Path, compress: bool, zeros: NDArray[np.uint8]
+) -> tuple[ov.Model, dict[str, _Mapped]]:
     """A copy of a model with zeros for large constants that are mapped from a file; what they are, by their names.
 
     Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not tell
     what is mapped, there are none.
+
+    Args:
+        model: Stays as it is.
+        old_bin: The file.
+        compress: Whether weights will be compressed to FP16.
+        zeros: As many bytes as the largest constant has. The copy refers to them, and is of use while they live.
     """
     import openvino as ov
 
@@ -289,7 +298,6 @@ def _with_placeholders(model: ov.Model, old_bin: Path, compress: bool) -> tuple[
         return model, {}
     found: dict[str, _Mapped] = {}
     copy = model.clone()
-    zeros = np.zeros(max((_large(node) for node in copy.get_ops()), default=0), np.uint8)
     for node in copy.get_ops():
         size, element = _large(node), node.get_element_type() if node.get_output_size() == 1 else None
         if not size or element is None or (compress and element in (ov.Type.f32, ov.Type.f64)):
