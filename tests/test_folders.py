@@ -158,11 +158,12 @@ def test_weights_that_are_mapped_are_not_written_to_be_found_again(
     core, source = ov.Core(), folder / "openvino_model.xml"
     whole = source.with_suffix(".bin").stat().st_size
     model = core.read_model(source)
+    for node in model.get_ops():
+        node.get_rt_info()["can_be_folded"] = ""  # as OpenVINO's clean-up leaves it
     assert write_folder(folder.parent / "same", folder, {source.name: (model, False)}) == {source.name: True}
     assert len(written) == 1 and written[0] < 0.2 * whole
     placed = folder.parent / "same" / source.name
-    old, new = core.read_model(source), core.read_model(placed)
-    for one, other in zip(old.get_ordered_ops(), new.get_ordered_ops(), strict=True):
+    for one, other in zip(model.get_ordered_ops(), core.read_model(placed).get_ordered_ops(), strict=True):
         assert one.get_friendly_name() == other.get_friendly_name()
         if one.get_type_name() == "Constant":
             np.testing.assert_array_equal(one.data, other.data)

@@ -48,8 +48,8 @@ _PLACE = re.compile(
 # Constants of more bytes are not written only to be found again.
 _LARGE = 1 << 16
 
-# Where a constant was in the file that a model was read from; OpenVINO does not write it.
-_CACHE_ATTRIBUTE = "WeightlessCacheAttribute_0"
+# What placeholders may lack: where a constant was in its file, that it may be folded, and names for reports.
+_NEEDLESS = frozenset({"WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
 
 _MAPPED = "ov_hsdag mapped "
 """Begins the name of a placeholder; the rest is a number."""
@@ -302,7 +302,7 @@ def _with_placeholders(
         size, element = _large(node), node.get_element_type() if node.get_output_size() == 1 else None
         if not size or element is None or (compress and element in (ov.Type.f32, ov.Type.f64)):
             continue
-        if set(node.get_rt_info()) - {_CACHE_ATTRIBUTE}:
+        if set(node.get_rt_info()) - _NEEDLESS:
             continue  # Python cannot copy what plugins are told of it
         address = node.data.__array_interface__["data"][0]
         at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
