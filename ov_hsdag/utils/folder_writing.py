@@ -48,8 +48,9 @@ _PLACE = re.compile(
 # Constants of more bytes are not written only to be found again.
 _LARGE = 1 << 16
 
-# What placeholders may lack: where a constant was in its file, that it may be folded, and names for reports.
-_NEEDLESS = frozenset({"WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
+# What placeholders may lack, as it is not written: affinities, where a constant was in its file, that it may be folded,
+# and names for reports.
+_NEEDLESS = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
 
 _MAPPED = "ov_hsdag mapped "
 """Begins the name of a placeholder; the rest is a number."""
