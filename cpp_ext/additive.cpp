@@ -1,7 +1,9 @@
 #include "additive.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 namespace ov_hsdag {
 namespace {
@@ -99,29 +101,80 @@ AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_
     std::vector<std::int32_t> by_port(users.size());
     for (std::size_t i = 0; i < ports.size(); ++i) by_port[static_cast<std::size_t>(next[ports[i]]++)] = users[i];
     consumer_ptr.push_back(0);
-    std::vector<std::int32_t> consumed;  // the tensor of each entry of `consumer`
     for (std::int32_t port = 0; port < graph.outputs(); ++port) {
         const auto begin = by_port.begin() + port_ptr[port];
         const auto end = by_port.begin() + port_ptr[static_cast<std::size_t>(port) + 1];
         if (begin == end) continue;
         std::sort(begin, end);
         consumer.insert(consumer.end(), begin, std::unique(begin, end));
-        consumed.resize(consumer.size(), tensors());
         consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
         source.push_back(item[graph.output_node[port]]);
         bytes.push_back(static_cast<double>(problem.moved(port)));
         const auto penalty = port_penalty_us.begin() + static_cast<std::ptrdiff_t>(port) * devices;
         fusion_penalty_us.insert(fusion_penalty_us.end(), penalty, penalty + devices);
     }
+    index_tensors();
+}
+
+AdditiveModel::AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item,
+                             std::vector<std::int32_t> at, std::vector<std::int32_t>& kept)
+    : items(static_cast<std::int32_t>(at.size())),
+      devices(finer.devices),
+      order(std::move(at)),
+      transfer_us(finer.transfer_us),
+      transfer_us_per_byte(finer.transfer_us_per_byte),
+      memory_limit(finer.memory_limit) {
+    const auto width = static_cast<std::size_t>(devices);
+    const std::size_t size = order.size() * width;
+    item_us.assign(size, 0.0);
+    supported.assign(size, 1);
+    weight.assign(size, 0);
+    for (std::int32_t i = 0; i < finer.items; ++i) {
+        for (std::size_t d = 0; d < width; ++d) {
+            const std::size_t from = static_cast<std::size_t>(i) * width + d;
+            const std::size_t to = static_cast<std::size_t>(item[i]) * width + d;
+            item_us[to] += finer.item_us[from];
+            supported[to] &= finer.supported[from];
+            weight[to] += finer.weight[from];
+        }
+    }
+    kept.clear();
+    consumer_ptr.push_back(0);
+    std::vector<std::int32_t> seen(order.size(), -1);
+    for (std::int32_t t = 0; t < finer.tensors(); ++t) {
+        const std::int32_t from = item[finer.source[t]];
+        const std::size_t before = consumer.size();
+        for (std::int32_t c = finer.consumer_ptr[t]; c < finer.consumer_ptr[t + 1]; ++c) {
+            const std::int32_t to = item[finer.consumer[c]];
+            if (to == from || seen[to] == t) continue;
+            seen[to] = t;
+            consumer.push_back(to);
+        }
+        if (consumer.size() == before) continue;
+        source.push_back(from);
+        bytes.push_back(finer.bytes[t]);
+        const auto penalty = finer.fusion_penalty_us.begin() + static_cast<std::ptrdiff_t>(t) * devices;
+        fusion_penalty_us.insert(fusion_penalty_us.end(), penalty, penalty + devices);
+        consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
+        kept.push_back(t);
+    }
+    index_tensors();
+}
+
+// Tensors by the items that produce and receive them.
+void AdditiveModel::index_tensors() {
     produced_ptr = offsets(source, items);
     produced.resize(source.size());
-    next.assign(produced_ptr.begin(), produced_ptr.end() - 1);
+    std::vector<std::int32_t> next(produced_ptr.begin(), produced_ptr.end() - 1);
     for (std::int32_t t = 0; t < tensors(); ++t) produced[static_cast<std::size_t>(next[source[t]]++)] = t;
     received_ptr = offsets(consumer, items);
     received.resize(consumer.size());
     next.assign(received_ptr.begin(), received_ptr.end() - 1);
-    for (std::size_t c = 0; c < consumer.size(); ++c)
-        received[static_cast<std::size_t>(next[consumer[c]]++)] = consumed[c];
+    for (std::int32_t t = 0; t < tensors(); ++t) {
+        for (std::int32_t c = consumer_ptr[t]; c < consumer_ptr[t + 1]; ++c) {
+            received[static_cast<std::size_t>(next[consumer[c]]++)] = t;
+        }
+    }
 }
 
 AdditiveState::AdditiveState(const AdditiveModel& model, bool throughput)
@@ -129,7 +182,7 @@ AdditiveState::AdditiveState(const AdditiveModel& model, bool throughput)
       throughput_(throughput),
       devices_(static_cast<std::size_t>(model.devices)),
       width_(throughput ? devices_ : 1),
-      change_(width_) {
+      after_(width_) {
     const auto items = static_cast<std::size_t>(model.items);
     double most = 0;
     for (std::size_t i = 0; i < items; ++i) {
@@ -143,8 +196,6 @@ AdditiveState::AdditiveState(const AdditiveModel& model, bool throughput)
     }
     // A hundredth of a limit too much weighs as much as all of the work.
     penalty_per_byte_ = 100.0 * (most + 1.0) / static_cast<double>(std::max<std::int64_t>(smallest, 1));
-    gain_.resize(items * devices_ * width_);
-    free_at_.resize(items);
 }
 
 void AdditiveState::reset(const std::uint8_t* placement, std::span<const double> surcharge_us,
@@ -170,6 +221,7 @@ void AdditiveState::reset(const std::uint8_t* placement, std::span<const double>
     }
     penalty_ = 0;
     for (std::size_t d = 0; d < devices_; ++d) penalty_ += penalty_of(static_cast<std::uint8_t>(d), weight_[d]);
+    update_prices();
 }
 
 double AdditiveState::power(double busy) const {
@@ -184,13 +236,21 @@ double AdditiveState::score() const {
     return sum;
 }
 
-double AdditiveState::us() const { return *std::max_element(busy_.begin(), busy_.end()) + penalty_; }
-
 void AdditiveState::sharpen(int doublings) {
     if (!throughput_) return;
     doublings_ = doublings;
     scale_ = 1.0 / std::max(*std::max_element(busy_.begin(), busy_.end()), 1e-9);
+    update_prices();
 }
+
+// What a little more work of each device costs, but for a factor that is the same for all.
+void AdditiveState::update_prices() {
+    price_.assign(width_, 1.0);
+    if (!throughput_) return;
+    for (std::size_t d = 0; d < width_; ++d) price_[d] = power(busy_[d]) / std::max(busy_[d] * scale_, 1e-3);
+}
+
+double AdditiveState::us() const { return *std::max_element(busy_.begin(), busy_.end()) + penalty_; }
 
 double AdditiveState::penalty_of(std::uint8_t device, double weight) const {
     const std::int64_t limit = model_.memory_limit[device];
@@ -268,63 +328,35 @@ void AdditiveState::move(std::int32_t item, std::uint8_t device) {
     placement_[item] = device;
 }
 
-void AdditiveState::update_gains(std::int32_t item) {
-    for (std::size_t d = 0; d < devices_; ++d) {
-        if (d == placement_[item] || model_.supported[static_cast<std::size_t>(item) * devices_ + d] == 0) continue;
-        double* gain = &gain_[(static_cast<std::size_t>(item) * devices_ + d) * width_];
-        std::fill(gain, gain + width_, 0.0);
-        add_change(item, static_cast<std::uint8_t>(d), gain);
+double AdditiveState::score_after(std::int32_t item, std::uint8_t device) const {
+    after_ = busy_;
+    add_change(item, device, after_.data());
+    double sum = scale_ * penalty_after(item, device);
+    for (const double busy : after_) sum += power(busy);
+    return sum;
+}
+
+bool AdditiveState::may_pay(std::int32_t item) const {
+    const std::uint8_t here = placement_[item];
+    for (std::int32_t i = model_.received_ptr[item]; i < model_.received_ptr[item + 1]; ++i) {
+        if (placement_[model_.source[model_.received[i]]] != here) return true;
     }
-}
-
-void AdditiveState::begin_pass() {
-    locked_.assign(placement_.size(), 0);
-    touched_.assign(placement_.size(), 0);
-    updates_ = 0;
-    free_.resize(placement_.size());
-    std::iota(free_.begin(), free_.end(), 0);
-    std::iota(free_at_.begin(), free_at_.end(), 0);
-    for (std::int32_t item = 0; item < model_.items; ++item) update_gains(item);
-}
-
-AdditiveState::Move AdditiveState::best_move() const {
-    Move best;
-    for (const std::int32_t item : free_) {
+    double cheapest = std::numeric_limits<double>::infinity();
+    for (std::int32_t i = model_.produced_ptr[item]; i < model_.produced_ptr[item + 1]; ++i) {
+        const std::int32_t* count = &count_[static_cast<std::size_t>(model_.produced[i]) * devices_];
         for (std::size_t d = 0; d < devices_; ++d) {
-            const std::size_t at = static_cast<std::size_t>(item) * devices_ + d;
-            if (d == placement_[item] || model_.supported[at] == 0) continue;
-            const double* gain = &gain_[at * width_];
-            double after = scale_ * (limited_ ? penalty_after(item, static_cast<std::uint8_t>(d)) : 0.0);
-            for (std::size_t e = 0; e < width_; ++e) after += power(busy_[e] + gain[e]);
-            if (best.item < 0 || after < best.score) best = {item, static_cast<std::uint8_t>(d), after};
+            if (d != here && count[d] != 0) return true;
         }
     }
-    return best;
-}
-
-std::int32_t AdditiveState::move_in_pass(std::int32_t item, std::uint8_t device) {
-    move(item, device);
-    locked_[item] = 1;
-    free_[static_cast<std::size_t>(free_at_[item])] = free_.back();
-    free_at_[free_.back()] = free_at_[item];
-    free_.pop_back();
-    ++updates_;
-    std::int32_t seen = 0;
-    const auto touch = [&](std::int32_t other) {
-        if (locked_[other] != 0 || touched_[other] == updates_) return;
-        touched_[other] = updates_;
-        update_gains(other);
-        ++seen;
-    };
-    const auto touch_all = [&](std::int32_t t) {
-        touch(model_.source[t]);
-        for (std::int32_t c = model_.consumer_ptr[t]; c < model_.consumer_ptr[t + 1]; ++c) touch(model_.consumer[c]);
-    };
-    for (std::int32_t i = model_.produced_ptr[item]; i < model_.produced_ptr[item + 1]; ++i)
-        touch_all(model_.produced[i]);
-    for (std::int32_t i = model_.received_ptr[item]; i < model_.received_ptr[item + 1]; ++i)
-        touch_all(model_.received[i]);
-    return seen;
+    if (limited_ && penalty_ > 0) return true;
+    const double* item_us = &model_.item_us[static_cast<std::size_t>(item) * devices_];
+    const double gained = item_us[here] * price_[throughput_ ? here : 0];
+    for (std::size_t d = 0; d < devices_; ++d) {
+        if (d == here || !model_.supports(item, d)) continue;
+        const double paid = (item_us[d] + model_.transfer_us[here * devices_ + d]) * price_[throughput_ ? d : 0];
+        cheapest = std::min(cheapest, paid);
+    }
+    return cheapest < gained;
 }
 
 }  // namespace ov_hsdag

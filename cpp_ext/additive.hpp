@@ -36,11 +36,23 @@ struct AdditiveModel {
 
     // item: [nodes] dense numbers.
     AdditiveModel(const Problem& problem, std::span<const std::int32_t> item);
+    // A coarser model. item: [items of the finer] dense numbers. at: [coarse items] their order. kept: set to the finer
+    // model's number of each tensor.
+    AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item, std::vector<std::int32_t> at,
+                  std::vector<std::int32_t>& kept);
 
     [[nodiscard]] std::int32_t tensors() const { return static_cast<std::int32_t>(source.size()); }
+    // The time of a transfer between two devices, µs.
+    [[nodiscard]] double link_us(std::int32_t tensor, std::size_t from, std::size_t to) const {
+        const std::size_t link = from * static_cast<std::size_t>(devices) + to;
+        return transfer_us[link] + transfer_us_per_byte[link] * bytes[tensor];
+    }
     [[nodiscard]] bool supports(std::int32_t item, std::size_t device) const {
         return supported[static_cast<std::size_t>(item) * static_cast<std::size_t>(devices) + device] != 0;
     }
+
+private:
+    void index_tensors();
 };
 
 // One placement of a model's items, and what a move would change.
@@ -63,17 +75,13 @@ public:
 
     [[nodiscard]] std::uint8_t device(std::int32_t item) const { return placement_[item]; }
     [[nodiscard]] const std::vector<std::uint8_t>& placement() const { return placement_; }
-    // Gains of single moves are up to date from `begin_pass` to the next `reset` or `move`.
-    struct Move {
-        std::int32_t item = -1;
-        std::uint8_t device = 0;
-        double score = 0;  // after it
-    };
-    void begin_pass();
-    // The move that leads to the lowest score among items that have not moved in this pass; item -1 where none is left.
-    [[nodiscard]] Move best_move() const;
-    // Moves the item, locks it for the rest of the pass and updates its neighbours' gains. Returns items looked at.
-    std::int32_t move_in_pass(std::int32_t item, std::uint8_t device);
+    // The score after a move, which is not made.
+    [[nodiscard]] double score_after(std::int32_t item, std::uint8_t device) const;
+    // What `may_pay` goes by, from the present work of the devices.
+    void update_prices();
+    // Whether moving an item alone may pay: a tensor of it is moved already, or it runs so much faster elsewhere that
+    // one transfer is paid.
+    [[nodiscard]] bool may_pay(std::int32_t item) const;
 
 private:
     [[nodiscard]] double power(double busy) const;
@@ -84,7 +92,6 @@ private:
     // Adds to `busy` [width_] what moving the item would change.
     void add_change(std::int32_t item, std::uint8_t to, double* busy) const;
     void add_transfer(std::int32_t tensor, std::uint8_t from, std::uint8_t to, double sign, double* busy) const;
-    void update_gains(std::int32_t item);
 
     const AdditiveModel& model_;
     bool throughput_;
@@ -94,19 +101,14 @@ private:
     std::vector<std::int32_t> count_;      // [tensors, devices] consumers on each device
     std::vector<double> busy_;             // [width]
     std::vector<double> weight_;           // [devices]
-    std::vector<double> surcharge_, reserved_, change_;
+    std::vector<double> surcharge_, reserved_;
+    mutable std::vector<double> after_;  // [width] scratch
     double penalty_ = 0;
     double penalty_per_byte_ = 0;
     bool limited_ = false;
-    double scale_ = 1.0;  // of work and penalties within scores
+    std::vector<double> price_;  // [width]
+    double scale_ = 1.0;         // of work and penalties within scores
     int doublings_ = 0;
-
-    std::vector<double> gain_;           // [items, devices, width]
-    std::vector<std::uint8_t> locked_;   // [items]
-    std::vector<std::int32_t> touched_;  // [items] last update that saw the item
-    std::vector<std::int32_t> free_;     // items that have not moved in this pass
-    std::vector<std::int32_t> free_at_;  // [items] their places there
-    std::int32_t updates_ = 0;
 };
 
 }  // namespace ov_hsdag

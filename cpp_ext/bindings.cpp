@@ -145,9 +145,10 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
 
 }  // namespace
 
-void bind_policy(py::module_& module);   // bindings_policy.cpp
-void bind_placers(py::module_& module);  // bindings_placers.cpp
-void bind_model(py::module_& module);    // bindings_model.cpp
+void bind_policy(py::module_& module);  // bindings_policy.cpp
+void bind_placers(py::module_& module);
+void bind_search(py::module_& module);  // bindings_search.cpp
+void bind_model(py::module_& module);   // bindings_model.cpp
 
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Native core of ov_hsdag: graph, coarsening, HETERO's splitting rule, simulator.";
@@ -200,5 +201,6 @@ PYBIND11_MODULE(_native, module) {
 
     bind_policy(module);
     bind_placers(module);
+    bind_search(module);
     bind_model(module);
 }

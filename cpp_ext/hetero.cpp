@@ -55,6 +55,7 @@ Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(ru
     parent_.resize(nodes);
     edge_bit_.resize(boundary_.size());
     node_bit_.resize(nodes);
+    row_.resize(nodes);
     shared_bit_.resize(nodes);
     only_consumer_.assign(nodes, -1);
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
@@ -65,7 +66,7 @@ Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(ru
     }
 }
 
-const Split& Splitter::split(const std::uint8_t* device) {
+const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work) {
     split_.sortable = true;
     split_.rounds = 0;
     std::copy(device, device + graph_.nodes(), affinity_.begin());
@@ -81,18 +82,19 @@ const Split& Splitter::split(const std::uint8_t* device) {
     // Without a cycle among the components no node can see its own component's tensors come back: the per-node rule
     // has nothing to do. (The converse does not hold, hence the rule for what is left.)
     if (find_cyclic_components(true)) {
-        std::int32_t rounds = 0;
+        work_left_ = most_work;
         while (split_cycles_once()) {
             find_components();
-            if (++rounds >= graph_.nodes()) {
-                split_.sortable = false;
-                break;
-            }
+            split_.sortable = split_.sortable && split_.rounds <= graph_.nodes();
+            if (!split_.sortable) break;
         }
+        split_.sortable = split_.sortable && work_left_ >= 0;
         if (rule_ == SplitRule::kScc) {
-            while (find_cyclic_components(true)) {
+            while (find_cyclic_components(true) && split_.sortable) {
                 isolate_one_node();
                 find_components();
+                work_left_ -= graph_.nodes();
+                split_.sortable = work_left_ >= 0;
             }
         } else {
             // Constants are compiled into their consumers: no submodel waits for one.
@@ -101,7 +103,7 @@ const Split& Splitter::split(const std::uint8_t* device) {
     }
     split_.cyclic.clear();
     if (!split_.sortable) {
-        for (const std::int32_t component : component_) split_.cyclic.push_back(members_[component]);
+        for (const std::int32_t component : component_) split_.cyclic.push_back(knot_[component] >= 0 ? 1 : 0);
     }
     number_submodels();
     return split_;
@@ -125,58 +127,133 @@ void Splitter::find_components() {
     }
 }
 
+// The rule asks only for tensors that left a component and come back, and for boundaries of that component: what it
+// needs to know lies within strongly connected components of the quotient graph, each of which numbers its bits for
+// itself.
+bool Splitter::find_knots() {
+    find_cyclic_components(true);
+    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+        const std::int32_t component = component_[graph_.target[e]];
+        // A boundary inside a component is a tensor that comes back at once.
+        if (boundary_[e] != 0 && component_[graph_.source[e]] == component && knot_[component] < 0) {
+            knot_[component] = knots_++;
+        }
+    }
+    return knots_ > 0;
+}
+
 void Splitter::collect_dependencies() {
     const std::int32_t nodes = graph_.nodes();
-    std::int32_t bits = 0;
-    bit_edge_.clear();
+    std::vector<std::int32_t>& bits = knot_bits_;
+    bits.assign(static_cast<std::size_t>(knots_), 0);
     std::fill(shared_bit_.begin(), shared_bit_.end(), -1);
+    std::int32_t rows = 0;
     for (std::int32_t node = 0; node < nodes; ++node) {
-        node_bit_[node] = -1;
+        node_bit_[node] = row_[node] = -1;
+        const std::int32_t knot = knot_[component_[node]];
+        if (knot < 0) continue;
+        row_[node] = rows++;
         if (!graph_.is_graph_input(node)) continue;
         const std::int32_t consumer = only_consumer_[node];
         // A constant whose own edge became a boundary is on its own and needs its own bit.
         if (consumer >= 0 && component_[consumer] == component_[node]) {
-            if (shared_bit_[consumer] < 0) {
-                shared_bit_[consumer] = bits++;
-                bit_edge_.push_back(-1);
-            }
+            if (shared_bit_[consumer] < 0) shared_bit_[consumer] = bits[knot]++;
             node_bit_[node] = shared_bit_[consumer];
         } else {
-            node_bit_[node] = bits++;
-            bit_edge_.push_back(-1);
+            node_bit_[node] = bits[knot]++;
         }
     }
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         edge_bit_[e] = -1;
-        if (boundary_[e] == 0) continue;
-        edge_bit_[e] = bits++;
-        bit_edge_.push_back(e);
+        const std::int32_t knot = knot_[component_[graph_.target[e]]];
+        if (boundary_[e] != 0 && knot >= 0) edge_bit_[e] = bits[knot]++;
     }
 
-    words_ = (static_cast<std::size_t>(bits) + 63) / 64;
-    depends_.assign(static_cast<std::size_t>(nodes) * words_, 0);
+    words_ = (static_cast<std::size_t>(*std::max_element(bits.begin(), bits.end())) + 63) / 64;
+    work_left_ -= static_cast<std::int64_t>(rows) * static_cast<std::int64_t>(words_);
+    if (work_left_ < 0) return;
+    const auto width = words_ * 64;
+    bit_edge_.assign(static_cast<std::size_t>(knots_) * width, -1);
+    depends_.assign(static_cast<std::size_t>(rows) * words_, 0);
     owned_.assign(static_cast<std::size_t>(components_) * words_, 0);
-    produced_.assign(static_cast<std::size_t>(components_) * words_, 0);
+    produced_.assign(owned_.size(), 0);
+    wanted_.assign(owned_.size(), 0);
+    left_.assign(owned_.size(), 0);
+    entered_.assign(owned_.size(), 0);
     for (std::int32_t node = 0; node < nodes; ++node) {
-        std::uint64_t* mine = &depends_[static_cast<std::size_t>(node) * words_];
+        if (row_[node] < 0) continue;
+        const std::int32_t component = component_[node];
+        const std::int32_t knot = knot_[component];
+        std::uint64_t* mine = depends(node);
+        std::uint64_t* owned = &owned_[static_cast<std::size_t>(component) * words_];
         if (node_bit_[node] >= 0) {
             set_bit(mine, node_bit_[node]);
-            set_bit(&owned_[static_cast<std::size_t>(component_[node]) * words_], node_bit_[node]);
+            set_bit(owned, node_bit_[node]);
         }
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
-            const std::uint64_t* theirs = &depends_[static_cast<std::size_t>(from) * words_];
-            for (std::size_t w = 0; w < words_; ++w) mine[w] |= theirs[w];
+            const bool within = knot_[component_[from]] == knot;
+            if (within) {
+                const std::uint64_t* theirs = depends(from);
+                for (std::size_t w = 0; w < words_; ++w) mine[w] |= theirs[w];
+            }
             if (edge_bit_[e] < 0) continue;
+            bit_edge_[static_cast<std::size_t>(knot) * width + static_cast<std::size_t>(edge_bit_[e])] = e;
             set_bit(mine, edge_bit_[e]);
-            set_bit(&owned_[static_cast<std::size_t>(component_[node]) * words_], edge_bit_[e]);
-            set_bit(&produced_[static_cast<std::size_t>(component_[from]) * words_], edge_bit_[e]);
+            set_bit(owned, edge_bit_[e]);
+            if (within) set_bit(&produced_[static_cast<std::size_t>(component_[from]) * words_], edge_bit_[e]);
         }
     }
 }
 
+// Sets wanted_ of the node's component: its boundaries before those of its tensors that come back to the node and, by
+// the later rule, before those by which other components' tensors come in on the way to the node.
+void Splitter::update_wanted(std::int32_t node) {
+    const std::int32_t component = component_[node];
+    const std::size_t begin = static_cast<std::size_t>(component) * words_;
+    const std::uint64_t* mine = depends(node);
+    const std::uint64_t* owned = &owned_[begin];
+    const std::uint64_t* produced = &produced_[begin];
+    std::uint64_t* wanted = &wanted_[begin];
+    std::uint64_t* left = &left_[begin];
+    std::uint64_t* entered = &entered_[begin];
+    const bool later = rule_ == SplitRule::kScc;
+    // Along a component the sets of bits mostly grow: what was collected for the node before is kept.
+    bool grown = true;
+    for (std::size_t w = 0; w < words_ && grown; ++w) {
+        grown = (left[w] & ~(mine[w] & produced[w])) == 0 && (entered[w] & ~(mine[w] & owned[w])) == 0;
+    }
+    if (!grown) {
+        std::fill_n(wanted, words_, 0);
+        std::fill_n(left, words_, 0);
+        std::fill_n(entered, words_, 0);
+    }
+    const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(knot_[component]) * words_ * 64];
+    const auto add = [&](std::int32_t before) {
+        const std::uint64_t* bits = depends(before);
+        for (std::size_t w = 0; w < words_; ++w) wanted[w] |= bits[w] & owned[w];
+        work_left_ -= static_cast<std::int64_t>(words_);
+    };
+    for (std::size_t w = 0; w < words_; ++w) {
+        const auto each = [&](std::uint64_t word, const auto& visit) {
+            for (; word != 0; word &= word - 1) {
+                visit(edge_of[w * 64 + static_cast<std::size_t>(std::countr_zero(word))]);
+            }
+        };
+        each(mine[w] & produced[w] & ~left[w], [&](std::int32_t edge) { add(graph_.source[edge]); });
+        left[w] = mine[w] & produced[w];
+        if (!later) continue;
+        each(mine[w] & owned[w] & ~entered[w], [&](std::int32_t edge) {
+            if (edge >= 0 && component_[graph_.source[edge]] != component) add(graph_.target[edge]);
+        });
+        entered[w] = mine[w] & owned[w];
+    }
+}
+
 bool Splitter::split_cycles_once() {
+    if (!find_knots()) return false;
     collect_dependencies();
+    if (work_left_ < 0) return false;
     const std::size_t words = words_;
     const auto row = [words](const std::vector<std::uint64_t>& matrix, std::int32_t index) {
         return &matrix[static_cast<std::size_t>(index) * words];
@@ -184,44 +261,36 @@ bool Splitter::split_cycles_once() {
     bool added = false;
     std::vector<std::int32_t> boundaries;
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        const std::uint64_t* depends = row(depends_, node);
+        if (row_[node] < 0) continue;
+        const std::uint64_t* mine = depends(node);
+        const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(knot_[component_[node]]) * words * 64];
         const std::uint64_t* produced = row(produced_, component_[node]);
         // Tensors that left this component and that the node depends on nevertheless.
-        if (!intersects(depends, produced, words)) continue;
+        if (!intersects(mine, produced, words)) continue;
         bool wanted_ready = false;
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             if (boundary_[e] != 0) continue;
             // The edge is no boundary, so both of its ends lie in this component.
             const std::int32_t from = graph_.source[e];
-            const std::uint64_t* theirs = row(depends_, from);
+            const std::uint64_t* theirs = depends(from);
             // Where the source already sees the tensors come back, the cycle closed further up.
             if (intersects(theirs, produced, words)) continue;
             const std::uint64_t* owned = row(owned_, component_[node]);
+            const std::uint64_t* wanted = row(wanted_, component_[node]);
             if (!wanted_ready) {
                 wanted_ready = true;
-                wanted_.assign(words, 0);
-                for_each_bit(depends, produced, words, [&](std::int32_t bit) {
-                    const std::uint64_t* before = row(depends_, graph_.source[bit_edge_[bit]]);
-                    for (std::size_t w = 0; w < words; ++w) wanted_[w] |= before[w] & owned[w];
-                });
-                if (rule_ == SplitRule::kScc) {
-                    for_each_bit(depends, owned, words, [&](std::int32_t bit) {
-                        const std::int32_t edge = bit_edge_[bit];
-                        if (edge < 0 || component_[graph_.source[edge]] == component_[node]) return;
-                        const std::uint64_t* before = row(depends_, graph_.target[edge]);
-                        for (std::size_t w = 0; w < words; ++w) wanted_[w] |= before[w] & owned[w];
-                    });
-                }
+                update_wanted(node);
+                if (work_left_ < 0) return false;
             }
             bool reaches = false;
-            for (std::size_t w = 0; w < words && !reaches; ++w) reaches = (wanted_[w] & theirs[w] & owned[w]) != 0;
+            for (std::size_t w = 0; w < words && !reaches; ++w) reaches = (wanted[w] & theirs[w]) != 0;
             if (!reaches) continue;
             if (rule_ == SplitRule::kScc && !graph_.is_graph_input(from) &&
                 graph_.consumers[graph_.input_output[e]] == 1) {
                 // A private helper of this node that rests on model inputs alone (a decompressed weight) stays.
                 bool rests_on_graph_inputs = true;
                 for_each_bit(theirs, owned, words, [&](std::int32_t bit) {
-                    const std::int32_t edge = bit_edge_[bit];
+                    const std::int32_t edge = edge_of[bit];
                     rests_on_graph_inputs =
                         rests_on_graph_inputs && (edge < 0 || graph_.is_graph_input(graph_.source[edge]));
                 });
@@ -254,52 +323,8 @@ bool Splitter::find_cyclic_components(bool with_constants) {
         quotient_edge_[static_cast<std::size_t>(order_[component_[graph_.source[e]]]++)] = component_[graph_.target[e]];
     }
 
-    // Strongly connected components after Tarjan (1972), with explicit stacks: a partition can be thousands of
-    // components long.
-    bool cyclic = false;
-    std::int32_t next = 0;
-    members_.assign(components, 0);
-    on_stack_.assign(components, 0);
-    order_.assign(components, -1);
-    low_.assign(components, 0);
-    stack_.clear();
-    frame_.clear();
-    frame_edge_.assign(quotient_ptr_.begin(), quotient_ptr_.end() - 1);
-    const auto open = [&](std::int32_t component) {
-        order_[component] = low_[component] = next++;
-        on_stack_[component] = 1;
-        stack_.push_back(component);
-        frame_.push_back(component);
-    };
-    for (std::int32_t start = 0; start < components_; ++start) {
-        if (order_[start] >= 0) continue;
-        open(start);
-        while (!frame_.empty()) {
-            const std::int32_t at = frame_.back();
-            if (frame_edge_[at] < quotient_ptr_[static_cast<std::size_t>(at) + 1]) {
-                const std::int32_t to = quotient_edge_[static_cast<std::size_t>(frame_edge_[at]++)];
-                if (order_[to] < 0) {
-                    open(to);
-                } else if (on_stack_[to] != 0) {
-                    low_[at] = std::min(low_[at], order_[to]);
-                }
-                continue;
-            }
-            frame_.pop_back();
-            if (!frame_.empty()) low_[frame_.back()] = std::min(low_[frame_.back()], low_[at]);
-            if (low_[at] != order_[at]) continue;
-            const bool alone = stack_.back() == at;
-            while (true) {
-                const std::int32_t member = stack_.back();
-                stack_.pop_back();
-                on_stack_[member] = 0;
-                if (!alone) members_[member] = 1;
-                if (member == at) break;
-            }
-            cyclic = cyclic || !alone;
-        }
-    }
-    return cyclic;
+    knots_ = strong_.find(quotient_ptr_, quotient_edge_, knot_);
+    return knots_ > 0;
 }
 
 void Splitter::isolate_one_node() {
@@ -316,7 +341,7 @@ void Splitter::isolate_one_node() {
     std::int32_t best = -1;
     std::array<std::int32_t, 5> best_rank{};
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        if (members_[component_[node]] == 0) continue;
+        if (knot_[component_[node]] < 0) continue;
         std::int32_t inner = 0;
         bool entered = false;
         bool shared_source = false;
@@ -324,7 +349,7 @@ void Splitter::isolate_one_node() {
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
             if (boundary_[e] != 0) {
-                entered = entered || (component_[from] != component_[node] && members_[component_[from]] != 0);
+                entered = entered || (component_[from] != component_[node] && knot_[component_[from]] >= 0);
                 continue;
             }
             ++inner;

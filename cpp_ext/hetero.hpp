@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "graph.hpp"
+#include "strong_components.hpp"
 
 namespace ov_hsdag {
 
@@ -41,15 +43,20 @@ class Splitter {
 public:
     Splitter(const Graph& graph, SplitRule rule);
 
-    // device: [nodes]. The result is valid until the next call. Not thread safe: one Splitter per thread.
-    const Split& split(const std::uint8_t* device);
+    // device: [nodes]. most_work: words of the bit sets that cycles may take; a split that takes more counts as one
+    // that cannot be sorted. The result is valid until the next call. Not thread safe: one Splitter per thread.
+    const Split& split(const std::uint8_t* device, std::int64_t most_work = std::numeric_limits<std::int64_t>::max());
 
 private:
     void find_components();
     // One round of the per-node rule; false when it added no boundary.
     bool split_cycles_once();
+    // Fills knot_; false when there is none.
+    bool find_knots();
     void collect_dependencies();
-    // Fills members_ with the components on cycles of the quotient graph; false when there are none.
+    void update_wanted(std::int32_t node);
+    std::uint64_t* depends(std::int32_t node) { return &depends_[static_cast<std::size_t>(row_[node]) * words_]; }
+    // Fills knot_ with the components on cycles of the quotient graph; false when there are none.
     bool find_cyclic_components(bool with_constants);
     void isolate_one_node();
     void number_submodels();
@@ -63,22 +70,32 @@ private:
     std::vector<std::int32_t> component_;  // [nodes] dense number
     std::vector<std::int32_t> parent_;     // [nodes] union-find
     std::int32_t components_ = 0;
+    std::int64_t work_left_ = 0;
 
-    // Bit sets over the boundaries of submodels: one bit per boundary input, one per Parameter, and one for all
-    // constants that only one node consumes (they reach the same nodes, so the rule cannot tell them apart).
+    // Strongly connected components of the quotient graph: those of several components, and, after find_knots, those
+    // with a boundary inside.
+    std::vector<std::int32_t> knot_;  // [components] -1: in none
+    std::int32_t knots_ = 0;
+    std::vector<std::int32_t> knot_bits_;  // [knots]
+
+    // Bit sets over the boundaries of the components of each knot: one bit per boundary input, one per Parameter, and
+    // one for all constants that only one node consumes (they reach the same nodes, so the rule cannot tell them
+    // apart).
     std::size_t words_ = 0;
-    std::vector<std::int32_t> edge_bit_;       // [edges] -1: no boundary
-    std::vector<std::int32_t> node_bit_;       // [nodes] -1: no graph input
-    std::vector<std::int32_t> bit_edge_;       // [bits] -1: graph input
-    std::vector<std::uint64_t> depends_;       // [nodes, words] boundaries that a node depends on
-    std::vector<std::uint64_t> owned_;         // [components, words] boundaries of a component
-    std::vector<std::uint64_t> produced_;      // [components, words] boundaries that a component feeds
-    std::vector<std::uint64_t> wanted_;        // [words]
+    std::vector<std::int32_t> edge_bit_;   // [edges] -1: no boundary of a knot
+    std::vector<std::int32_t> node_bit_;   // [nodes] -1: no graph input of a knot
+    std::vector<std::int32_t> bit_edge_;   // [knots, 64 words] -1: graph input
+    std::vector<std::int32_t> row_;        // [nodes] -1: in no knot
+    std::vector<std::uint64_t> depends_;   // [rows, words] boundaries that a node depends on
+    std::vector<std::uint64_t> owned_;     // [components, words] boundaries of a component
+    std::vector<std::uint64_t> produced_;  // [components, words] boundaries that a component feeds within its knot
+    // [components, words] update_wanted's, and the bits from which it collected them.
+    std::vector<std::uint64_t> wanted_, left_, entered_;
     std::vector<std::int32_t> shared_bit_;     // [nodes] bit of the constants that only this node consumes
     std::vector<std::int32_t> only_consumer_;  // [nodes] the node that alone consumes a constant, by one input
 
-    std::vector<std::int32_t> quotient_ptr_, quotient_edge_, order_, low_, stack_, frame_, frame_edge_;
-    std::vector<std::uint8_t> members_, on_stack_;
+    StrongComponents strong_;
+    std::vector<std::int32_t> quotient_ptr_, quotient_edge_, order_;
 };
 
 }  // namespace ov_hsdag

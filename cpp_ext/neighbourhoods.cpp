@@ -1,6 +1,7 @@
 #include "neighbourhoods.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -13,6 +14,12 @@ namespace {
 constexpr int kRounds = 12;
 // Doublings of the power that stands for the maximum, in the end.
 constexpr int kSharp = 5;
+// Levels of at most so many items look at every move of each; larger ones at those that may pay.
+constexpr std::int32_t kAllMoves = 256;
+// On levels of at most so many items every entry is made anew after each move: work and memory count for all of them.
+constexpr std::int32_t kFresh = 48;
+// Tensors with more consumers do not bring them all up again when one of them moves.
+constexpr std::int32_t kManyConsumers = 64;
 // A pass ends after so many moves without a new best.
 constexpr std::size_t kPatience = 40;
 // Moves that one search for runs may try.
@@ -30,6 +37,11 @@ Neighbourhoods::Neighbourhoods(const AdditiveModel& model, bool throughput, std:
 void Neighbourhoods::reset(const std::vector<std::uint8_t>& placement, const std::vector<double>& surcharge_us,
                            const std::vector<double>& reserved) {
     state_.reset(placement.data(), surcharge_us, reserved);
+}
+
+void Neighbourhoods::passes(int most, Budget& budget) {
+    state_.sharpen(sharpness_);
+    for (int round = 0; round < most && budget.left() && pass(budget); ++round) state_.sharpen(sharpness_);
 }
 
 void Neighbourhoods::descend(Budget& budget) {
@@ -52,13 +64,31 @@ bool Neighbourhoods::pass(Budget& budget) {
     double best = before;
     std::size_t kept = 0;
     trail_.clear();
-    state_.begin_pass();
+    queue_.clear();
+    const auto items = static_cast<std::size_t>(model_.items);
+    stamp_.assign(items, 0);
+    locked_.assign(items, 0);
+    state_.update_prices();
+    for (std::int32_t item = 0; item < model_.items; ++item) enqueue(item, false);
+    std::make_heap(queue_.begin(), queue_.end(), later);
     budget.spend(model_.items);
-    while (trail_.size() - kept <= kPatience && budget.left()) {
-        const AdditiveState::Move found = state_.best_move();
-        if (found.item < 0) break;
-        trail_.push_back({found.item, state_.device(found.item)});
-        budget.spend(2 + state_.move_in_pass(found.item, found.device) + model_.items / 32);
+    while (!queue_.empty() && trail_.size() - kept <= kPatience && budget.left()) {
+        const Entry next = queue_.front();
+        std::pop_heap(queue_.begin(), queue_.end(), later);
+        queue_.pop_back();
+        if (locked_[next.item] != 0 || stamp_[next.item] != next.stamp) continue;
+        // Work has moved since the entry was made: powers, and with them changes, are others.
+        const double change = state_.score_after(next.item, next.device) - state_.score();
+        budget.spend(1);
+        if (!queue_.empty() && change > std::max(queue_.front().change, next.change)) {
+            queue_.push_back({change, next.item, next.stamp, next.device});
+            std::push_heap(queue_.begin(), queue_.end(), later);
+            continue;
+        }
+        trail_.push_back({next.item, state_.device(next.item)});
+        state_.move(next.item, next.device);
+        locked_[next.item] = 1;
+        budget.spend(2 + enqueue_neighbours(next.item));
         if (better(state_.score(), best)) {
             best = state_.score();
             kept = trail_.size();
@@ -66,6 +96,56 @@ bool Neighbourhoods::pass(Budget& budget) {
     }
     undo(kept);
     return better(best, before);
+}
+
+bool Neighbourhoods::later(const Entry& a, const Entry& b) {
+    return std::tie(a.change, a.item, a.device) > std::tie(b.change, b.item, b.device);
+}
+
+// The best move of an item, where one may pay.
+void Neighbourhoods::enqueue(std::int32_t item, bool sorted) {
+    if (model_.items > kAllMoves && !state_.may_pay(item)) return;
+    Entry entry{std::numeric_limits<double>::infinity(), item, ++stamp_[item], 0};
+    for (std::uint8_t d = 0; d < model_.devices; ++d) {
+        if (d == state_.device(item) || !model_.supports(item, d)) continue;
+        const double change = state_.score_after(item, d) - state_.score();
+        if (change >= entry.change) continue;
+        entry.change = change;
+        entry.device = d;
+    }
+    if (entry.change == std::numeric_limits<double>::infinity()) return;
+    queue_.push_back(entry);
+    if (sorted) std::push_heap(queue_.begin(), queue_.end(), later);
+}
+
+// The neighbours' moves after one of the item; returns how many items were looked at.
+std::int32_t Neighbourhoods::enqueue_neighbours(std::int32_t item) {
+    std::int32_t seen = 0;
+    const auto touch = [&](std::int32_t other) {
+        if (locked_[other] != 0 || touched_[other] == touches_) return;
+        touched_[other] = touches_;
+        enqueue(other, true);
+        ++seen;
+    };
+    const auto touch_all = [&](std::int32_t t) {
+        const std::int32_t begin = model_.consumer_ptr[t];
+        const std::int32_t end = model_.consumer_ptr[t + 1];
+        touch(model_.source[t]);
+        // One of many consumers decides little for the others.
+        if (end - begin > kManyConsumers) return;
+        for (std::int32_t c = begin; c < end; ++c) touch(model_.consumer[c]);
+    };
+    touched_.resize(stamp_.size(), 0);
+    ++touches_;
+    if (model_.items <= kFresh) {
+        for (std::int32_t other = 0; other < model_.items; ++other) touch(other);
+        return seen / 4;  // about as many as its neighbours are
+    }
+    for (std::int32_t i = model_.produced_ptr[item]; i < model_.produced_ptr[item + 1]; ++i)
+        touch_all(model_.produced[i]);
+    for (std::int32_t i = model_.received_ptr[item]; i < model_.received_ptr[item + 1]; ++i)
+        touch_all(model_.received[i]);
+    return seen;
 }
 
 void Neighbourhoods::flips(Budget& budget) {

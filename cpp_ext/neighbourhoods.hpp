@@ -34,7 +34,11 @@ public:
     void reset(const std::vector<std::uint8_t>& placement, const std::vector<double>& surcharge_us,
                const std::vector<double>& reserved);
     [[nodiscard]] const std::vector<std::uint8_t>& placement() const { return state_.placement(); }
+    // The additive objective of it, µs.
+    [[nodiscard]] double us() const { return state_.us(); }
 
+    // Passes until one does not improve the placement, at most so many.
+    void passes(int most, Budget& budget);
     // Passes, flips and runs in turn until none of them improves the placement.
     void descend(Budget& budget);
     // Runs and single items after which the additive objective is better than `bound`: at most `most`, the best first.
@@ -49,6 +53,17 @@ private:
         std::uint8_t from;
     };
 
+    // A move that waits for its turn. Of an item's entries the one with its stamp counts.
+    struct Entry {
+        double change;  // of the score, when the entry was made
+        std::int32_t item;
+        std::uint32_t stamp;
+        std::uint8_t device;
+    };
+
+    static bool later(const Entry& a, const Entry& b);
+    void enqueue(std::int32_t item, bool sorted);
+    std::int32_t enqueue_neighbours(std::int32_t item);
     bool pass(Budget& budget);
     void flips(Budget& budget);
     void best_run(Budget& budget);
@@ -66,7 +81,12 @@ private:
     std::int32_t longest_run_;
     int sharpness_;
     AdditiveState state_;
-    std::vector<Step> trail_;  // moves since the last point of return
+    std::vector<Step> trail_;            // moves since the last point of return
+    std::vector<Entry> queue_;           // heap, the least change first
+    std::vector<std::uint32_t> stamp_;   // [items] of the entry that counts
+    std::vector<std::uint8_t> locked_;   // [items] moved in this pass
+    std::vector<std::int64_t> touched_;  // [items] last move that saw the item
+    std::int64_t touches_ = 0;
 };
 
 }  // namespace ov_hsdag

@@ -8,15 +8,12 @@
 #include <vector>
 
 #include "budget.hpp"
+#include "judge.hpp"
 #include "levels.hpp"
 #include "neighbourhoods.hpp"
 #include "problem.hpp"
-#include "simulate.hpp"
 
 namespace ov_hsdag {
-
-// Scores from here on are of placements that exceed memory limits, the less the better.
-inline constexpr double kOverMemory = 1e15;
 
 // A placement that a search improves.
 struct Candidate {
@@ -39,13 +36,6 @@ public:
     void perturb_and_refine(Candidate& best, const Placement& other, std::mt19937_64& random, Budget& budget);
 
 private:
-    // The simulator's score (infinite where infeasible for other reasons than memory), after which submodels and live
-    // tensors are accounted for as they are in this placement.
-    double judge(const Placement& placement, Budget& budget);
-    void update_estimates(const Placement& placement, const Evaluation& evaluation);
-    [[nodiscard]] double excess_of_memory(const Evaluation& evaluation) const;
-    [[nodiscard]] std::vector<double> surcharge(double share) const;
-
     // Replaces the candidate where the placement is better.
     void offer(Candidate& best, const Placement& placement, Budget& budget);
     Candidate descend_coarse(Candidate& best, const Placement& start, double share, Budget& budget);
@@ -53,14 +43,9 @@ private:
     void improve_fine(Candidate& best, const Placement& start, double share, Budget& budget);
     void improve_runs(Candidate& best, bool coarse, Budget& budget);
 
-    const Problem& problem_;
     const Levels& levels_;
-    bool throughput_;
-    Simulator simulator_;
+    Judge judge_;
     Neighbourhoods fine_, coarse_;
-    // [devices] what stands for submodels and live tensors in what adds up: what a device pays more for each tensor
-    // that it receives, µs, and bytes of memory that weights cannot have.
-    std::vector<double> surcharge_, reserved_;
 };
 
 }  // namespace ov_hsdag

@@ -13,10 +13,10 @@ Simulator::Simulator(const Problem& problem)
     result_.memory_bytes.resize(static_cast<std::size_t>(problem.devices));
 }
 
-const Evaluation& Simulator::evaluate(const std::uint8_t* placement) {
+const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_t most_work) {
     const auto devices = static_cast<std::size_t>(problem_.devices);
     for (std::size_t node = 0; node < device_.size(); ++node) device_[node] = placement[problem_.group[node]];
-    const Split& split = splitter_.split(device_.data());
+    const Split& split = splitter_.split(device_.data(), most_work);
 
     result_.infeasible = split.sortable ? 0 : kUnsortable;
     result_.submodels = split.submodels();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "hetero.hpp"
@@ -34,8 +35,9 @@ struct Evaluation {
 class Simulator {
 public:
     explicit Simulator(const Problem& problem);
-    // placement: [groups] device numbers. The result is valid until the next call.
-    const Evaluation& evaluate(const std::uint8_t* placement);
+    // placement: [groups] device numbers. most_work: see Splitter::split. The result is valid until the next call.
+    const Evaluation& evaluate(const std::uint8_t* placement,
+                               std::int64_t most_work = std::numeric_limits<std::int64_t>::max());
 
 private:
     void charge_broken_fusions(const Split& split);

@@ -51,6 +51,20 @@ class Refiner:
         seed: int = 0,
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]: ...
 
+class Multilevel:
+    def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...
+    def search(
+        self,
+        throughput: bool,
+        *,
+        max_moves: int = 0,
+        budget_ms: float = 0.0,
+        seed: int = 0,
+        target: int = 160,
+        starts: NDArray[np.uint8] | None = None,
+        rating: NDArray[np.float64] | None = None,
+    ) -> tuple[NDArray[np.uint8], float, NDArray[np.float64], int]: ...
+
 def split(graph: Graph, device: NDArray[np.uint8], rule: int) -> dict[str, Any]: ...
 def merge_groups(nodes: int, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]: ...
 def colocate_chains(

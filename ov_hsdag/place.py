@@ -27,7 +27,7 @@ from ov_hsdag.model import complete
 from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
 from ov_hsdag.model.placement import Placement, placer_of, set_affinities
 from ov_hsdag.model.workload import Phase, Workload
-from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.policy.candidates import (
     MARGIN,
     NamedPlacement,
@@ -317,7 +317,7 @@ def _candidates(
         problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
         candidates, found = find_candidates(problem, request.learned, required=request.policy_required)
     if hedged and request.given is None:
-        candidates += hedged_candidates(problem, request.learned if found else [Contiguous()])
+        candidates += hedged_candidates(problem, request.learned if found else [Multilevel()])
     return problem, candidates
 
 

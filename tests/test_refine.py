@@ -222,15 +222,15 @@ OUT_OF_MEMORY = """
 import resource
 from pathlib import Path
 import numpy as np
-from ov_hsdag.placers.refine import refine
 from tests.graphs import random_problem
 
 problem = random_problem(0, nodes=20_000, devices=32, objective="throughput")
-problem.evaluate(problem.single(0)), problem.chains
+problem.evaluate(problem.single(0))
+scattered = np.random.default_rng(0).integers(0, 32, (2, problem.group_count)).astype(np.uint8)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 130 * 2**20,) * 2)
 try:
-    refine(problem, np.stack([problem.single(0), problem.single(1)]), max_moves=1000, threads=2)
+    problem.evaluate(scattered, threads=2)
 except MemoryError:
     print("MemoryError")
 """

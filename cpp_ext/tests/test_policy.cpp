@@ -9,9 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "acyclic.hpp"
 #include "additive.hpp"
 #include "features.hpp"
 #include "graph.hpp"
+#include "hetero.hpp"
+#include "hierarchy.hpp"
+#include "levels.hpp"
 #include "parse.hpp"
 #include "problem.hpp"
 #include "refine.hpp"
@@ -24,12 +28,14 @@ using namespace ov_hsdag;
 
 bool close(double a, double b) { return std::abs(a - b) <= 1e-9 * std::max({1.0, std::abs(a), std::abs(b)}); }
 
-Graph random_graph(std::mt19937& random, std::int32_t nodes) {
+Graph random_graph(std::mt19937& random, std::int32_t nodes, bool constants = true) {
     std::vector<NodeKind> kinds{NodeKind::kParameter};
     std::vector<std::int32_t> input_ptr{0, 0}, inputs, output_ptr{0, 1};
     for (std::int32_t node = 1; node < nodes; ++node) {
         const bool last = node == nodes - 1;
-        kinds.push_back(last ? NodeKind::kResult : random() % 8 == 0 ? NodeKind::kConstant : NodeKind::kOp);
+        kinds.push_back(last                             ? NodeKind::kResult
+                        : constants && random() % 8 == 0 ? NodeKind::kConstant
+                                                         : NodeKind::kOp);
         const std::uint32_t feeds = kinds.back() == NodeKind::kConstant ? 0 : last ? 1 : 1 + random() % 3;
         const auto ports = static_cast<std::uint32_t>(output_ptr.back());
         for (std::uint32_t i = 0; i < feeds; ++i) inputs.push_back(static_cast<std::int32_t>(random() % ports));
@@ -127,32 +133,92 @@ void test_additive_state() {
             state.reset(placement.data(), surcharge, none);
             state.sharpen(3);
             const double start = state.score();
-            state.begin_pass();
-            std::vector<std::uint8_t> moved(placement.size(), 0);
             for (std::int32_t step = 0; step < model.items; ++step) {
-                const AdditiveState::Move best = state.best_move();
-                CHECK(best.item >= 0 && moved[best.item] == 0);
-                // No other move is better.
-                for (std::int32_t item = 0; item < model.items; ++item) {
-                    if (moved[item] != 0 || step > 3) continue;
-                    for (std::uint8_t d = 0; d < devices; ++d) {
-                        const std::uint8_t from = state.device(item);
-                        if (from == d) continue;
-                        state.move(item, d);
-                        CHECK(best.score <= state.score() * (1 + 1e-9) + 1e-9);
-                        state.move(item, from);
-                    }
+                const auto item = static_cast<std::int32_t>(random() % static_cast<unsigned>(model.items));
+                const auto to = static_cast<std::uint8_t>(random() % static_cast<unsigned>(devices));
+                const double before = state.score();
+                const double after = state.score_after(item, to);
+                const std::uint8_t from = state.device(item);
+                state.update_prices();
+                // A neighbour elsewhere, or a limit that is exceeded, is reason enough to look at a move.
+                if (from != to && after < before * (1 - 1e-9) && problem.transfer_us[from * devices + to] == 0.0) {
+                    CHECK(state.may_pay(item));
                 }
-                state.move_in_pass(best.item, best.device);
-                moved[best.item] = 1;
-                CHECK(close(state.score(), best.score));
+                state.move(item, to);
+                CHECK(close(state.score(), from == to ? before : after));
             }
-            CHECK(state.best_move().item < 0);
             anew.reset(state.placement().data(), surcharge, none);
             CHECK(close(anew.us(), state.us()));
             for (std::int32_t item = 0; item < model.items; ++item) state.move(item, placement[item]);
             CHECK(close(state.score(), start));
         }
+    }
+}
+
+// Coarse levels keep the order, what adds up, and the way back.
+void test_hierarchies_are_acyclic() {
+    std::mt19937 random(11);
+    for (int round = 0; round < 40; ++round) {
+        const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
+        Problem problem =
+            random_problem(random, random_graph(random, 60 + static_cast<std::int32_t>(random() % 200)), devices, 0.0);
+        if (round % 2 == 0) add_fusions(random, problem);
+        const AdditiveModel model(problem, problem.group);
+        std::vector<std::uint64_t> labels;
+        if (round % 3 == 0) {
+            for (std::int32_t item = 0; item < model.items; ++item) labels.push_back(random() % 2);
+        }
+        std::mt19937_64 generator(static_cast<std::uint64_t>(round));
+        const Hierarchy hierarchy(model, transfer_ratings(model), {.target = 20, .noise = 1.0, .labels = labels},
+                                  generator);
+        CHECK(hierarchy.levels() > 1);
+        for (std::size_t level = 1; level < hierarchy.levels(); ++level) {
+            const AdditiveModel& coarse = hierarchy.model(level);
+            CHECK(coarse.items < hierarchy.model(level - 1).items);
+            std::vector<std::int32_t> place(static_cast<std::size_t>(coarse.items), -1);
+            for (std::int32_t k = 0; k < coarse.items; ++k) place[coarse.order[k]] = k;
+            for (std::int32_t t = 0; t < coarse.tensors(); ++t) {
+                CHECK(place[coarse.source[t]] >= 0);
+                for (std::int32_t c = coarse.consumer_ptr[t]; c < coarse.consumer_ptr[t + 1]; ++c) {
+                    // Each operation is a group of its own here, so that no edge goes back.
+                    CHECK(place[coarse.consumer[c]] > place[coarse.source[t]]);
+                }
+            }
+        }
+        const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
+        const Placement coarse = random_placement(random, top.items, devices);
+        const Placement fine = hierarchy.finest(coarse);
+        CHECK(hierarchy.coarsest(fine) == coarse);
+        if (!labels.empty()) {
+            // Items of other labels stayed apart: the labels are a placement of the coarsest level.
+            Placement by_label(labels.begin(), labels.end());
+            CHECK(hierarchy.finest(hierarchy.coarsest(by_label)) == by_label);
+        }
+        for (const bool throughput : {false, true}) {
+            const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
+            AdditiveState above(top, throughput), below(model, throughput);
+            above.reset(coarse.data(), none, none);
+            below.reset(fine.data(), none, none);
+            CHECK(close(above.us(), below.us()));
+        }
+    }
+}
+
+void test_circles_are_broken() {
+    std::mt19937 random(12);
+    for (int round = 0; round < 40; ++round) {
+        const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
+        Problem problem = random_problem(
+            random, random_graph(random, 20 + static_cast<std::int32_t>(random() % 100), false), devices, 1.0);
+        const AdditiveModel model(problem, problem.group);
+        Placement placement = random_placement(random, model.items, devices);
+        Simulator simulator(problem);
+        break_circles(model, placement);
+        Splitter splitter(*problem.graph, problem.rule);
+        CHECK(splitter.split(placement.data()).rounds == 1);
+        const Placement before = placement;
+        break_circles(model, placement);
+        CHECK(placement == before);
     }
 }
 
@@ -253,6 +319,8 @@ void test_parsing_of_a_ring() {
 
 void test_policy() {
     test_additive_state();
+    test_hierarchies_are_acyclic();
+    test_circles_are_broken();
     test_refinement_keeps_its_promises();
     test_no_placements_are_refined_to_none();
     test_structure_of_a_path();

@@ -16,6 +16,7 @@ _PLACERS = {
     PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
     "mincut": "minimum cut",
     "pipeline": "contiguous partition",
+    "search": "multilevel search",
     "filling": "fills the devices' memory alike",
     "hsdag": "learned policy and local search",
     "affinity": "the given placement",

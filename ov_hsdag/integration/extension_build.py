@@ -21,7 +21,7 @@ from pathlib import Path
 LOADER = "libov_hsdag_extension.so"
 """What programs load. Beside it lies one part for each release of OpenVINO: LOADER + ".2641"."""
 
-CORE_FILES = ("colocation", "complete", "graph", "groups", "hetero", "repair")
+CORE_FILES = ("colocation", "complete", "graph", "groups", "hetero", "repair", "strong_components")
 """What the library takes from the native core, cpp_ext."""
 
 

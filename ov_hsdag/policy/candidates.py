@@ -14,6 +14,7 @@ from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -66,7 +67,9 @@ def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
 def unlearned_placers(problem: PlacementProblem) -> list[Placer]:
     """Every placer that needs no learning, the simplest first."""
     placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
-    return [*placers, Filling()] if crowded(problem) else placers
+    if crowded(problem):
+        placers.append(Filling())
+    return [*placers, Multilevel()] if len(problem.devices) > 1 else placers
 
 
 def find_candidates(

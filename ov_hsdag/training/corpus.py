@@ -260,18 +260,21 @@ class Corpus:
         return problem if placeable(problem) else None
 
 
-def draw_problem(template: PlacementProblem, generator: np.random.Generator) -> PlacementProblem:
+def draw_problem(
+    template: PlacementProblem, generator: np.random.Generator, devices: int | None = None
+) -> PlacementProblem:
     """Returns a template's graph with devices, costs, limits and an objective drawn at random.
 
     Args:
         template: its graph and legality groups are used.
         generator: of all draws; the same state gives the same problem.
+        devices: how many; None: two to four.
 
     Returns:
         The problem, in which a group may be left without a device (`placeable`).
     """
     template = replace(template, graph=_scaled(template.graph, generator))
-    names, profile, randomized = _draw_devices(generator)
+    names, profile, randomized = _draw_devices(generator, devices)
     objective = "latency" if generator.random() < 0.5 else "throughput"
     problem = _draw_costs(assemble(template, names, profile, objective), randomized, generator)
     if generator.random() < 0.35:
@@ -317,13 +320,13 @@ def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> Computat
     return replace(graph, output_bytes=scaled, weight_bytes=weights, flops=graph.flops * width**2 * size)
 
 
-def _draw_devices(generator: np.random.Generator) -> tuple[tuple[str, ...], Profile, bool]:
-    """Two to four devices; whether their figures are randomized."""
+def _draw_devices(generator: np.random.Generator, devices: int | None = None) -> tuple[tuple[str, ...], Profile, bool]:
+    """So many devices, or two to four; whether their figures are randomized."""
     stems = [stem for stem in builtin_names() if stem not in HELD_OUT_PROFILES]
     forbidden = {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
     randomized = bool(generator.random() < 0.75)
     while True:
-        count = int(generator.choice([2, 3, 4], p=[0.6, 0.25, 0.15]))
+        count = devices or int(generator.choice([2, 3, 4], p=[0.6, 0.25, 0.15]))
         chosen = [str(stem) for stem in generator.choice(stems, count)]
         if generator.random() < 0.25:
             chosen[-1] = chosen[0]

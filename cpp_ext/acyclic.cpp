@@ -1,0 +1,105 @@
+#include "acyclic.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "groups.hpp"
+#include "strong_components.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// Parts of up to this share of all work move at first; four times as much from round to round.
+constexpr double kFirstShare = 0.001;
+constexpr double kGrowth = 4.0;
+constexpr int kRounds = 8;
+// Afterwards all of a circle goes where its largest part is, which merges parts each time; unsupported items may end
+// it.
+constexpr int kLastRounds = 40;
+
+// visit(tensor, source part, consumer part) for each tensor that goes from part to part.
+template <typename Visit>
+void for_each_crossing(const AdditiveModel& model, const std::vector<std::int32_t>& part, Visit visit) {
+    for (std::int32_t t = 0; t < model.tensors(); ++t) {
+        const std::int32_t from = part[model.source[t]];
+        for (std::int32_t c = model.consumer_ptr[t]; c < model.consumer_ptr[t + 1]; ++c) {
+            const std::int32_t to = part[model.consumer[c]];
+            if (from != to) visit(t, from, to);
+        }
+    }
+}
+
+}  // namespace
+
+void break_circles(const AdditiveModel& model, Placement& placement) {
+    const auto width = static_cast<std::size_t>(model.devices);
+    StrongComponents strong;
+    double share = kFirstShare;
+    for (int round = 0; round < kRounds + kLastRounds; ++round, share *= kGrowth) {
+        Groups connected(model.items);
+        for (std::int32_t t = 0; t < model.tensors(); ++t) {
+            for (std::int32_t c = model.consumer_ptr[t]; c < model.consumer_ptr[t + 1]; ++c) {
+                if (placement[model.source[t]] == placement[model.consumer[c]]) {
+                    connected.merge(model.source[t], model.consumer[c]);
+                }
+            }
+        }
+        const std::vector<std::int32_t> part = connected.numbers();
+        const auto parts = static_cast<std::size_t>(part.empty() ? 0 : *std::max_element(part.begin(), part.end()) + 1);
+        std::vector<std::int32_t> ptr(parts + 1, 0);
+        for_each_crossing(model, part, [&](std::int32_t, std::int32_t from, std::int32_t) {
+            ++ptr[static_cast<std::size_t>(from) + 1];
+        });
+        std::partial_sum(ptr.begin(), ptr.end(), ptr.begin());
+        std::vector<std::int32_t> target(static_cast<std::size_t>(ptr.back()));
+        std::vector<std::int32_t> next(ptr.begin(), ptr.end() - 1);
+        for_each_crossing(model, part, [&](std::int32_t, std::int32_t from, std::int32_t to) {
+            target[static_cast<std::size_t>(next[from]++)] = to;
+        });
+        std::vector<std::int32_t> knot;
+        if (strong.find(ptr, target, knot) == 0) return;
+
+        std::vector<double> work(parts, 0.0);
+        std::vector<std::uint8_t> device(parts, 0);
+        double all = 0;
+        for (std::size_t i = 0; i < placement.size(); ++i) {
+            const double us = model.item_us[i * width + placement[i]];
+            work[part[i]] += us;
+            all += us;
+            device[part[i]] = placement[i];
+        }
+        // Bytes that a part on a circle exchanges with each device's parts on it.
+        std::vector<double> exchanged(parts * width, 0.0);
+        for_each_crossing(model, part, [&](std::int32_t t, std::int32_t from, std::int32_t to) {
+            if (knot[from] < 0 || knot[from] != knot[to]) return;
+            exchanged[static_cast<std::size_t>(from) * width + device[to]] += model.bytes[t] + 1.0;
+            exchanged[static_cast<std::size_t>(to) * width + device[from]] += model.bytes[t] + 1.0;
+        });
+        // Of each circle the largest part stays, and all that are too large for this round.
+        std::vector<std::int32_t> largest(parts, -1);
+        for (std::size_t p = 0; p < parts; ++p) {
+            if (knot[p] < 0) continue;
+            std::int32_t& most = largest[static_cast<std::size_t>(knot[p])];
+            if (most < 0 || work[p] > work[most]) most = static_cast<std::int32_t>(p);
+        }
+        std::vector<std::uint8_t> to(device);
+        for (std::size_t p = 0; p < parts; ++p) {
+            if (knot[p] < 0 || largest[static_cast<std::size_t>(knot[p])] == static_cast<std::int32_t>(p)) continue;
+            if (round >= kRounds) {
+                to[p] = device[static_cast<std::size_t>(largest[static_cast<std::size_t>(knot[p])])];
+            } else if (work[p] <= share * all) {
+                const auto begin = exchanged.begin() + static_cast<std::ptrdiff_t>(p * width);
+                const auto most = std::max_element(begin, begin + static_cast<std::ptrdiff_t>(width));
+                to[p] = static_cast<std::uint8_t>(most - begin);
+            }
+        }
+        for (std::size_t i = 0; i < placement.size(); ++i) {
+            if (model.supports(static_cast<std::int32_t>(i), to[part[i]])) placement[i] = to[part[i]];
+        }
+    }
+}
+
+}  // namespace ov_hsdag

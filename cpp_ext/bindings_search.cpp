@@ -1,0 +1,69 @@
+// ov_hsdag._native, the multilevel search.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "multilevel.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+using namespace ov_hsdag;
+
+std::unique_ptr<Multilevel> make_multilevel(std::shared_ptr<Problem> problem, const Array<std::int32_t>& coarse) {
+    expect_shape(coarse, {problem->groups()}, "coarse");
+    const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
+    const py::gil_scoped_release release;
+    return std::make_unique<Multilevel>(std::move(problem), coarse_groups);
+}
+
+py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max_moves, double budget_ms,
+                 std::uint64_t seed, std::int32_t target, const py::object& starts, const py::object& rating) {
+    Array<std::uint8_t> placements(std::vector<py::ssize_t>{0, multilevel.model().items});
+    if (!starts.is_none()) placements = starts.cast<Array<std::uint8_t>>();
+    expect_placements(placements, multilevel.model().items, multilevel.problem().devices);
+    Array<double> ratings(std::vector<py::ssize_t>{0});
+    if (!rating.is_none()) {
+        ratings = rating.cast<Array<double>>();
+        expect_shape(ratings, {multilevel.model().tensors()}, "rating");
+    }
+    if (max_moves < 0 || !(budget_ms >= 0) || target < 2) throw std::invalid_argument("expected positive limits");
+    MultilevelOptions options;
+    options.throughput = throughput;
+    options.max_moves = max_moves;
+    options.budget_ms = budget_ms;
+    options.seed = seed;
+    options.target = target;
+    MultilevelResult result;
+    {
+        const std::span<const std::uint8_t> given(placements.data(), static_cast<std::size_t>(placements.size()));
+        const std::span<const double> rated(ratings.data(), static_cast<std::size_t>(ratings.size()));
+        const py::gil_scoped_release release;
+        result = multilevel.search(given, rated, options);
+    }
+    py::array_t<double> progress({static_cast<py::ssize_t>(result.progress.size()), py::ssize_t{2}});
+    for (std::size_t row = 0; row < result.progress.size(); ++row) {
+        progress.mutable_at(static_cast<py::ssize_t>(row), 0) = result.progress[row].ms;
+        progress.mutable_at(static_cast<py::ssize_t>(row), 1) = result.progress[row].score;
+    }
+    return py::make_tuple(to_array(result.placement), result.score, progress, result.cycles);
+}
+
+}  // namespace
+
+void bind_search(py::module_& module) {
+    py::class_<Multilevel>(module, "Multilevel", "Multilevel search; coarse: int32 [groups].")
+        .def(py::init(&make_multilevel), py::arg("problem").none(false), py::arg("coarse"))
+        .def("search", &search, py::arg("throughput"), py::kw_only(), py::arg("max_moves") = 0,
+             py::arg("budget_ms") = 0.0, py::arg("seed") = 0, py::arg("target") = MultilevelOptions{}.target,
+             py::arg("starts") = py::none(), py::arg("rating") = py::none(),
+             "→ (placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, cycles).");
+}

@@ -1,0 +1,57 @@
+// Coarser and coarser models of a placement problem, by contracting edges, as in multilevel graph partitioning
+// (Hendrickson and Leland, "A multilevel algorithm for partitioning graphs", SC 1995; for acyclic graphs Herrmann et
+// al., "Multilevel algorithms for acyclic partitioning of directed acyclic graphs", SIAM J. Sci. Comput. 41(4), 2019).
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "additive.hpp"
+#include "levels.hpp"
+
+namespace ov_hsdag {
+
+struct HierarchyOptions {
+    std::int32_t target =
+        160;  // items of the coarsest level, about; no item has more than its share of work or weights
+    // Ratings are multiplied by random numbers between 1 and 1 + noise: other hierarchies.
+    double noise = 0.0;
+    // [items of the finest level] items with other labels stay apart; empty: all may merge.
+    std::span<const std::uint64_t> labels;
+};
+
+class Hierarchy {
+public:
+    // finest: stays alive as long as the hierarchy. rating: [tensors of it] how much its ends belong together.
+    Hierarchy(const AdditiveModel& finest, std::span<const double> rating, const HierarchyOptions& options,
+              std::mt19937_64& random);
+
+    // 0 is the finest level.
+    [[nodiscard]] std::size_t levels() const { return coarser_.size() + 1; }
+    [[nodiscard]] const AdditiveModel& model(std::size_t level) const {
+        return level == 0 ? finest_ : coarser_[level - 1].model;
+    }
+    // A placement of a level's items as one of the next finer level's.
+    [[nodiscard]] Placement refined(std::size_t level, const Placement& placement) const;
+    // A placement of the coarsest level's items as one of the finest level's.
+    [[nodiscard]] Placement finest(Placement placement) const;
+    // A placement of the finest level, each item of the coarsest where most of its time is spent, on a device that
+    // supports it.
+    [[nodiscard]] Placement coarsest(const Placement& placement) const;
+
+private:
+    struct Level {
+        std::vector<std::int32_t> item_of;  // [items of the finer level]
+        AdditiveModel model;
+    };
+
+    const AdditiveModel& finest_;
+    std::vector<Level> coarser_;
+};
+
+// Heavy edges: the mean time of a tensor's transfer, µs, [tensors].
+std::vector<double> transfer_ratings(const AdditiveModel& model);
+
+}  // namespace ov_hsdag

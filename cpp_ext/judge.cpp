@@ -1,0 +1,83 @@
+#include "judge.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace ov_hsdag {
+namespace {
+
+// Work that the cycles of one placement may take (Splitter::split), tens of milliseconds: those that take more have
+// hundreds of submodels.
+constexpr std::int64_t kMostWork = 16'000'000;
+
+}  // namespace
+
+Judge::Judge(const Problem& problem, const AdditiveModel& groups, bool throughput)
+    : problem_(problem),
+      model_(groups),
+      throughput_(throughput),
+      simulator_(problem),
+      estimates_{problem.submodel_us, std::vector<double>(problem.submodel_us.size(), 0.0)} {}
+
+double Judge::score(const Placement& placement, Budget& budget) {
+    const Evaluation& evaluation = simulator_.evaluate(placement.data(), kMostWork);
+    // Scattered placements close cycles, and HETERO's rule walks the graph once more for each cut that it adds: up to
+    // thirty times the time of a simulation.
+    budget.spend(static_cast<std::int64_t>(placement.size()) * (16 + evaluation.rounds) / 16);
+    update_estimates(placement, evaluation);
+    if ((evaluation.infeasible & ~kMemory) != 0) return std::numeric_limits<double>::infinity();
+    if (evaluation.infeasible != 0) return kOverMemory * (1.0 + excess_of_memory(evaluation));
+    return throughput_ ? evaluation.period_us : evaluation.latency_us;
+}
+
+double Judge::excess_of_memory(const Evaluation& evaluation) const {
+    double excess = 0;
+    for (std::size_t d = 0; d < estimates_.reserved.size(); ++d) {
+        const auto limit = static_cast<double>(problem_.memory_limit[d]);
+        if (limit < 0) continue;
+        excess += std::max(0.0, static_cast<double>(evaluation.memory_bytes[d]) - limit) / (limit + 1.0);
+    }
+    return excess;
+}
+
+// Submodels cost what the simulator says; spread over the tensors that cross, they guide the next moves.
+void Judge::update_estimates(const Placement& placement, const Evaluation& evaluation) {
+    const AdditiveModel& model = model_;
+    const std::vector<double>& submodel_us = problem_.submodel_us;
+    const auto devices = static_cast<std::size_t>(model.devices);
+    double additive = 0;
+    double received = 0;
+    std::vector<double> weight(devices, 0.0);
+    for (std::size_t g = 0; g < placement.size(); ++g) {
+        additive += model.item_us[g * devices + placement[g]];
+        weight[placement[g]] += static_cast<double>(model.weight[g * devices + placement[g]]);
+    }
+    for (std::int32_t t = 0; t < model.tensors(); ++t) {
+        const std::uint8_t from = placement[model.source[t]];
+        std::uint64_t sent = std::uint64_t{1} << from;
+        for (std::int32_t c = model.consumer_ptr[t]; c < model.consumer_ptr[t + 1]; ++c) {
+            const std::uint8_t to = placement[model.consumer[c]];
+            if (((sent >> to) & 1) != 0) continue;
+            sent |= std::uint64_t{1} << to;
+            const std::size_t link = from * devices + to;
+            additive += model.transfer_us[link] + model.transfer_us_per_byte[link] * model.bytes[t];
+            additive += model.fusion_penalty_us[static_cast<std::size_t>(t) * devices + to];
+            received += submodel_us[to];
+        }
+    }
+    const double share = received > 0 ? (evaluation.latency_us - additive) / received : 1.0;
+    for (std::size_t d = 0; d < devices; ++d) {
+        estimates_.surcharge[d] = std::clamp(share, 0.25, 1.25) * submodel_us[d];
+        estimates_.reserved[d] = std::max(0.0, static_cast<double>(evaluation.memory_bytes[d]) - weight[d]);
+        // Where the estimate let through too much, more is held back.
+        if ((evaluation.infeasible & kMemory) != 0) estimates_.reserved[d] *= 1.05;
+    }
+}
+
+std::vector<double> Judge::surcharge(double share) const {
+    std::vector<double> result = estimates_.surcharge;
+    for (double& us : result) us *= share;
+    return result;
+}
+
+}  // namespace ov_hsdag

@@ -1,0 +1,273 @@
+#include "multilevel.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "acyclic.hpp"
+#include "budget.hpp"
+#include "hierarchy.hpp"
+#include "judge.hpp"
+#include "neighbourhoods.hpp"
+#include "perturb.hpp"
+#include "placement_search.hpp"
+#include "stages.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+// Placements of the coarsest level that are refined on all levels.
+constexpr std::size_t kStarts = 3;
+// Placements that further cycles begin with.
+constexpr std::size_t kPool = 8;
+// Places where parts of contiguous partitions may end: of up to so many devices, and of more.
+constexpr std::int32_t kCuts = 300;
+constexpr std::int32_t kFewCuts = 120;
+constexpr std::int32_t kAnyOrder = 5;
+// Passes on each level, and on the finest.
+constexpr int kPasses = 2;
+constexpr int kFinePasses = 4;
+// Doublings of the power that stands for the maximum (AdditiveState::sharpen), on coarse and on fine levels.
+constexpr int kCoarseSharpness = 2;
+constexpr int kFineSharpness = 4;
+// Graphs of at most so many groups are searched without a hierarchy, too.
+constexpr std::int32_t kLocal = 4000;
+// Coarsest levels of at most so many items are searched with all moves, others with single moves.
+constexpr std::int32_t kSmall = 400;
+// Items that move together in a row, at most.
+constexpr std::int32_t kLongestRun = 64;
+// Random numbers by which further cycles rate edges.
+constexpr double kNoise = 2.0;
+
+struct Solution {
+    Placement placement;  // [groups]
+    double score = std::numeric_limits<double>::infinity();
+    Judge::Estimates estimates;
+};
+
+class Search {
+public:
+    Search(const Problem& problem, const Levels& levels, std::span<const double> rating,
+           const MultilevelOptions& options)
+        : model_(levels.fine),
+          rating_(rating),
+          options_(options),
+          submodel_us_(problem.submodel_us),
+          judge_(problem, levels.fine, options.throughput),
+          local_(problem, levels, options.throughput),
+          random_(options.seed),
+          begin_(Clock::now()),
+          budget_{options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4,
+                  Clock::time_point::max()} {
+        if (options.budget_ms > 0) {
+            budget_.end = begin_ + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double, std::milli>(options.budget_ms));
+        }
+    }
+
+    MultilevelResult run(std::span<const std::uint8_t> starts) {
+        add_single_devices();
+        const auto width = static_cast<std::size_t>(model_.items);
+        for (std::size_t at = 0; at + width <= starts.size(); at += width) {
+            offer(Placement(starts.begin() + static_cast<std::ptrdiff_t>(at),
+                            starts.begin() + static_cast<std::ptrdiff_t>(at + width)));
+        }
+        add_stages();
+        first_cycle();
+        while (budget_.left()) {
+            if (model_.items <= kLocal && random_() % 2 == 0) {
+                search_nearby();
+            } else {
+                next_cycle();
+            }
+        }
+        return {pool_.front().placement, pool_.front().score, std::move(progress_), cycles_};
+    }
+
+private:
+    void add_single_devices() {
+        Placement fastest(static_cast<std::size_t>(model_.items), 0);
+        const auto width = static_cast<std::size_t>(model_.devices);
+        for (std::size_t device = 0; device < width; ++device) {
+            Placement placement(fastest.size(), static_cast<std::uint8_t>(device));
+            make_supported(placement);
+            offer(std::move(placement));
+        }
+    }
+
+    // Contiguous partitions, as they are; quick ones first where there are many orders of the devices.
+    void add_stages() {
+        if (model_.devices == 1) return;
+        const auto add = [&](const StageOptions& wanted) {
+            for (Placement& placement : stages(model_, options_.throughput, submodel_us_, judge_.reserved(), wanted)) {
+                offer(std::move(placement));
+            }
+        };
+        if (model_.devices > kAnyOrder) add({.cuts = kFewCuts, .any_order = false, .sequences = 1, .per_sequence = 1});
+        if (budget_.left()) add({.cuts = model_.devices > kAnyOrder ? kFewCuts : kCuts});
+    }
+
+    void make_supported(Placement& placement) const {
+        const auto width = static_cast<std::size_t>(model_.devices);
+        for (std::size_t i = 0; i < placement.size(); ++i) {
+            if (model_.supports(static_cast<std::int32_t>(i), placement[i])) continue;
+            double least = std::numeric_limits<double>::infinity();
+            for (std::size_t d = 0; d < width; ++d) {
+                if (model_.supported[i * width + d] == 0 || model_.item_us[i * width + d] >= least) continue;
+                least = model_.item_us[i * width + d];
+                placement[i] = static_cast<std::uint8_t>(d);
+            }
+        }
+    }
+
+    void first_cycle() {
+        const Hierarchy hierarchy(model_, rating_, {.target = options_.target, .noise = 0, .labels = {}}, random_);
+        const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
+        std::vector<Placement> found;
+        for (const Solution& solution : pool_) found.push_back(hierarchy.coarsest(solution.placement));
+        found.push_back(fastest(top));
+        // By what the best one so far tells of submodels and memory.
+        judge_.go_by(pool_.front().estimates);
+        std::vector<std::pair<double, Placement>> refined;
+        Neighbourhoods search(top, options_.throughput, kLongestRun, kCoarseSharpness);
+        for (const Placement& placement : found) {
+            search.reset(placement, judge_.surcharge(1.0), judge_.reserved());
+            search.passes(kFinePasses, budget_);
+            const double us = search.us();
+            const auto same = [&](const auto& other) { return other.second == search.placement(); };
+            if (std::none_of(refined.begin(), refined.end(), same)) refined.emplace_back(us, search.placement());
+            if (!budget_.left()) break;
+        }
+        std::stable_sort(refined.begin(), refined.end(),
+                         [](const auto& a, const auto& b) { return a.first < b.first; });
+        for (std::size_t i = 0; i < std::min(refined.size(), kStarts) && (i == 0 || budget_.left()); ++i) {
+            uncoarsen(hierarchy, std::move(refined[i].second), 1.0);
+        }
+    }
+
+    // Without a hierarchy, from a perturbation.
+    void search_nearby() {
+        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
+        Candidate next{pool_[chosen].placement, pool_[chosen].score, 0};
+        local_.perturb_and_refine(next, pool_[random_() % pool_.size()].placement, random_, budget_);
+        if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement));
+    }
+
+    // From one or two placements of the pool: what they have apart stays apart while coarsening.
+    void next_cycle() {
+        constexpr double kShares[] = {1.0, 1.0, 0.5, 0.0, 1.5};
+        const double share = kShares[random_() % std::size(kShares)];
+        // The better a placement, the more often it is the start.
+        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
+        const std::size_t other = random_() % pool_.size();
+        const bool combined = random_() % 3 == 0 && other != chosen;
+        const Placement& start = pool_[chosen].placement;
+        const bool free = !combined && random_() % 4 == 0;
+        std::vector<std::uint64_t> labels;
+        if (!free) {
+            labels.assign(start.begin(), start.end());
+            if (combined) {
+                for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] * 256 + pool_[other].placement[i];
+            }
+        }
+        // Coarse levels of many sizes: the moves of one are not those of another.
+        const std::int32_t target = std::max<std::int32_t>(options_.target >> (random_() % 3), 12);
+        const Hierarchy hierarchy(model_, rating_, {.target = target, .noise = kNoise, .labels = labels}, random_);
+        const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
+        judge_.go_by(pool_[chosen].estimates);
+        Placement placement = hierarchy.coarsest(start);
+        if (!combined) perturb(placement, hierarchy.coarsest(pool_[other].placement), top, random_);
+        uncoarsen(hierarchy, std::move(placement), share);
+    }
+
+    [[nodiscard]] Placement fastest(const AdditiveModel& top) const {
+        const auto width = static_cast<std::size_t>(top.devices);
+        Placement result(static_cast<std::size_t>(top.items), 0);
+        for (std::size_t i = 0; i < result.size(); ++i) {
+            double least = std::numeric_limits<double>::infinity();
+            for (std::size_t d = 0; d < width; ++d) {
+                if (top.supported[i * width + d] == 0 || top.item_us[i * width + d] >= least) continue;
+                least = top.item_us[i * width + d];
+                result[i] = static_cast<std::uint8_t>(d);
+            }
+        }
+        return result;
+    }
+
+    void uncoarsen(const Hierarchy& hierarchy, Placement placement, double share) {
+        ++cycles_;
+        for (std::size_t level = hierarchy.levels(); level-- > 0;) {
+            const AdditiveModel& model = hierarchy.model(level);
+            if (level + 1 < hierarchy.levels()) placement = hierarchy.refined(level + 1, placement);
+            Neighbourhoods search(model, options_.throughput, kLongestRun,
+                                  level == 0 ? kFineSharpness : kCoarseSharpness);
+            search.reset(placement, judge_.surcharge(share), judge_.reserved());
+            if (level + 1 == hierarchy.levels() && model.items <= kSmall) {
+                search.descend(budget_);
+            } else {
+                search.passes(level == 0 ? kFinePasses : kPasses, budget_);
+            }
+            placement = search.placement();
+        }
+        offer(std::move(placement));
+    }
+
+    // Keeps a placement that is good enough for the pool.
+    void offer(Placement placement) {
+        const auto same = [&](const Solution& solution) { return solution.placement == placement; };
+        if (std::any_of(pool_.begin(), pool_.end(), same)) return;
+        double score = judge_.score(placement, budget_);
+        if (!std::isfinite(score)) {
+            break_circles(model_, placement);
+            if (std::any_of(pool_.begin(), pool_.end(), same)) return;
+            score = judge_.score(placement, budget_);
+        }
+        if (pool_.empty() || better(score, pool_.front().score)) {
+            const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin_;
+            if (score < kOverMemory) progress_.push_back({elapsed.count(), score});
+        }
+        pool_.push_back({std::move(placement), score, judge_.estimates()});
+        std::stable_sort(pool_.begin(), pool_.end(),
+                         [](const Solution& a, const Solution& b) { return a.score < b.score; });
+        if (pool_.size() > kPool) pool_.pop_back();
+    }
+
+    const AdditiveModel& model_;
+    std::span<const double> rating_;
+    const MultilevelOptions& options_;
+    const std::vector<double>& submodel_us_;
+    Judge judge_;
+    PlacementSearch local_;
+    std::mt19937_64 random_;
+    Clock::time_point begin_;
+    Budget budget_;
+    std::vector<Solution> pool_;  // best first
+    std::vector<Improvement> progress_;
+    std::int64_t cycles_ = 0;
+};
+
+}  // namespace
+
+Multilevel::Multilevel(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups)
+    : problem_(std::move(problem)), levels_(*problem_, coarse_groups) {}
+
+MultilevelResult Multilevel::search(std::span<const std::uint8_t> starts, std::span<const double> rating,
+                                    const MultilevelOptions& options) const {
+    if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");
+    if (!rating.empty() && rating.size() != static_cast<std::size_t>(model().tensors())) {
+        throw std::invalid_argument("expected one rating per tensor");
+    }
+    const std::vector<double> heavy = rating.empty() ? transfer_ratings(model()) : std::vector<double>{};
+    MultilevelResult result = Search(*problem_, levels_, rating.empty() ? heavy : rating, options).run(starts);
+    if (result.score >= kOverMemory) result.score = std::numeric_limits<double>::infinity();
+    return result;
+}
+
+}  // namespace ov_hsdag

@@ -1,0 +1,60 @@
+// Multilevel search: coarsen, place the coarsest graph, refine while uncoarsening; then again from what was found.
+//
+// Walshaw, "Multilevel refinement for combinatorial optimisation problems", Annals of Operations Research 131, 2004;
+// further cycles keep apart what the placement has apart, as in Sanders and Schulz, "Engineering multilevel graph
+// partitioning algorithms", ESA 2011, and what either of two placements has apart, as in their "Distributed
+// evolutionary graph partitioning", ALENEX 2012.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "additive.hpp"
+#include "levels.hpp"
+#include "problem.hpp"
+
+namespace ov_hsdag {
+
+struct MultilevelOptions {
+    bool throughput = false;
+    std::int64_t max_moves = 0;  // moves tried; 0: no limit
+    double budget_ms = 0;        // wall time; 0: no limit. With it, results depend on the machine
+    std::uint64_t seed = 0;
+    std::int32_t target = 160;  // items of the coarsest level
+};
+
+struct Improvement {
+    double ms;     // since the search began
+    double score;  // µs
+};
+
+struct MultilevelResult {
+    Placement placement;                // [groups] the best
+    double score;                       // µs by the simulator; infinite where nothing feasible was found
+    std::vector<Improvement> progress;  // each new best
+    std::int64_t cycles = 0;            // uncoarsenings
+};
+
+class Multilevel {
+public:
+    // coarse_groups: [groups] dense numbers, the coarse level of searches without a hierarchy (placement_search.hpp).
+    // Throws std::invalid_argument where there is not one for each group.
+    Multilevel(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups);
+
+    // starts: [count, groups] placements that are tried as well. rating: [tensors of `model()`] how much the ends of
+    // each belong together; empty: heavy edges. One of the two limits must be given.
+    [[nodiscard]] MultilevelResult search(std::span<const std::uint8_t> starts, std::span<const double> rating,
+                                          const MultilevelOptions& options) const;
+
+    // What adds up, by colocation groups.
+    [[nodiscard]] const AdditiveModel& model() const { return levels_.fine; }
+    [[nodiscard]] const Problem& problem() const { return *problem_; }
+
+private:
+    std::shared_ptr<const Problem> problem_;
+    Levels levels_;
+};
+
+}  // namespace ov_hsdag

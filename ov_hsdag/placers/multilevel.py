@@ -1,0 +1,100 @@
+"""Multilevel search by the native core (cpp_ext/multilevel.hpp): the best placement that is found without learning.
+
+Edges are contracted until some hundred items are left, the coarsest graph is placed, and each finer one is refined by
+moves after Fiduccia and Mattheyses (DAC 1982); the simulator judges. Further cycles begin with what was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.problem.problem import PlacementProblem
+
+# Moves that are tried by default: 50 to 100 ms on one core for models of up to a thousand groups.
+_MOVES = 500_000
+_MOVES_PER_GROUP = 100
+
+
+@dataclass(frozen=True)
+class Multilevel:
+    """Multilevel search from single devices and contiguous partitions.
+
+    Attributes:
+        seconds: to search; results then depend on the machine. None: as many moves as are tried in a tenth of a second
+            for models of a thousand groups, always with the same result.
+        seed: of the random numbers.
+    """
+
+    seconds: float | None = None
+    seed: int = 0
+    name: str = "search"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`. Never worse than a single device."""
+        return search(problem, seconds=self.seconds, seed=self.seed).placement
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search found.
+
+    Attributes:
+        placement: uint8 [groups].
+        score: as `PlacementProblem.scores` gives it, µs, inf where nothing feasible was found.
+        progress: when a better placement was found, ms since the beginning, and its score, µs; float64 [improvements,
+            2].
+        cycles: how often the search went from the coarsest to the finest graph.
+    """
+
+    placement: NDArray[np.uint8]
+    score: float
+    progress: NDArray[np.float64]
+    cycles: int
+
+
+def search(
+    problem: PlacementProblem,
+    *,
+    seconds: float | None = None,
+    max_moves: int | None = None,
+    seed: int = 0,
+    starts: NDArray[np.integer[Any]] | None = None,
+    rating: NDArray[np.float64] | None = None,
+) -> Found:
+    """Searches for the best placement of a problem.
+
+    Args:
+        problem: what is placed; its objective is minimized.
+        seconds: limit of wall time; with it, results depend on the machine.
+        max_moves: limit of moves. Neither of the two: `default_moves`.
+        seed: equal arguments without `seconds` give equal results.
+        starts: placements that are tried as well, device numbers [count, groups].
+        rating: how much the ends of each tensor between groups belong together, at least 0, float64
+            [len(problem.tensors)], in their order; edges of high ratings are contracted first. None: the time of a
+            transfer.
+
+    Raises:
+        ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
+    """
+    if seconds is None and max_moves is None:
+        max_moves = default_moves(problem)
+    native = _native.Multilevel(problem.native, problem.chains)
+    placement, score, progress, cycles = native.search(
+        problem.objective == "throughput",
+        max_moves=max_moves or 0,
+        budget_ms=1e3 * (seconds or 0.0),
+        seed=seed,
+        starts=None if starts is None else np.atleast_2d(np.asarray(starts, np.uint8)),
+        rating=rating,
+    )
+    return Found(placement, score, progress, cycles)
+
+
+def default_moves(problem: PlacementProblem) -> int:
+    """Moves that are tried by default."""
+    return _MOVES + _MOVES_PER_GROUP * problem.group_count

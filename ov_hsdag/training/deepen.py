@@ -1,0 +1,221 @@
+"""Large graphs from small ones: layers repeated, models behind one another. Sizes, types and costs stay real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model import colocation
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.problem.problem import PlacementProblem
+
+# Places of the order at which a stretch may begin or end: those that the fewest tensors cross.
+_PLACES = 240
+
+# Tensors that a repeated stretch hands on to its next copy; more would be no layer.
+_MOST_HANDED_ON = 12
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the topological order that can follow itself.
+
+    Attributes:
+        first, last: its nodes, the last one excluded.
+        entering: outputs before it, in the order of `leaving`, whose place its own take in the next copy.
+        leaving: outputs of its own (or from before it) that are read behind it.
+    """
+
+    first: int
+    last: int
+    entering: tuple[int, ...]
+    leaving: tuple[int, ...]
+
+
+def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
+    """Repeats the layers of a template until it has about so many operations.
+
+    Args:
+        template: its graph is used; its devices and costs are not.
+        operations: nodes other than constants, Parameters and Results.
+
+    Returns:
+        A template on the same devices, without costs. The same one where nothing can be repeated, or nothing has to be.
+    """
+    graph = template.graph
+    present = int((graph.kinds == NodeKind.OP).sum())
+    stretch = repeatable(graph)
+    if stretch is None:
+        return template
+    own = int((graph.kinds[stretch.first : stretch.last] == NodeKind.OP).sum())
+    copies = round((operations - present) / own)
+    return _template(_repeated(graph, stretch, copies), template) if copies > 0 else template
+
+
+def joined(templates: Sequence[PlacementProblem]) -> PlacementProblem:
+    """Models behind one another: the first output of each is an input of the next.
+
+    Args:
+        templates: at least one; Parameters of any size take any tensor, since only costs count.
+    """
+    builder = _Copies()
+    end: int | None = None
+    for number, template in enumerate(templates):
+        graph = template.graph
+        inputs = np.flatnonzero(graph.kinds == NodeKind.PARAMETER)
+        renamed: dict[int, int] = {}
+        skipped = set()
+        if end is not None and len(inputs):
+            renamed[int(graph.output_ptr[inputs[0]])] = end
+            skipped.add(int(inputs[0]))
+        results = np.flatnonzero(graph.kinds == NodeKind.RESULT)
+        builder.add(graph, [node for node in range(graph.nodes) if node not in skipped], renamed, f"m{number}/")
+        if len(results):
+            end = renamed[int(graph.input_output[graph.input_ptr[results[0]]])]
+    return _template(builder.graph(), templates[0])
+
+
+def repeatable(graph: ComputationGraph) -> Stretch | None:
+    """The longest stretch of the order behind which tensors of the same kinds are read as before it, few of them.
+
+    Tensors from before it that are read in it and behind it (masks, rotary tables) are shared by all copies.
+    """
+    made = graph.output_node
+    last_read = np.full(graph.outputs, -1)
+    np.maximum.at(last_read, graph.input_output, graph.input_node)
+    moving = np.flatnonzero(~np.isin(graph.kinds[made], (NodeKind.CONSTANT,)) & (last_read > made))
+    crossing = np.zeros(graph.nodes + 1, np.int64)
+    np.add.at(crossing, made[moving] + 1, 1)
+    np.add.at(crossing, last_read[moving] + 1, -1)
+    crossing = crossing.cumsum()[: graph.nodes]
+    operation = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+    places = np.flatnonzero(operation & (crossing > 0))
+    places = np.sort(places[np.argsort(crossing[places], kind="stable")[:_PLACES]])
+    alive = [moving[(made[moving] < place) & (last_read[moving] >= place)] for place in places]
+    best: tuple[float, Stretch] | None = None
+    work = np.cumsum(np.append(0, operation))
+    for a, first in enumerate(places):
+        for b in range(len(places) - 1, a, -1):
+            length = float(work[places[b]] - work[first])
+            handed = len(alive[b]) - np.isin(alive[b], alive[a]).sum()
+            if handed == 0 or handed > _MOST_HANDED_ON or (best is not None and length / handed <= best[0]):
+                continue
+            found = _stretch(graph, int(first), int(places[b]), alive[a], alive[b])
+            if found is not None:
+                best = (length / handed, found)
+    return None if best is None else best[1]
+
+
+def _stretch(
+    graph: ComputationGraph, first: int, last: int, before: NDArray[np.int64], behind: NDArray[np.int64]
+) -> Stretch | None:
+    shared = np.intersect1d(before, behind)
+    entering = _by_kind(graph, np.setdiff1d(before, shared))
+    leaving = _by_kind(graph, np.setdiff1d(behind, shared))
+    if [kind for kind, _ in entering] != [kind for kind, _ in leaving]:
+        return None
+    return Stretch(first, last, tuple(output for _, output in entering), tuple(output for _, output in leaving))
+
+
+def _by_kind(graph: ComputationGraph, outputs: NDArray[np.int64]) -> list[tuple[tuple[str, int], int]]:
+    return sorted(((graph.output_types[output], int(graph.output_bytes[output])), int(output)) for output in outputs)
+
+
+def _repeated(graph: ComputationGraph, stretch: Stretch, copies: int) -> ComputationGraph:
+    inside = np.zeros(graph.nodes, bool)
+    inside[stretch.first : stretch.last] = True
+    # Constants and Parameters of its own may stand anywhere before it; its Results behind it.
+    reads_inside = np.bincount(graph.input_source, inside[graph.input_node], graph.nodes) > 0
+    reads_outside = np.bincount(graph.input_source, ~inside[graph.input_node], graph.nodes) > 0
+    constant = graph.legality.constant
+    own = inside | (constant & reads_inside & ~reads_outside)
+    for node in range(graph.nodes - 1, -1, -1):
+        # What a decompressed weight rests on, too.
+        if not own[node] and constant[node] and reads_outside[node] and not reads_inside[node]:
+            readers = np.concatenate(
+                [graph.consumers(output) for output in range(graph.output_ptr[node], graph.output_ptr[node + 1])]
+            )
+            own[node] = bool(len(readers)) and bool(own[readers].all())
+    own &= ~((graph.kinds == NodeKind.RESULT) & ~inside)
+    copied = [int(node) for node in np.flatnonzero(own)]
+    head, tail = list(range(stretch.last)), list(range(stretch.last, graph.nodes))
+    builder = _Copies()
+    renamed: dict[int, int] = {}
+    builder.add(graph, head, renamed, "")
+    leaving = [renamed[output] for output in stretch.leaving]
+    for number in range(copies):
+        of_copy = dict(renamed) | dict(zip(stretch.entering, leaving, strict=True))
+        builder.add(graph, copied, of_copy, f"copy{number + 1}/")
+        leaving = [of_copy[output] for output in stretch.leaving]
+    renamed |= dict(zip(stretch.leaving, leaving, strict=True))
+    builder.add(graph, tail, renamed, "")
+    return builder.graph()
+
+
+class _Copies:
+    """A graph that grows by nodes of others."""
+
+    def __init__(self) -> None:
+        self.nodes: list[tuple[ComputationGraph, int, str]] = []
+        self.inputs: list[list[int]] = []
+        self.outputs = 0
+
+    def add(self, graph: ComputationGraph, nodes: Sequence[int], renamed: dict[int, int], prefix: str) -> None:
+        """Appends copies of nodes. renamed: new numbers of outputs of `graph` that are there; the copies' are added."""
+        for node in nodes:
+            self.nodes.append((graph, node, prefix))
+            read = graph.input_output[graph.input_ptr[node] : graph.input_ptr[node + 1]]
+            self.inputs.append([renamed[int(output)] for output in read])
+            for output in range(graph.output_ptr[node], graph.output_ptr[node + 1]):
+                renamed[output] = self.outputs
+                self.outputs += 1
+
+    def graph(self) -> ComputationGraph:
+        """All of it."""
+        ports = [
+            (graph, output)
+            for graph, node, _ in self.nodes
+            for output in range(graph.output_ptr[node], graph.output_ptr[node + 1])
+        ]
+        return ComputationGraph(
+            names=tuple(prefix + graph.names[node] for graph, node, prefix in self.nodes),
+            types=tuple(graph.types[node] for graph, node, _ in self.nodes),
+            kinds=np.array([graph.kinds[node] for graph, node, _ in self.nodes], np.uint8),
+            input_ptr=np.cumsum([0, *map(len, self.inputs)]).astype(np.int32),
+            input_output=np.array([output for inputs in self.inputs for output in inputs], np.int32),
+            output_ptr=np.cumsum(
+                [0, *(int(graph.output_ptr[node + 1] - graph.output_ptr[node]) for graph, node, _ in self.nodes)]
+            ).astype(np.int32),
+            output_bytes=np.array([graph.output_bytes[output] for graph, output in ports], np.int64),
+            output_shapes=tuple(graph.output_shapes[output] for graph, output in ports),
+            output_ranks=np.array([graph.output_ranks[output] for graph, output in ports], np.int16),
+            output_movable=np.array([graph.output_movable[output] for graph, output in ports], bool),
+            output_types=tuple(graph.output_types[output] for graph, output in ports),
+            flops=np.array([graph.flops[node] for graph, node, _ in self.nodes], np.float64),
+            weight_bytes=np.array([graph.weight_bytes[node] for graph, node, _ in self.nodes], np.int64),
+            variables=tuple(
+                prefix + graph.variables[node] if graph.variables[node] else "" for graph, node, prefix in self.nodes
+            ),
+            open_lengths=np.array(
+                [graph.open_lengths is not None and graph.open_lengths[node] for graph, node, _ in self.nodes], bool
+            ),
+        )
+
+
+def _template(graph: ComputationGraph, like: PlacementProblem) -> PlacementProblem:
+    shape = (graph.nodes, len(like.devices))
+    return replace(
+        like,
+        graph=graph,
+        node_us=np.zeros(shape),
+        supported=np.ones(shape, bool),
+        groups=colocation.colocation(graph),
+        fused_with=None,
+        fusion_penalty_us=None,
+        moved_bytes=None,
+        held_bytes=None,
+        live_bytes=None,
+    )

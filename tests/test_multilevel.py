@@ -1,0 +1,154 @@
+"""Multilevel search: never worse than its starts, exact scores, repeatable, better than what it replaces."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel, search
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.training import corpus
+from ov_hsdag.training.deepen import deepen, joined
+from ov_hsdag.utils.compat import opset13 as ops
+from tests.graphs import random_problem
+
+FEW = 30_000
+
+
+def singles(problem: PlacementProblem) -> NDArray[np.uint8]:
+    return np.stack([problem.single(device) for device in range(len(problem.devices))])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(3, 40),
+    st.integers(1, 4),
+    st.sampled_from(OBJECTIVES),
+    st.sampled_from([0, 1]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_holds_for_every_search(
+    seed: int, nodes: int, devices: int, objective: str, rule: int, lacking: bool, limited: bool
+) -> None:
+    problem = random_problem(
+        seed,
+        nodes=nodes,
+        devices=devices,
+        objective=objective,
+        submodel_us=6.0,
+        missing=0.3 * lacking,
+        grouped=True,
+        fusing=seed % 2 == 0,
+    )
+    limit = problem.evaluate(problem.single(0)).memory_bytes.sum() * 2 // 3
+    problem = dataclasses.replace(problem, rule=rule, memory_bytes=np.full(devices, limit if limited else -1))
+    found = search(problem, max_moves=FEW, seed=seed)
+    again = search(problem, max_moves=FEW, seed=seed)
+    np.testing.assert_array_equal(found.placement, again.placement)
+    assert found.score == problem.scores(found.placement)[0]
+    starts = problem.random(np.random.default_rng(seed), 2)
+    from_starts = search(problem, max_moves=FEW, seed=seed, starts=starts)
+    known = np.concatenate([singles(problem), starts])
+    assert from_starts.score <= problem.scores(known).min() * (1 + 1e-9)
+    assert found.score <= problem.scores(singles(problem)).min() * (1 + 1e-9)
+    if np.isfinite(found.score):
+        assert found.progress[-1, 1] == pytest.approx(found.score)
+        assert (np.diff(found.progress[:, 1]) < 0).all()
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_small_problems_are_solved(objective: str) -> None:
+    """Against all placements, one by one."""
+    for seed in range(12):
+        problem = random_problem(seed, nodes=9, devices=2, objective=objective, submodel_us=8.0)
+        every = np.array(list(itertools.product(range(2), repeat=problem.group_count)), np.uint8)
+        best = problem.scores(every).min()
+        assert search(problem, max_moves=400_000).score == pytest.approx(best, rel=1e-6)
+
+
+def layered(layers: int) -> PlacementProblem:
+    """The template of a model of equal layers: a matrix product, an activation, and what enters the layer is added."""
+    generator = np.random.default_rng(0)
+    x = ops.parameter([1, 64, 32], ov.Type.f32, name="x")
+    value = ops.tanh(x)
+    for number in range(layers):
+        weights = ops.constant(generator.standard_normal((32, 32)).astype(np.float32))
+        inner = ops.relu(ops.matmul(value, weights, False, False), name=f"relu_{number}")
+        value = ops.add(value, ops.softmax(inner, 2), name=f"add_{number}")
+    return corpus.extract(ov.Model([ops.result(ops.sigmoid(value))], [x], "layers"), split_rule(ov.__version__))
+
+
+def large(seed: int, devices: int) -> PlacementProblem:
+    """A problem of about 800 groups without memory limits."""
+    generator = np.random.default_rng(seed)
+    template = joined([layered(40), corpus.generated_template(generator, split_rule(ov.__version__)), layered(150)])
+    for _ in range(50):
+        problem = corpus.draw_problem(template, generator, devices)
+        if corpus.placeable(problem):
+            return dataclasses.replace(problem, memory_bytes=np.full(devices, -1, np.int64))
+    raise AssertionError("no problem was drawn in which each group has a device")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_better_than_what_it_replaces(seed: int) -> None:
+    """Than minimum cut and contiguous partition with local search from them, by the simulator."""
+    problem = large(seed, 2 + seed % 3)
+    starts = np.stack([*singles(problem), MinCut().place(problem), Contiguous().place(problem)])
+    rival = refine(problem, starts)[1].min()
+    assert Multilevel().place(problem).shape == (problem.group_count,)
+    assert search(problem).score <= rival * 1.01
+
+
+def test_ratings_decide_what_is_grouped() -> None:
+    found = []
+    for seed in range(6):
+        problem = large(seed, 3)
+        ratings = np.random.default_rng(seed).random((2, len(problem.tensors)))
+        rated = [search(problem, max_moves=200_000, rating=rating).placement for rating in ratings]
+        found.append(np.array_equal(*rated))
+    assert not all(found)
+    with pytest.raises(ValueError, match="rating"):
+        search(problem, rating=np.ones(3))
+    with pytest.raises(ValueError, match="placements"):
+        search(problem, starts=np.zeros((1, 3), np.uint8))
+
+
+def test_time_is_kept() -> None:
+    found = search(large(6, 3), seconds=0.05)
+    assert found.progress[-1, 0] < 1000
+
+
+def test_layers_are_repeated() -> None:
+    template = layered(6)
+    for layers in (9, 60):
+        real = layered(layers).graph
+        deep = deepen(template, int((real.kinds == NodeKind.OP).sum())).graph
+        # What is repeated may be several layers.
+        assert abs(deep.nodes - real.nodes) <= template.graph.nodes / 2
+        assert sorted(set(deep.types)) == sorted(set(real.types))
+        assert deep.flops.sum() == pytest.approx(real.flops.sum() * deep.nodes / real.nodes, rel=0.1)
+        assert len(set(deep.names)) == deep.nodes
+    assert deepen(template, 1) is template
+
+
+def test_models_follow_each_other() -> None:
+    generator = np.random.default_rng(4)
+    parts = [layered(2), *(corpus.generated_template(generator, split_rule(ov.__version__)) for _ in range(2))]
+    whole = joined(parts)
+    assert whole.graph.nodes == sum(part.graph.nodes for part in parts) - 2
+    assert whole.evaluate(whole.single(1)).submodels[0] >= 1
+    assert (whole.graph.flops.sum()) == pytest.approx(sum(part.graph.flops.sum() for part in parts))
