@@ -368,7 +368,8 @@ class TestVerify:
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child survives a parent that is killed")
     def test_no_process_is_left_behind(self, placed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
         code = f"""
-            import os, time
+            import os, signal, time
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
             import ov_hsdag.cli.verify as verify
             def hang(*arguments):
                 with open({str(tmp_path / "pid")!r}, "w") as file:

@@ -18,7 +18,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel, search
 from ov_hsdag.placers.refine import refine
-from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem, topological_groups
 from ov_hsdag.training import corpus
 from ov_hsdag.training.deepen import deepen, joined
 from ov_hsdag.utils.compat import opset13 as ops
@@ -125,6 +125,26 @@ def test_ratings_decide_what_is_grouped() -> None:
         search(problem, rating=np.ones(3))
     with pytest.raises(ValueError, match="placements"):
         search(problem, starts=np.zeros((1, 3), np.uint8))
+
+
+def test_equal_devices_begin_in_the_order_of_the_list() -> None:
+    for seed in range(8):
+        problem = large(seed, 3)
+        equal = np.array([0, 0, 2])
+        problem = dataclasses.replace(
+            problem,
+            objective="throughput",
+            node_us=problem.node_us[:, equal],
+            supported=problem.supported[:, equal],
+            transfer_us=np.where(np.eye(3, dtype=bool), 0.0, 5.0),
+            transfer_us_per_byte=np.where(np.eye(3, dtype=bool), 0.0, 1e-4),
+            submodel_us=problem.submodel_us[equal],
+        )
+        placement = Multilevel(seed=seed).place(problem)
+        assert problem.scores(placement)[0] == pytest.approx(search(problem, seed=seed).score)
+        begins = [np.flatnonzero(placement[topological_groups(problem)] == device) for device in range(2)]
+        if len(begins[1]):
+            assert len(begins[0]) and begins[0][0] < begins[1][0]
 
 
 def test_time_is_kept() -> None:

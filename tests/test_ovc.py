@@ -94,7 +94,8 @@ def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> 
     assert (ended.status, ended.errors) == (0, [])
     assert "[ INFO ] placement HETERO:CPU_A,CPU_B (throughput): " in ended.out
     assert f" {promised(tmp_path / 'new' / 'out.xml')} submodels, predicted 1." in ended.out
-    assert "[ INFO ] requests: keep 4 in flight " in ended.out
+    requests = max(4, promised(tmp_path / "new" / "out.xml"))
+    assert f"[ INFO ] requests: keep {requests} in flight " in ended.out
     assert "[ SUCCESS ] XML file: new/out.xml" in ended.out
     assert entries(tmp_path / "new") == {"out.xml", "out.bin"}
     assert five_lines(tmp_path / "new/out.xml") == ["CPU_A", "CPU_B"]

@@ -504,12 +504,20 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
         assert message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
 
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
+from ov_hsdag.cli import main
+main()
+"""
+
+
 def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes = ("--problems", 16, "--validation", 1, "--imitation-steps", 5000, "--reinforce-steps", 1)
     line = ["--output", run, "--corpus", corpus, *sizes]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "pretrain", *map(str, line)],
+        [sys.executable, "-c", INTERRUPTIBLE, "pretrain", *map(str, line)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -224,7 +224,7 @@ from pathlib import Path
 import numpy as np
 from tests.graphs import random_problem
 
-problem = random_problem(0, nodes=20_000, devices=32, objective="throughput")
+problem = random_problem(0, nodes=40_000, devices=32, objective="throughput")
 problem.evaluate(problem.single(0))
 scattered = np.random.default_rng(0).integers(0, 32, (2, problem.group_count)).astype(np.uint8)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -111,7 +111,7 @@ def contiguous_placements(
     columns = np.concatenate(
         [problem.group_us, penalty, problem.submodel_us[None], memory.room[None], problem.group_held]
     )
-    kind = _kinds(problem, columns) if not in_list_order else np.arange(len(problem.devices))
+    kind = equal_devices(problem, columns) if not in_list_order else np.arange(len(problem.devices))
     if not in_list_order and _states(kind) > _MOST_STATES:
         kind, in_list_order = np.arange(len(problem.devices)), True
     device = np.unique(kind, return_index=True)[1]
@@ -195,7 +195,7 @@ class CoarsePartitions:
             weights=np.stack([view.sums(column) for column in problem.node_held.T], axis=1) / memory.need,
             largest=_largest(problem, view.node, view.size),
             room=memory.room,
-            kind=_kinds(
+            kind=equal_devices(
                 problem, np.concatenate([us, problem.submodel_us[None], memory.room[None], problem.group_held])
             ),
         )
@@ -310,7 +310,7 @@ def _best(
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
-def _kinds(problem: PlacementProblem, columns: Floats) -> NDArray[np.int64]:
+def equal_devices(problem: PlacementProblem, columns: Floats) -> NDArray[np.int64]:
     """Devices that may change places without changing any cost have the same number, int64 [D].
 
     Args:

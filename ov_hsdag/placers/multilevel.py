@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.placers.contiguous import equal_devices
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # Moves that are tried by default: 50 to 100 ms on one core for models of up to a thousand groups.
 _MOVES = 500_000
@@ -36,7 +37,7 @@ class Multilevel:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        return search(problem, seconds=self.seconds, seed=self.seed).placement
+        return _in_list_order(problem, search(problem, seconds=self.seconds, seed=self.seed).placement)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,34 @@ def search(
         rating=rating,
     )
     return Found(placement, score, progress, cycles)
+
+
+def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The placement in which equal devices begin in the order of the list: which of them does what is the same."""
+    device = np.arange(len(problem.devices))
+    fused_with, penalty_us = problem.fusions
+    kind = equal_devices(
+        problem,
+        np.concatenate(
+            [
+                problem.node_us,
+                problem.supported,
+                fused_with,
+                penalty_us,
+                problem.submodel_us[None],
+                problem.memory_bytes[None],
+                problem.node_held,
+            ]
+        ),
+    )
+    used, first = np.unique(placement[topological_groups(problem)], return_index=True)
+    begins = np.full(len(device), len(placement))
+    begins[used] = first
+    renamed = device.copy()
+    for number in np.unique(kind):
+        members = device[kind == number]
+        renamed[members[np.argsort(begins[members], kind="stable")]] = members
+    return renamed[placement].astype(np.uint8)
 
 
 def default_moves(problem: PlacementProblem) -> int:

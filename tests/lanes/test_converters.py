@@ -23,7 +23,7 @@ SCRIPT = """
 import sys, numpy as np, openvino as ov
 compiled = ov.Core().compile_model(sys.argv[1], "HETERO:CPU_A,CPU_B")
 assert np.isfinite(compiled([np.ones((1, 3, 224, 224), np.float32)])[0]).all()
-print(compiled.get_property("EXECUTION_DEVICES"), compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+print(sorted(compiled.get_property("EXECUTION_DEVICES")), compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 """
 
 CONVERTERS = {
