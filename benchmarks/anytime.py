@@ -1,15 +1,16 @@
 """Quality of search as a function of time, on large problems of families that nothing was tuned on.
 
 A problem is the graph of a model with its layers repeated (ov_hsdag.training.deepen) on devices, costs, missing
-operations and memory limits that are drawn from a seed. Rivals, by the simulator and in CPU time of one thread:
+operations and memory limits that are drawn from a seed. Rivals, judged by the simulator, in wall time of one thread on
+an idle machine:
 
 - multilevel: `ov_hsdag.placers.multilevel`, edges rated by the time of their transfer;
 - random edges: the same with random ratings, which tells what the ratings are worth;
 - before: what placing did without it and without a policy: minimum cut, contiguous partitions, HETERO's rule, and local
   search from all of them (`ov_hsdag.placers.refine`) for the time that is left.
 
-Prints, for each size, the geometric mean over problems of score / best known at each time (a rival that has nothing
-feasible yet counts as 4), the share of problems in which multilevel is better or as good, and the integral of log(score
+Prints, for each size, the geometric mean over problems of score / best known at each time (4 at most, and where a rival
+has nothing feasible yet), the share of problems in which multilevel is better or as good, and the integral of log(score
 / best known) over log(time), with a confidence interval from resampling families.
 """
 
@@ -53,7 +54,7 @@ HELD_OUT = {
 
 TIMES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _DEVICES = (2, 3, 4, 8)
-_NOTHING = 4.0  # score / best known of a rival without a feasible placement
+_NOTHING = 4.0  # score / best known of a rival without a feasible placement, and the most that is counted
 _DRAWS = 200
 
 
@@ -135,7 +136,7 @@ def at(curve: Curve, seconds: float) -> float:
 def ratios(curves: list[Curve], best: list[float], times: list[float]) -> NDArray[np.float64]:
     """Score / best known, [problems, times]."""
     values = np.array([[at(curve, t) / known for t in times] for curve, known in zip(curves, best, strict=True)])
-    return np.where(np.isfinite(values), values, _NOTHING)
+    return np.minimum(np.where(np.isfinite(values), values, _NOTHING), _NOTHING)
 
 
 def integral(values: NDArray[np.float64], times: list[float]) -> NDArray[np.float64]:
