@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
     import openvino as ov
+
+
+# What `_free_name` appends.
+_COPY = re.compile(r"(/copy_\d+)+$")
 
 
 def normalize(
@@ -52,9 +57,19 @@ def normalize(
 
 
 def unique_names(model: ov.Model) -> None:
-    """Gives nodes whose friendly name another node has already a name of their own: HETERO finds nodes by name."""
+    """Gives nodes whose friendly name another node has already a name of their own: HETERO finds nodes by name.
+
+    Of copies that the clean-up has merged again one is left, under any copy's name. It is called as it was before, so
+    that copies which are made again have the names that they had.
+    """
     nodes = model.get_ordered_ops()
     taken = {node.get_friendly_name() for node in nodes}
+    for node in nodes:
+        first = _COPY.sub("", node.get_friendly_name())
+        if first and first not in taken:
+            taken.discard(node.get_friendly_name())
+            taken.add(first)
+            node.set_friendly_name(first)
     seen: set[str] = set()
     for node in nodes:
         name = node.get_friendly_name()
