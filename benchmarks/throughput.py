@@ -2,7 +2,8 @@
 
 Cells are models × two pairs of virtual CPU devices: f32 and f32, bf16 and f32. Rivals are each single device,
 HETERO's own choice, HETERO with the hint PIPELINE_PARALLEL, splits by number of operations (0.5, 0.7, 0.8, 0.9 on the
-first device), a minimum cut, and balanced contiguous partitions. All run on real HETERO in interleaved rounds, in
+first device), a minimum cut, balanced contiguous partitions, and a copy of the whole model on each device, which HETERO
+cannot run and which needs the memory for it. All run in interleaved rounds, placements on real HETERO, in
 worker processes of their own.
 
 What both devices could do at most is the sum of what each does alone, in the same rounds. Exit status 1 when the
@@ -32,6 +33,7 @@ from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.measuring.rivals import Rival, measure, rivals
 from ov_hsdag.model import complete
 from ov_hsdag.place import place
+from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
@@ -45,6 +47,9 @@ DECLARED = {"CPU_A": "f32", "CPU_B": "f32", "CPU_H": "bf16"}
 
 # Of the sum of what both devices do alone, as a geometric mean.
 FLOOR = 0.93
+
+# Of what a copy on each device does at the same time, as a geometric mean.
+COPIES_FLOOR = 0.98
 
 OURS = "ov-hsdag"
 
@@ -79,7 +84,8 @@ def run(zoo_model: ZooModel, pair: str, core: ov.Core, rounds: int, seconds: flo
         "chosen": placement.chosen,
         "submodels": results[OURS].measurement.submodels,
         "placing_seconds": round(placing, 1),
-        "measurably_below": [name for name, ratio in against.items() if ratio.high < 1],
+        # Copies need the memory for the whole model on each device: a bar of their own, see COPIES_FLOOR.
+        "measurably_below": [name for name, ratio in against.items() if ratio.high < 1 and name != COPIES],
         "against": {name: [ratio.median, ratio.low, ratio.high] for name, ratio in against.items()},
         "rates": {name: list(values) for name, values in rates.items()},
         "failed": {name: r.measurement.error for name, r in results.items() if r.measurement.failed},
@@ -100,6 +106,7 @@ def show(results: dict[str, Any]) -> float:
         "best by hand",
         "mincut",
         "pipeline",
+        "copies",
         "below",
     )
     for column in ("model", "devices", *columns):
@@ -115,7 +122,7 @@ def show(results: dict[str, Any]) -> float:
             by_hand = [rival for rival in cell["against"] if rival.startswith("nodes-")]
             table.add_row(
                 name, pair, f"{cell['limit']:.1f}", f"{ours:.3f}", cell["chosen"], share(*PAIRS[pair]), share("hetero"),
-                share("hetero-pipeline"), share(*by_hand), share("mincut"), share("pipeline"),
+                share("hetero-pipeline"), share(*by_hand), share("mincut"), share("pipeline"), share(COPIES),
                 ", ".join(cell["measurably_below"]),
             )  # fmt: skip
     Console(width=None if sys.stdout.isatty() else 160).print(table)
@@ -157,9 +164,16 @@ def main() -> int:
     below = [f"{name}, {pair}" for pair, of in results.items() for name, cell in of.items() if cell["measurably_below"]]
     cells = sum(map(len, results.values()))
     print(f"{100 * mean:.1f}% of the limit as a geometric mean of {cells} cells (floor {100 * FLOOR:.0f}%)")
+    to_copies = [
+        cell["against"][COPIES][0] for of in results.values() for cell in of.values() if COPIES in cell["against"]
+    ]
+    copied = statistics.geometric_mean(to_copies) if to_copies else 1.0
+    print(
+        f"{100 * copied:.1f}% of copies as a geometric mean of {len(to_copies)} cells (floor {100 * COPIES_FLOOR:.0f}%)"
+    )
     if below:
         print(f"measurably below a rival: {'; '.join(below)}")
-    return int(mean < FLOOR or bool(below))
+    return int(mean < FLOOR or copied < COPIES_FLOOR or bool(below))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from ov_hsdag.policy.candidates import (
 )
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
+from ov_hsdag.problem.copies import COPIES, copies_summary
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -413,7 +414,7 @@ def _placement(
     choice: _Choice, problem: PlacementProblem, request: _Request, measured_costs: list[str], clock: Clock
 ) -> Placement:
     """The placement with all that is known about it. measured_costs: devices whose operations were measured."""
-    chosen, learned = choice.chosen, request.learned
+    chosen, learned, copies = choice.chosen, request.learned, copies_summary(problem)
     return Placement(
         devices=problem.devices,
         affinity=problem.affinity(chosen.placement),
@@ -427,7 +428,8 @@ def _placement(
             candidate.name: problem.summary(candidate.placement)
             for candidate in choice.candidates
             if np.isfinite(problem.scores(candidate.placement)[0])
-        },
+        }
+        | ({} if copies is None else {COPIES: copies}),
         policy=Path(learned[0].policy).name if learned and learned[0].policy else None,
         chosen=chosen.name,
         seconds=clock.seconds,

@@ -13,7 +13,7 @@ from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.evaluator import Measurement, Measurer
 from ov_hsdag.measuring.interleaving import alternate
 from ov_hsdag.measuring.process import Candidate, Worker
-from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem

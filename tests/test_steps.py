@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.inputs import conversations, timed_inputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.model.steps import FILLED, REORDERED, TIMED_STEPS, StatefulInputs, is_stateful

@@ -10,10 +10,12 @@ from rich.table import Table
 from ov_hsdag.cli import console
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import BEST_SINGLE, placer_of, times
+from ov_hsdag.problem.copies import COPIES
 
 _PLACERS = {
     HETERO_DEFAULT: "HETERO's own rule",
     PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
+    COPIES: "the whole model on each device at once, without HETERO",
     "mincut": "minimum cut",
     "pipeline": "contiguous partition",
     "search": "multilevel search",

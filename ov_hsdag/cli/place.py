@@ -14,7 +14,8 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.model.placement import placer_of
+from ov_hsdag.model.placement import placer_of, times
+from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
@@ -226,6 +227,7 @@ def place(
                 "" if asked or context else common.assumed_shapes(loaded[file], shapes[file]),
                 _phases(placement),
                 advice(placement),
+                _copies(placement),
                 unmeasured,
                 _unsure(placement),
             ]
@@ -283,12 +285,13 @@ def _unsure(placement: Placement) -> str:
     from ov_hsdag.measuring import selection
 
     simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
+    others = simple | {COPIES}
     if not placement.measured or placement.chosen not in simple:
         return ""
     better = dict.fromkeys(
         placer_of(name)
         for name, figures in placement.measured.items()
-        if name not in simple
+        if name not in others
         and not figures.get("failed")
         and figures["ci"][0] < 1 < selection.MAY_GAIN < figures["ci"][1]
     )
@@ -299,6 +302,33 @@ def _unsure(placement: Placement) -> str:
         " when no other program uses the devices, give it longer (--measure-seconds), or choose by prediction"
         " (--no-measure)"
     )
+
+
+def _copies(placement: Placement) -> str:
+    """A line where a copy of the model on each device is better than the placement; "" otherwise."""
+    predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
+    own = (placement.predicted or {}).get("throughput_ips")
+    if predicted is None or not own:
+        return ""
+    if measured is not None:
+        if measured["failed"] or measured["times_chosen_ci"][0] <= 1:
+            return ""
+        gain = f"was measured {times(measured['times_chosen'], measured['times_chosen_ci'])}"
+    else:
+        ratio = predicted["throughput_ips"] / own
+        if ratio < _COPIES_GAIN:
+            return ""
+        gain = f"is predicted {times(ratio)}"
+    needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
+    memory = ", ".join(f"{size / 2**20:,.0f} MiB on {name}" for name, size in needs.items())
+    return (
+        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory}:"
+        f" compile it on each and share the requests, as AUTO:{','.join(needs)} does with CUMULATIVE_THROUGHPUT"
+    )
+
+
+# Below it the cost model knows nothing.
+_COPIES_GAIN = 1.05
 
 
 def _phases(placement: Placement) -> str:

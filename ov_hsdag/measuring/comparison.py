@@ -75,6 +75,7 @@ class Comparison:
         simple: Collection[str] = (),
         needs: Mapping[str, Mapping[str, int]] | None = None,
         first: Sequence[str] = (),
+        later: Collection[str] = (),
         shapes: Mapping[str, Sequence[int]] | None = None,
         phases: Sequence[Phase] = (),
         patience: float = PATIENCE,
@@ -96,6 +97,7 @@ class Comparison:
                 named nothing is known.
             first: names in the order in which they are compiled, where there may not be time or memory for all; those
                 that are not named come last.
+            later: names that are compiled when they are asked for, see `join`.
             shapes: example shapes of dynamic inputs.
             phases: of a workload, in place of example shapes: rates are those of its inferences together.
             patience: seconds that compiling one, or a trial, may take.
@@ -123,17 +125,50 @@ class Comparison:
         self._waiting: list[str] = []
         self._workshop = Workshop(model, timed_inputs(model, shapes, phases), objective, start_worker)
         try:
-            self._compile_what_fits(
-                [*(name for name in first if name in candidates), *(name for name in candidates if name not in first)]
-            )
+            order = [*(name for name in first if name in candidates), *(n for n in candidates if n not in first)]
+            self._later = {name for name in order if name in later}
+            self._compile_what_fits([name for name in order if name not in self._later])
         except BaseException:
             self.close()
             raise
 
     @property
     def ready(self) -> list[str]:
-        """Names of those that have not failed, the simplest first."""
-        return [name for name in self._candidates if name not in self.failed]
+        """Names of those that have not failed, the simplest first; without those that are for later."""
+        return [name for name in self._candidates if name not in self.failed and name not in self._later]
+
+    def join(self, name: str, beside: str, until: float) -> bool:
+        """Compiles one of those that are for later, if it can stay in memory together with another.
+
+        Args:
+            name: of the candidate.
+            beside: of the other, which is ready.
+            until: no longer than to this time of `time.monotonic`.
+
+        Returns:
+            Whether it is ready; `failed` tells why not.
+        """
+        if name in self.failed:
+            return False
+        try:
+            if time.monotonic() >= until:
+                raise WorkerTimeout(_NO_TIME)
+            for other in list(self._workers):
+                if other != beside:
+                    self._evict(other)
+            self._admit(beside)
+            if not self._room.fits(name, self._workers):
+                raise WorkerError(f"there was no memory for it beside {beside}")
+            self._later.discard(name)
+            self._admit(name)
+        except WorkerError as error:
+            self.give_up(name, str(error))
+        return name not in self.failed
+
+    def give_up(self, name: str, why: str) -> None:
+        """Counts a candidate as failed."""
+        self._later.discard(name)
+        self._fail(name, why)
 
     def race(
         self,
@@ -185,7 +220,7 @@ class Comparison:
 
     def _compile_what_fits(self, order: Sequence[str]) -> None:
         together = self._room.together(order)
-        self._waiting = [name for name in self._candidates if name not in together]
+        self._waiting = [name for name in self._candidates if name not in together and name not in self._later]
         # All import OpenVINO at once; they compile one after the other, as each may use the whole machine.
         for name in together:
             self._workers[name] = self._workshop.start(name)

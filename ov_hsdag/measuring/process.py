@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.runner import phases_of
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import RunError, one_line
@@ -71,7 +72,8 @@ class Candidate:
     """A way to run a model, as plain data.
 
     Attributes:
-        device: what `compile_model` is given: "GPU" or "HETERO:GPU,CPU".
+        device: what `compile_model` is given: "GPU" or "HETERO:GPU,CPU"; "MULTI:GPU,CPU" for a copy on each, which are
+            compiled on their own, with the same properties as a single device.
         affinity: device of each node by friendly name; None: HETERO decides.
         properties: of `compile_model`, besides what virtual devices need.
     """
@@ -89,6 +91,11 @@ class Candidate:
     def pipeline_hint(cls, devices: DeviceSet) -> Candidate:
         """HETERO's own choice when it is told to make a pipeline."""
         return cls(devices.hetero, properties={"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"})
+
+    @classmethod
+    def copies(cls, names: Sequence[str]) -> Candidate:
+        """A copy of the model on each of some devices, all at work at the same time."""
+        return cls(worker.COPIES + ",".join(names))
 
     @classmethod
     def placed(cls, devices: DeviceSet, affinity: Mapping[str, str]) -> Candidate:
@@ -152,7 +159,7 @@ class Workshop:
         Placement.strip(copy)
         try:
             ov.save_model(copy, self.folder / worker.MODEL, compress_to_fp16=False)
-            worker.write_inputs(self.folder / worker.INPUTS, worker.phases_of(inputs))
+            worker.write_inputs(self.folder / worker.INPUTS, phases_of(inputs))
         except (RuntimeError, OSError) as error:
             self.close()
             raise RunError(f"cannot write the model for measuring: {one_line(error)}") from error

@@ -24,6 +24,7 @@ from ov_hsdag.placers.node_count import NodeCount
 from ov_hsdag.placers.single import HeteroDefault, simple_placers
 from ov_hsdag.policy.candidates import why_left_out
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
 
@@ -41,8 +42,8 @@ class Rival:
     Attributes:
         name: of the placer.
         candidate: what is compiled.
-        placement: uint8 [groups]; None where HETERO decides and nobody knows how.
-        predicted: as `PlacementProblem.summary`; None likewise, and where the placement is infeasible.
+        placement: uint8 [groups]; None where HETERO decides and nobody knows how, and for copies on each device.
+        predicted: as `PlacementProblem.summary`; None where nobody knows, and where the placement is infeasible.
         seconds: that placing took.
         same_as: name of an earlier rival with the same placement; "" where there is none.
     """
@@ -56,7 +57,7 @@ class Rival:
 
 
 def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]) -> list[Rival]:
-    """All of them, simple ones first: single devices, HETERO's own choices, splits by hand, placers, policies.
+    """All of them, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers, policies.
 
     Placements that exceed a memory limit of the problem are left out, see `contenders`.
 
@@ -79,6 +80,8 @@ def contenders(
         found.append(_placed(problem, devices, placer, candidate))
     if problem.objective == "throughput":
         found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
+    if names := copy_devices(problem):
+        found.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
     placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Contiguous(), *policies]
     found += [_placed(problem, devices, placer) for placer in placers]
     left_out = {

@@ -20,6 +20,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.model.placement import placer_of, times
 from ov_hsdag.model.workload import Phase
+from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -39,6 +40,12 @@ _MEASURED = 6
 # differ by 5%.
 _HEAD_TO_HEAD_ROUNDS = 16
 
+# Of the chosen candidate against a copy of the model on each device, which decides nothing.
+_COPIES_ROUNDS = 8
+
+# Of the time for measuring, what that may have where trials are long.
+_COPIES_SHARE = 0.15
+
 # Seconds that compiling a candidate may take at least, however small the budget.
 _PATIENCE = 5.0
 
@@ -56,7 +63,9 @@ class Result:
         measured: of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better
             than the best simple candidate, and ci, its 95% confidence interval; times_best_single and
             times_best_single_ci, the same over the best single device (null where none ran); submodels; failed: why, or
-            null; of a workload, count and latency_us or throughput_ips of each phase under workload.
+            null; of a workload, count and latency_us or throughput_ips of each phase under workload. Beside the
+            candidates, "copies": the model on each device at once, which is never chosen, with times_chosen and
+            times_chosen_ci, how many times better it was than the chosen one.
         chosen: name of the candidate to use; None where nothing ran.
         placements: of all candidates, uint8 [groups].
         why: why it was chosen, where that is no gain; else "".
@@ -118,7 +127,12 @@ def select(
     ways = {name: _way(name, devices) for name in simple}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
     placements = {**simple, **others}
-    end = time.monotonic() + seconds
+    needs, on = _needs(problem, placements), copy_devices(problem)
+    if on:
+        ways[COPIES] = Candidate.copies(on)
+        needs[COPIES] = (copies_summary(problem) or {})["memory_bytes"]
+    begin = time.monotonic()
+    end = begin + seconds
     try:
         comparison = Comparison(
             model,
@@ -127,7 +141,8 @@ def select(
             problem.objective,
             core,
             simple=simple,
-            needs=_needs(problem, placements),
+            needs=needs,
+            later=[COPIES] if on else [],
             first=_most_promising_first(problem, simple, others),
             shapes=shapes,
             phases=phases,
@@ -140,9 +155,11 @@ def select(
         _warn(str(error))
         return Result({}, None, placements)
     with comparison:
-        rates, head_to_head = _compared(comparison, set(simple), end)
+        rates, head_to_head = _compared(comparison, set(simple), end - _COPIES_SHARE * seconds if on else end)
         chosen = choice.choose(rates, set(simple), head_to_head) if rates else None
-        measured = _measured(comparison, list(ways), rates, devices, simple, head_to_head, problem.objective)
+        measured = _measured(comparison, list(placements), rates, devices, simple, head_to_head, problem.objective)
+        if on and chosen is not None:
+            measured[COPIES] = _copies(comparison, on, chosen, measured[chosen], end)
         for name, one in measured.items() if phases else ():
             if not one["failed"]:
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
@@ -225,6 +242,49 @@ def _compared(comparison: Comparison, simple: set[str], end: float) -> tuple[Rat
     pair = choice.challenge(rates, simple)
     head_to_head = comparison.race(pair, _HEAD_TO_HEAD_ROUNDS, until=end, halving=False) if pair else None
     return {name: own for name, own in rates.items() if name not in comparison.failed}, head_to_head
+
+
+def _copies(
+    comparison: Comparison, on: Sequence[str], chosen: str, figures: Mapping[str, Any], end: float
+) -> dict[str, Any]:
+    """Figures of a copy on each device, which runs in turns with the chosen candidate. figures: of that one."""
+    for name in on:  # a copy is compared with nothing, but each device was
+        if name in comparison.failed:
+            comparison.give_up(COPIES, f"{name}: {comparison.failed[name]}")
+    rates: Rates = {}
+    if comparison.join(COPIES, beside=chosen, until=end):
+        rates = comparison.race((chosen, COPIES), _COPIES_ROUNDS, until=end, halving=False)
+    if len(rates) < 2:
+        why = comparison.failed.get(COPIES) or comparison.failed.get(chosen) or "it was not measured"
+        none = dict.fromkeys(("throughput_ips", "ratio", "ci", "times_best_single", "times_best_single_ci"))
+        return {**none, "submodels": None, "failed": why, "times_chosen": None, "times_chosen_ci": None}
+    gain = choice.Ratio.of(rates[COPIES], rates[chosen])
+
+    def scaled(key: str) -> Any:
+        return None if figures[key] is None else round(gain.median * figures[key], 4)
+
+    def interval(key: str) -> list[float] | None:
+        """As sure as both gains together: their logarithms are independent."""
+        if figures[key] is None or figures[f"{key}_ci" if key != "ratio" else "ci"] is None:
+            return None
+        low, high = figures[f"{key}_ci" if key != "ratio" else "ci"]
+        own, middle = figures[key], gain.median * figures[key]
+        return [
+            round(middle * math.exp(-math.hypot(math.log(gain.median / gain.low), math.log(own / low))), 4),
+            round(middle * math.exp(math.hypot(math.log(gain.high / gain.median), math.log(high / own))), 4),
+        ]
+
+    return {
+        "throughput_ips": scaled("throughput_ips"),
+        "ratio": scaled("ratio"),
+        "ci": interval("ratio"),
+        "times_best_single": scaled("times_best_single"),
+        "times_best_single_ci": interval("times_best_single"),
+        "submodels": None,
+        "failed": None,
+        "times_chosen": round(gain.median, 4),
+        "times_chosen_ci": [round(gain.low, 4), round(gain.high, 4)],
+    }
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:

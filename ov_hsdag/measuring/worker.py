@@ -17,10 +17,8 @@ import json
 import os
 import queue
 import shutil
-import statistics
 import struct
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -28,29 +26,18 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ov_hsdag.devices.requests import requests_in_flight
+from ov_hsdag.measuring.runner import Copies, Runner, phases_of, submodels_of
 from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.model.replay import Replay, as_timed, mean_rate
 from ov_hsdag.utils.errors import one_line
 
 if TYPE_CHECKING:
-    import openvino as ov
     from numpy.typing import NDArray
 
 MODEL, INPUTS = "model.xml", "inputs.npz"
 """Files of the folder that all workers of a model share."""
 
-# Of larger outputs so many last values are compared: logits of a prompt have hundreds of megabytes.
-_COMPARED = 1 << 22
-
-# A trial of latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
-# what was asked for.
-_FEWEST = 4
-_LONGEST = 4
-
-_WARM_UP = 2
-
-# Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
-_LONG = 2.0
+COPIES = "MULTI:"
+"""What the device of a command begins with where the whole model is to run on each of those that follow."""
 
 _MAGIC = b"hsdg"
 _HEADER = struct.Struct("<4sI")
@@ -108,159 +95,6 @@ def read_inputs(path: Path) -> list[TimedInputs]:
     return [TimedInputs(inferences(n, "steps") or [[]], inferences(n, "before"), **one) for n, one in enumerate(about)]
 
 
-class Runner:
-    """A compiled model that is ready to run.
-
-    Attributes:
-        submodels: that HETERO made of it; 1 on a single device.
-        queue: of its requests.
-        rates: of each phase in the last trial, inferences per second, by name.
-    """
-
-    def __init__(
-        self,
-        compiled: ov.CompiledModel,
-        inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
-        objective: str,
-        requests: int,
-    ) -> None:
-        """Warms up.
-
-        Args:
-            compiled: the model.
-            inputs: of each inference, or what is timed, the phases of a workload one after the other.
-            objective: "latency" of one request, or "throughput" with several in flight.
-            requests: in flight, at least.
-
-        Raises:
-            RuntimeError: inference fails.
-        """
-        import openvino as ov
-
-        self._compiled = compiled
-        self._timed = phases_of(inputs)
-        self._objective = objective
-        self.submodels = _submodels(compiled)
-        self.rates: dict[str, float] = {}
-        requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
-        self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
-        # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
-        finished: list[float] = []
-        self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
-        self._phases = [_Phase(self.queue, timed, finished) for timed in self._timed]
-
-    @property
-    def shortest_trial(self) -> float:
-        """About how many seconds a trial takes at least, from the warm-up."""
-        times = 2 * len(self.queue) + 1 if self._objective == "throughput" else 2
-        return sum(phase.inference * times for phase in self._phases)
-
-    def rate(self, seconds: float) -> float:
-        """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
-
-        Of a workload it is that of all its inferences: their number over the sum of their times.
-        """
-        for phase in self._phases:
-            share = seconds / len(self._phases)
-            rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
-            self.rates[phase.timed.name] = rate
-        return mean_rate(self.rates, self._timed)
-
-    def outputs(self) -> list[NDArray[Any]]:
-        """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
-        found = []
-        for phase in self._phases:
-            request = self._compiled.create_infer_request()
-            phase.replay.first.set(request)
-            request.infer(phase.timed.steps[0])
-            for port in range(len(self._compiled.outputs)):
-                array = np.array(request.get_output_tensor(port).data)
-                found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
-        return found
-
-
-def phases_of(inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs]) -> list[TimedInputs]:
-    """What is timed: the phases, or one of an inference with these inputs."""
-    phases = [one for one in inputs if isinstance(one, TimedInputs)]
-    return phases or [as_timed([one for one in inputs if not isinstance(one, TimedInputs)])]
-
-
-class _Phase:
-    """One kind of inferences on the requests of a queue.
-
-    Attributes:
-        timed: what is timed.
-        replay: of the first request.
-        inference: seconds of an inference in the warm-up, with all requests in flight.
-    """
-
-    def __init__(self, queue: ov.AsyncInferQueue, timed: TimedInputs, finished: list[float]) -> None:
-        """Warms up. finished: when inferences ended, of all phases."""
-        self.timed = timed
-        self._queue, self._finished = queue, finished
-        self.replay = Replay(queue[0], timed)
-        others = [Replay(request, timed, self.replay.first) for request in list(queue)[1:]]
-        self._replays = [self.replay, *others]
-        self.inference = 0.0
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Runs each request twice; where that takes long, once, which is when memory is allocated."""
-        self._rewind()
-        for _ in range(_WARM_UP):
-            begin = time.perf_counter()
-            for _ in self._replays:
-                self._start()
-            self._queue.wait_all()
-            self.inference = (time.perf_counter() - begin) / len(self._replays)
-            if self.inference * len(self._replays) > _LONG:
-                break
-
-    def throughput(self, seconds: float) -> float:
-        """Inferences that end while requests are always under way, over the time that whole rounds of them take.
-
-        The first to end tells that the pipeline is full; what ends after the last was started runs while it empties.
-        Requests that share submodels end in bunches, each request once in a round: from the first end to one in the
-        middle of a later bunch the rate would seem higher than it is.
-        """
-        self._rewind()
-        finished, requests = self._finished, len(self._replays)
-        finished.clear()
-        while len(finished) <= requests or time.perf_counter() - finished[0] < seconds:
-            self._start()
-        last = (len(finished) - 1) // requests * requests
-        self._queue.wait_all()
-        return last / (finished[last] - finished[0])
-
-    def latency(self, seconds: float) -> float:
-        """Median seconds of one request."""
-        self._rewind()
-        times: list[float] = []
-        begin = time.perf_counter()
-        while not times or _goes_on(len(times), begin, seconds):
-            inputs = self.replay.next()
-            start = time.perf_counter()
-            self._queue.start_async(inputs)
-            self._queue.wait_all()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
-
-    def _rewind(self) -> None:
-        """Sets all requests back, untimed; what is one step sets them back itself."""
-        if len(self.timed.steps) > 1:
-            for replay in self._replays:
-                replay.rewind()
-
-    def _start(self) -> None:
-        """Starts a request, which takes the time in which its states are set as well."""
-        self._queue.start_async(self._replays[self._queue.get_idle_request_id()].next())
-
-
-def _goes_on(done: int, begin: float, seconds: float) -> bool:
-    gone = time.perf_counter() - begin
-    return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
-
-
 class Station:
     """What a worker holds, and its answers to commands."""
 
@@ -272,7 +106,7 @@ class Station:
         self._core = new_core()
         self._model = self._core.read_model(folder / MODEL)
         self._inputs = read_inputs(folder / INPUTS)
-        self._runner: Runner | None = None
+        self._runner: Runner | Copies | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Raises whatever OpenVINO does."""
@@ -280,11 +114,24 @@ class Station:
 
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Compiles, warms up and infers once."""
+        self._runner = None  # frees its memory before the next is compiled
+        device = command["device"]
+        if device.startswith(COPIES):
+            names = device.removeprefix(COPIES).split(",")
+            runner: Runner | Copies = Copies([self._compiled(name, command) for name in names], phases_of(self._inputs))
+        else:
+            runner = self._compiled(device, command)
+        if command["outputs"] is not None:
+            # Texts would be pickles, and the pairs of outputs stay pairs without them.
+            np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
+        self._runner = runner
+        return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
+
+    def _compiled(self, device: str, command: Mapping[str, Any]) -> Runner:
+        """The model on a device, or on HETERO, warm."""
         from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.placement import remove_affinities, set_affinities
 
-        self._runner = None  # frees its memory before the next is compiled
-        device = command["device"]
         config = compile_properties(self._core, self._model, device, command["properties"])
         try:
             if command["affinity"] is not None:
@@ -293,15 +140,10 @@ class Station:
         finally:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
-        requests = requests_in_flight(2 * split, split, _submodels(compiled))
-        runner = Runner(compiled, self._inputs, self._objective, requests)
-        if command["outputs"] is not None:
-            # Texts would be pickles, and the pairs of outputs stay pairs without them.
-            np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
-        self._runner = runner
-        return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
+        requests = requests_in_flight(2 * split, split, submodels_of(compiled))
+        return Runner(compiled, self._inputs, self._objective, requests)
 
-    def outputs(self, runner: Runner) -> list[NDArray[Any]]:
+    def outputs(self, runner: Runner | Copies) -> list[NDArray[Any]]:
         """What the compiled model computes."""
         return runner.outputs()
 
@@ -310,13 +152,6 @@ class Station:
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
         return {"rate": self._runner.rate(seconds), "rates": self._runner.rates}
-
-
-def _submodels(compiled: ov.CompiledModel) -> int:
-    try:
-        return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
-    except RuntimeError:  # not HETERO
-        return 1
 
 
 def _listen(stream: IO[bytes], folder: Path, commands: queue.SimpleQueue[dict[str, Any]]) -> None:

@@ -65,7 +65,9 @@ class Placement:
                latency_us or throughput_ips; ratio (how many times better than the best that needs no placement) and ci
                (its 95% confidence interval [low, high]); times_best_single and times_best_single_ci, the same over the
                best single device; submodels; failed (why, or null). What is not known is null
-    baselines  name of a placer (for a single device: the device) → predicted figures of its placement
+    baselines  name of a placer (for a single device: the device) → predicted figures of its placement. For throughput,
+               "copies" is the model on each device at once, which HETERO cannot run: it is never chosen, and has in
+               measured, too, times_chosen and times_chosen_ci, how many times better it was than the chosen one
     policy     name of the policy that was asked, or None
     chosen     name of the placer whose placement this is
     seconds    phase of placing → seconds

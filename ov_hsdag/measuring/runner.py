@@ -1,0 +1,271 @@
+"""Compiled models that are ready to run: trials of one, or of several copies at the same time."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ov_hsdag.model.inputs import TimedInputs
+from ov_hsdag.model.replay import Replay, as_timed, mean_rate
+
+if TYPE_CHECKING:
+    import openvino as ov
+    from numpy.typing import NDArray
+
+# Of larger outputs so many last values are compared: logits of a prompt have hundreds of megabytes.
+_COMPARED = 1 << 22
+
+# A trial of latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
+# what was asked for.
+_FEWEST = 4
+_LONGEST = 4
+
+_WARM_UP = 2
+
+# Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
+_LONG = 2.0
+
+
+class Runner:
+    """A compiled model that is ready to run.
+
+    Attributes:
+        submodels: that HETERO made of it; 1 on a single device.
+        queue: of its requests.
+        rates: of each phase in the last trial, inferences per second, by name.
+    """
+
+    def __init__(
+        self,
+        compiled: ov.CompiledModel,
+        inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
+        objective: str,
+        requests: int,
+    ) -> None:
+        """Warms up.
+
+        Args:
+            compiled: the model.
+            inputs: of each inference, or what is timed, the phases of a workload one after the other.
+            objective: "latency" of one request, or "throughput" with several in flight.
+            requests: in flight, at least.
+
+        Raises:
+            RuntimeError: inference fails.
+        """
+        import openvino as ov
+
+        self._compiled = compiled
+        self._timed = phases_of(inputs)
+        self._objective = objective
+        self.submodels = submodels_of(compiled)
+        self.rates: dict[str, float] = {}
+        requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
+        self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
+        # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
+        finished: list[float] = []
+        self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
+        self._phases = [_Phase(self.queue, timed, finished) for timed in self._timed]
+
+    @property
+    def shortest_trial(self) -> float:
+        """About how many seconds a trial takes at least, from the warm-up."""
+        times = 2 * len(self.queue) + 1 if self._objective == "throughput" else 2
+        return sum(phase.inference * times for phase in self._phases)
+
+    def phase(self, number: int) -> _Phase:
+        """One kind of the inferences that are timed."""
+        return self._phases[number]
+
+    def rate(self, seconds: float) -> float:
+        """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
+
+        Of a workload it is that of all its inferences: their number over the sum of their times.
+        """
+        for phase in self._phases:
+            share = seconds / len(self._phases)
+            rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
+            self.rates[phase.timed.name] = rate
+        return mean_rate(self.rates, self._timed)
+
+    def outputs(self) -> list[NDArray[Any]]:
+        """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
+        found = []
+        for phase in self._phases:
+            request = self._compiled.create_infer_request()
+            phase.replay.first.set(request)
+            request.infer(phase.timed.steps[0])
+            for port in range(len(self._compiled.outputs)):
+                array = np.array(request.get_output_tensor(port).data)
+                found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
+        return found
+
+
+class Copies:
+    """The whole model on each of several devices, all of them running at the same time, which is no HETERO.
+
+    Attributes:
+        submodels: 0, as HETERO makes none.
+        rates: see `Runner`; of all copies together.
+    """
+
+    submodels = 0
+
+    def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
+        """runners: one for each device, for throughput, with the same phases."""
+        self._runners, self._timed = runners, phases
+        self.rates: dict[str, float] = {}
+
+    @property
+    def shortest_trial(self) -> float:
+        """See `Runner.shortest_trial`: each has the others beside it, so that it takes longer than it did alone."""
+        return max(runner.shortest_trial for runner in self._runners)
+
+    def rate(self, seconds: float) -> float:
+        """See `Runner.rate`: inferences of all copies per second."""
+        with ThreadPoolExecutor(len(self._runners)) as pool:
+            for number, timed in enumerate(self._timed):
+                crowd = _Crowd(len(self._runners))
+                share = seconds / len(self._timed)
+                trials = [pool.submit(crowd.run, runner.phase(number), share) for runner in self._runners]
+                errors = [error for trial in trials if (error := trial.exception()) is not None]
+                for error in errors:
+                    if not isinstance(error, threading.BrokenBarrierError):
+                        raise error
+                self.rates[timed.name] = sum(trial.result() for trial in trials)
+        return mean_rate(self.rates, self._timed)
+
+    def outputs(self) -> list[NDArray[Any]]:
+        """See `Runner.outputs`: of the first copy, as each device is compared on its own besides."""
+        return self._runners[0].outputs()
+
+
+class _Crowd:
+    """Trials that run at the same time."""
+
+    def __init__(self, count: int) -> None:
+        self._begin, self._lock = threading.Barrier(count), threading.Lock()
+        self.present = count
+
+    def run(self, phase: _Phase, seconds: float) -> float:
+        """A trial of one of them. One that fails ends the others."""
+        try:
+            return phase.throughput(seconds, self)
+        except BaseException:
+            self._begin.abort()
+            self.present = 0
+            raise
+
+    def meet(self) -> None:
+        """Waits for all. Raises BrokenBarrierError where another has failed."""
+        self._begin.wait()
+
+    def leave(self) -> None:
+        """Counts one that has what it needs."""
+        with self._lock:
+            self.present -= 1
+
+
+def phases_of(inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs]) -> list[TimedInputs]:
+    """What is timed: the phases, or one of an inference with these inputs."""
+    phases = [one for one in inputs if isinstance(one, TimedInputs)]
+    return phases or [as_timed([one for one in inputs if not isinstance(one, TimedInputs)])]
+
+
+class _Phase:
+    """One kind of inferences on the requests of a queue.
+
+    Attributes:
+        timed: what is timed.
+        replay: of the first request.
+        inference: seconds of an inference in the warm-up, with all requests in flight.
+    """
+
+    def __init__(self, queue: ov.AsyncInferQueue, timed: TimedInputs, finished: list[float]) -> None:
+        """Warms up. finished: when inferences ended, of all phases."""
+        self.timed = timed
+        self._queue, self._finished = queue, finished
+        self.replay = Replay(queue[0], timed)
+        others = [Replay(request, timed, self.replay.first) for request in list(queue)[1:]]
+        self._replays = [self.replay, *others]
+        self.inference = 0.0
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        """Runs each request twice; where that takes long, once, which is when memory is allocated."""
+        self._rewind()
+        for _ in range(_WARM_UP):
+            begin = time.perf_counter()
+            for _ in self._replays:
+                self._start()
+            self._queue.wait_all()
+            self.inference = (time.perf_counter() - begin) / len(self._replays)
+            if self.inference * len(self._replays) > _LONG:
+                break
+
+    def throughput(self, seconds: float, crowd: _Crowd | None = None) -> float:
+        """Inferences that end while requests are always under way, over the time that whole rounds of them take.
+
+        The first to end tells that the pipeline is full; what ends after the last was started runs while it empties.
+        Requests that share submodels end in bunches, each request once in a round: from the first end to one in the
+        middle of a later bunch the rate would seem higher than it is.
+
+        Args:
+            seconds: about how long.
+            crowd: others that run at the same time: all begin together, and go on until the last has its trial.
+        """
+        self._rewind()
+        finished, requests = self._finished, len(self._replays)
+        finished.clear()
+        if crowd is not None:
+            crowd.meet()
+        while len(finished) <= requests or time.perf_counter() - finished[0] < seconds:
+            self._start()
+        last = (len(finished) - 1) // requests * requests
+        if crowd is not None:
+            crowd.leave()
+        while crowd is not None and crowd.present:
+            self._start()
+        self._queue.wait_all()
+        return last / (finished[last] - finished[0])
+
+    def latency(self, seconds: float) -> float:
+        """Median seconds of one request."""
+        self._rewind()
+        times: list[float] = []
+        begin = time.perf_counter()
+        while not times or _goes_on(len(times), begin, seconds):
+            inputs = self.replay.next()
+            start = time.perf_counter()
+            self._queue.start_async(inputs)
+            self._queue.wait_all()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+    def _rewind(self) -> None:
+        """Sets all requests back, untimed; what is one step sets them back itself."""
+        if len(self.timed.steps) > 1:
+            for replay in self._replays:
+                replay.rewind()
+
+    def _start(self) -> None:
+        """Starts a request, which takes the time in which its states are set as well."""
+        self._queue.start_async(self._replays[self._queue.get_idle_request_id()].next())
+
+
+def _goes_on(done: int, begin: float, seconds: float) -> bool:
+    gone = time.perf_counter() - begin
+    return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
+
+
+def submodels_of(compiled: ov.CompiledModel) -> int:
+    try:
+        return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+    except RuntimeError:  # not HETERO
+        return 1

@@ -1,0 +1,44 @@
+"""A copy of the whole model on each device: what throughput needs no placement for, where every device holds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ov_hsdag.problem.problem import PlacementProblem
+
+COPIES = "copies"
+"""Name of this way to run a model. HETERO cannot run it, so no placement is ever called so."""
+
+
+def copy_devices(problem: PlacementProblem) -> tuple[str, ...]:
+    """Devices that run and hold the whole model; () where those are fewer than two, or latency is asked for."""
+    if problem.objective != "throughput":
+        return ()
+    singles = np.stack([problem.single(index) for index in range(len(problem.devices))])
+    able = np.isfinite(problem.scores(singles))
+    names = tuple(name for name, one in zip(problem.devices, able, strict=True) if one)
+    return names if len(names) > 1 else ()
+
+
+def copies_summary(problem: PlacementProblem) -> dict[str, Any] | None:
+    """The prediction for a copy on each device, all at work at once; None where `copy_devices` names none.
+
+    Devices are taken to work undisturbed by each other. Copies on CPU devices share the bandwidth of one memory, so
+    that what is measured may be less.
+
+    Returns:
+        As `PlacementProblem.summary`: throughput of all together, latency of the slowest, bytes on each device.
+    """
+    names = copy_devices(problem)
+    if not names:
+        return None
+    alone = {name: problem.summary(problem.single(problem.devices.index(name))) for name in names}
+    return {
+        "latency_us": max(one["latency_us"] for one in alone.values()),
+        "throughput_ips": round(sum(one["throughput_ips"] for one in alone.values()), 3),
+        "memory_bytes": {name: alone[name]["memory_bytes"][name] if name in alone else 0 for name in problem.devices},
+        "submodels": 0,
+        "transfer_bytes": 0,
+    }
