@@ -18,6 +18,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.rivals import SHARES, contenders, measure, rivals
 from ov_hsdag.policy.candidates import policy_placers
+from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -49,7 +50,7 @@ def test_rivals_are_simple_first_and_told_apart() -> None:
     problem = random_problem(3, nodes=20, objective="throughput")
     devices = DeviceSet(problem.devices)
     found = {rival.name: rival for rival in rivals(problem, devices, [])}
-    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, *HAND, "mincut", "pipeline"]
+    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, COPIES, *HAND, "mincut", "pipeline"]
     # Everything is supported: HETERO fills its first device.
     assert found["hetero"].same_as == "D0"
     assert found[PIPELINE_HINT].placement is None and not found[PIPELINE_HINT].same_as
@@ -102,7 +103,7 @@ def test_the_command(model: Path, tmp_path: Path) -> None:
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["device"] == PAIR and document["objective"] == "throughput"
     assert [entry["model"] for entry in document["models"]] == [str(model)] * 2
-    names = ["CPU_A", "CPU_B", "hetero", PIPELINE_HINT, *HAND, "mincut", "pipeline"]
+    names = ["CPU_A", "CPU_B", "hetero", PIPELINE_HINT, COPIES, *HAND, "mincut", "pipeline"]
     with open(tmp_path / "all.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["placer"] for row in rows] == names * 2

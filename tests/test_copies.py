@@ -21,18 +21,18 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.zoo import ZOO
+from ov_hsdag.zoo.catalog import ZOO
 from tests.worker_faults import starting
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model() -> ov.Model:
     return ZOO["squeezenet"].build()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def problem(model: ov.Model, two_cpu_core: ov.Core) -> PlacementProblem:
     return build_problem(model, DEVICES, objective="throughput", core=two_cpu_core)
 
@@ -50,7 +50,7 @@ def test_they_are_predicted_to_do_what_each_does_alone(problem: PlacementProblem
 
 def test_they_need_throughput_and_two_devices_that_hold_the_model(problem: PlacementProblem) -> None:
     needed = problem.summary(problem.single(1))["memory_bytes"]["CPU_B"]
-    limited = replace(problem, memory_limits=np.array([2 * needed, needed // 2]))
+    limited = replace(problem, memory_bytes=np.array([2 * needed, needed // 2]))
     for other in (limited, replace(problem, objective="latency")):
         assert copies_summary(other) is None and copy_devices(other) == ()
         assert COPIES not in [rival.name for rival in contenders(other, DEVICES, [])[0]]
