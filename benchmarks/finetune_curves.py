@@ -1,8 +1,13 @@
-"""How fast fine-tuning finds good placements on real HETERO: from the pretrained policy, from scratch, random search.
+"""How fast fine-tuning finds good placements on real HETERO: with the policy, with search alone, with neither.
 
 Two virtual one-core CPU devices in f32, throughput. Every start measures placements with the same instrument, against
 the best single device in interleaved rounds (`ov_hsdag.measuring.evaluator`); the curve is the best ratio after each
 number of measurements.
+
+Starts: the pretrained policy; "scratch", an untrained network that learns from what is measured; "untrained", one that
+does not; "search", minimum cut, contiguous partition and multilevel search in the policy's place; "simulator", the best
+of 256 random placements by the simulator. All of these correct the simulator's costs by what was measured, and all but
+the last refine by local search. "random" uses no simulator at all.
 
 Random search draws legal placements alternately from two distributions: contiguous partitions (random cuts of the
 topological order, devices in random order), and uniform random assignments of legality groups to devices, repaired
@@ -46,8 +51,17 @@ from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 
 MODELS = ("resnet50", "bert-base", "vit-base")
-STARTS = ("pretrained", "scratch", "random")
-SHOWN = (1, 5, 10, 20, 40, 60)
+STARTS = ("pretrained", "scratch", "untrained", "search", "simulator", "random")
+SHOWN = (1, 2, 6, 16, 40, 60)
+
+# Of starts that fine-tune: the policy, and settings.
+TUNED: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "pretrained": (None, {}),
+    "scratch": (SCRATCH, {}),
+    "untrained": (SCRATCH, {"updates": 0}),
+    "search": (SCRATCH, {"proposer": "search"}),
+    "simulator": (SCRATCH, {"proposer": "random"}),
+}
 
 # What the pretrained policy has to reach within the budget.
 FLOOR = 1.7
@@ -117,7 +131,7 @@ def random_search(folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int,
 
 
 def tuned(
-    folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int, seed: int, policy: str | None
+    folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int, policy: str | None, settings: Settings
 ) -> dict[str, Any]:
     """Runs or continues fine-tuning; its record."""
 
@@ -133,7 +147,7 @@ def tuned(
         budget=Budget(measurements=budget),
         policy=policy,
         resume=resume,
-        settings=None if resume else Settings(seed=seed),
+        settings=None if resume else settings,
         core=core,
         report=report,
     )
@@ -206,8 +220,9 @@ def main() -> int:
                 if start == "random":
                     record = random_search(folder, zoo_model, core, options.measurements, options.seed)
                 else:
-                    policy = SCRATCH if start == "scratch" else options.policy
-                    record = tuned(folder, zoo_model, core, options.measurements, options.seed, policy)
+                    policy, given = TUNED[start]
+                    settings = Settings(seed=options.seed, **given)
+                    record = tuned(folder, zoo_model, core, options.measurements, policy or options.policy, settings)
                 results.setdefault(zoo_model.name, {})[start] = summary(record)
                 document["about"] = {
                     "devices": os.environ[virtual.VIRTUAL_DEVICES_VARIABLE],

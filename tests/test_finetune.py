@@ -188,9 +188,13 @@ def simulated(problem: PlacementProblem, reference: str | None) -> Judge:
 
 
 def start(
-    folder: Path, problem: PlacementProblem, budget: Budget, judge_of: Callable[[str | None], Judge] | None = None
+    folder: Path,
+    problem: PlacementProblem,
+    budget: Budget,
+    judge_of: Callable[[str | None], Judge] | None = None,
+    settings: Settings = TINY,
 ) -> tuning.Outcome:
-    return run(folder, problem, judge_of or partial(simulated, problem), network_for(problem), budget, TINY)
+    return run(folder, problem, judge_of or partial(simulated, problem), network_for(problem), budget, settings)
 
 
 def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
@@ -211,6 +215,22 @@ def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
     assert outcome.record["measurements"] == len(outcome.record["best_so_far"]) == 20
     assert outcome.record["best_so_far"] == sorted(outcome.record["best_so_far"])
     assert {entry.source for entry in entries} >= {"single", "policy", "measured"}
+
+
+@pytest.mark.parametrize(("proposer", "within"), [("search", 1.03), ("random", 1.5)])
+def test_others_may_propose_in_the_place_of_the_policy(tmp_path: Path, proposer: str, within: float) -> None:
+    problem = problem_of(5)
+    truth = reality(problem)
+    outcome = start(tmp_path / "run", problem, Budget(measurements=8), settings=replace(TINY, proposer=proposer))
+    assert outcome.name == proposer and outcome.record["chosen"] == proposer
+    assert truth.scores(outcome.placement)[0] < within * teacher(truth, 0).score
+    sources = {entry.source for entry in outcome.state.entries}
+    assert proposer in sources and "policy" not in sources
+    # Nothing is learned but the corrections.
+    before = network_for(problem).state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in outcome.state.network.state_dict().items())
+    with pytest.raises(UserError, match="policy, search, random"):
+        replace(TINY, proposer="nobody")
 
 
 def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ Policy = Annotated[
     str | None,
     typer.Option("--policy", metavar="NAME|DIR", help='The policy to begin with; "none" for an untrained one.'),
 ]
+Proposer = Annotated[
+    str | None,
+    typer.Option(
+        "--proposer",
+        metavar="policy|search",
+        help="What proposes placements: the policy (default), or search without any learning but of the costs.",
+    ),
+]
 ProfileFile = Annotated[
     Path | None, typer.Option("--profile", metavar="FILE.json", help="Device profiles instead of the built-in ones.")
 ]
@@ -53,7 +61,7 @@ _DEFAULT_SECONDS = 600.0
 _DEFAULT_SIMULATED = 60
 
 # What found a placement, by the names in a record.
-_SOURCES = {"policy": "the policy", "measured": "search"}
+_SOURCES = {"policy": "the policy", "measured": "search", "search": "search", "random": "random"}
 
 # Placements in the table of the result.
 _SHOWN = 5
@@ -68,6 +76,7 @@ def finetune(
     measurements: Measurements = None,
     resume: Resume = False,
     policy: Policy = None,
+    proposer: Proposer = None,
     profile: ProfileFile = None,
     shape: common.Shapes = None,
     simulated: IsSimulated = False,
@@ -84,12 +93,17 @@ def finetune(
     given = {
         "--objective": objective is not None,
         "--policy": policy is not None,
+        "--proposer": proposer is not None,
         "--simulated": simulated,
         "--seed": seed is not None,
     }
     if resume and any(given.values()):
         options = ", ".join(name for name, there in given.items() if there)
         raise UserError(f"--resume continues a run with its own settings: leave out {options}")
+    if proposer not in (None, "policy", "search"):
+        raise UserError(f"--proposer is policy or search, got '{proposer}'")
+    if proposer == "search" and policy is not None:
+        raise UserError("--proposer search asks no policy: leave out --policy")
     if budget is not None and measurements is not None:
         raise UserError("--budget and --measurements both say when to stop: give one of them")
     seconds = None if budget is None else duration(budget)
@@ -121,7 +135,7 @@ def finetune(
             bundle.check_folder(bundle.find(policy))
     costs = Profile.load(profile) if profile else None
     stop = _budget(tuning.Budget, measurements, seconds, simulated, resume)
-    settings = None if resume else tuning.Settings(seed=seed or 0)
+    settings = None if resume else tuning.Settings(seed=seed or 0, proposer=proposer or "policy")
     if settings and simulated:  # nothing to be lost in noise
         settings = replace(settings, margin=MARGIN)
 

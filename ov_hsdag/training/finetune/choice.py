@@ -81,5 +81,6 @@ def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choic
     name, bar, index = max(simple, key=lambda item: item[1].ratio)
     best = state.best_finalist()
     if best is not None and state.final[best].ratio > bar.ratio * (1 + settings.margin):
-        return Choice("hsdag", state.entries[best].placement, state.final[best], best)
+        name = "hsdag" if settings.proposer == "policy" else settings.proposer
+        return Choice(name, state.entries[best].placement, state.final[best], best)
     return Choice(name, simple_placement(problem, name), bar, index)

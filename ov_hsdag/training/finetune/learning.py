@@ -33,8 +33,10 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
         fit: posterior of the corrections.
 
     Returns:
-        The last update's scalars, by their names in TensorBoard.
+        The last update's scalars, by their names in TensorBoard; none where the policy proposes nothing.
     """
+    if settings.proposer != "policy":
+        return {}
     step = len(state.measured)
     believed = task.corrector.apply(fit.mean)
     reference = float(believed.scores(task.reference)[0])

@@ -1,5 +1,7 @@
 """The next placement to measure: Thompson sampling over what the policy proposes and what refinement makes of it.
 
+Settings may name another proposer in the policy's place: search alone, or random placements.
+
 The costs are corrected by factors drawn from the posterior (every other time by the most likely ones), candidates are
 refined and ranked on the corrected simulator, and the best one that was not measured yet is proposed.
 """
@@ -13,10 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.placers.base import distinct
+from ov_hsdag.placers.base import Placer, distinct
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy import placer
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.training.finetune.posterior import Fit
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
@@ -36,8 +41,9 @@ _LEADERS = 3
 # there are others.
 _DIFFERENT = 0.003
 
-# Random placements that are tried where nothing else is new.
+# Random placements that are tried where nothing else is new, and from which the random proposer takes the best.
 _RANDOM = 64
+_MANY_RANDOM = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +77,19 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
     factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)
     believed = task.corrector.apply(factors)
 
-    fresh, scores = _policy_candidates(believed, state.network, task, settings, generator)
-    candidates, sources, scores = _refined(believed, fresh, scores, state, settings, generator)
+    if settings.proposer == "random":
+        candidates, scores = _random_candidates(believed, generator)
+        sources = ["random"] * len(candidates)
+    else:
+        if settings.proposer == "search":
+            fresh, scores = _search_candidates(believed, settings, generator)
+        else:
+            fresh, scores = _policy_candidates(believed, state.network, task, settings, generator)
+        candidates, sources, scores = _refined(believed, fresh, scores, state, settings, generator)
     known = np.stack([entry.placement for entry in state.entries])
     index, recalled = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
     if index is None:
-        candidates, sources = task.problem.random(generator, _RANDOM), ["policy"] * _RANDOM
+        candidates, sources = task.problem.random(generator, _RANDOM), [settings.proposer] * _RANDOM
         index, _ = _first_new(task, candidates, np.arange(_RANDOM), known)
         if index is None:
             return None
@@ -107,15 +120,53 @@ def policy_placements(
 def _policy_candidates(
     believed: PlacementProblem, network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
 ) -> tuple[Placements, NDArray[np.float64]]:
-    """What the policy proposes, each once, with its scores; where none is feasible, repaired and random placements."""
-    threads = usable_cores()
+    """What the policy proposes, each once, with its scores."""
     fresh = distinct(policy_placements(network, task, settings, generator))
-    scores = believed.scores(fresh, threads)
+    return _feasible(believed, fresh, believed.scores(fresh, usable_cores()), settings, generator)
+
+
+def _feasible(
+    believed: PlacementProblem,
+    fresh: Placements,
+    scores: NDArray[np.float64],
+    settings: Settings,
+    generator: np.random.Generator,
+) -> tuple[Placements, NDArray[np.float64]]:
+    """The placements and their scores; where none is feasible, repaired and random ones."""
     if not np.isfinite(scores).any():
         repaired = [believed.repair(placement) for placement in fresh[: settings.refined]]
         fresh = np.concatenate([np.stack(repaired), believed.random(generator, settings.refined)])
-        scores = believed.scores(fresh, threads)
+        scores = believed.scores(fresh, usable_cores())
     return fresh, scores
+
+
+def _search_candidates(
+    believed: PlacementProblem, settings: Settings, generator: np.random.Generator
+) -> tuple[Placements, NDArray[np.float64]]:
+    """What placers without learning propose, each once, with its scores; the multilevel search twice."""
+    placers: list[Placer] = [MinCut(), Contiguous()]
+    found = [believed.single(device) for device in range(len(believed.devices))]
+    found += [placer.place(believed) for placer in placers]
+    seeds = generator.integers(2**31, size=2).tolist()
+    found += [Multilevel(seed=seed).place(believed) for seed in seeds]
+    fresh = distinct(np.stack(found))
+    return _feasible(believed, fresh, believed.scores(fresh, usable_cores()), settings, generator)
+
+
+def _random_candidates(
+    believed: PlacementProblem, generator: np.random.Generator
+) -> tuple[Placements, NDArray[np.float64]]:
+    """Contiguous partitions at random cuts, and each group on any device, as many of either, with their scores."""
+    order, devices = topological_groups(believed), len(believed.devices)
+    found = [believed.random(generator, _MANY_RANDOM // 2)]
+    for _ in range(_MANY_RANDOM // 2):
+        ends = np.sort(generator.integers(0, len(order) + 1, devices - 1))
+        part = np.searchsorted(ends, np.arange(len(order)), side="right")
+        placement = np.empty(believed.group_count, np.uint8)
+        placement[order] = generator.permutation(devices)[part]
+        found.append(believed.repair(placement)[None])
+    fresh = distinct(np.concatenate(found))
+    return fresh, believed.scores(fresh, usable_cores())
 
 
 def _refined(
@@ -133,7 +184,8 @@ def _refined(
     chosen = order[: max(settings.refined - 2, 1)]
     others = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
     starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
-    sources = ["policy"] * (len(chosen) + len(others)) + ["measured"] * len(leaders) + ["policy"] * len(fresh)
+    own = settings.proposer
+    sources = [own] * (len(chosen) + len(others)) + ["measured"] * len(leaders) + [own] * len(fresh)
     seed = int(generator.integers(2**31))
     refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=seed)
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])

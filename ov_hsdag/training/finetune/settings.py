@@ -8,9 +8,14 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ov_hsdag.training.run import check_settings
+from ov_hsdag.utils.errors import UserError
 
 SCRATCH = "none"
 """Name of the policy that is no policy: an untrained network."""
+
+
+PROPOSERS = ("policy", "search", "random")
+"""What may propose the placements that are measured."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,9 @@ class Settings:
 
     Attributes:
         seed: of everything random.
+        proposer: "policy", with a search after it; "search": minimum cut, contiguous partition and multilevel search
+            on the corrected simulator, and nothing is learned but the corrections; "random": the best of many random
+            placements by the corrected simulator, without any search, which comparisons need.
         updates: of the policy before each measurement.
         learning_rate: of Adam.
         samples: placements per update that the corrected simulator judges, for REINFORCE.
@@ -41,6 +49,7 @@ class Settings:
     """
 
     seed: int = 0
+    proposer: str = "policy"
     updates: int = 8
     learning_rate: float = 5e-4
     samples: int = 16
@@ -56,6 +65,10 @@ class Settings:
     finalists: int = 3
     final_rounds: int = 6
     margin: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.proposer not in PROPOSERS:
+            raise UserError(f"placements are proposed by {', '.join(PROPOSERS)}, not by '{self.proposer}'")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:

@@ -32,8 +32,8 @@ class Entry:
     Attributes:
         placement: uint8 [groups].
         measurement: its measurement.
-        source: "single", "hetero" (HETERO's own choice), "policy" (proposed by the policy, refined) or "measured"
-            (refined from a measured placement).
+        source: "single", "hetero" (HETERO's own choice), the proposer ("policy", "search": refined besides,
+            "random") or "measured" (refined from a measured placement).
         predicted: the ratio that the corrected simulator predicted; None for simple placements.
     """
 
