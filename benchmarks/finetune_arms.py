@@ -1,9 +1,9 @@
-"""What each part of fine-tuning earns: proposals by policy, search or chance, on simulated machines that profiles mistake.
+"""What each part of fine-tuning earns: proposals by policy, search or chance, on simulated machines.
 
 Problems are those of benchmarks/anytime.py: graphs of families that nothing was tuned on, on devices drawn from a seed.
 A machine is the same problem with other costs: devices, kinds of operations on each, parts of the model, transfers and
 submodels are slower or faster by factors that are drawn (log-normal), and single operations besides, which no
-correction can follow; measurements have 2% noise. Every arm sees the profile's costs and what it measures, nothing else.
+correction can follow; measurements have 2% noise. Arms see the profile's costs and what they measure, nothing else.
 
 Prints how much slower the best measured placement is than the best known one after so many measurements (geometric mean
 over problems), with 95% intervals from resampling families. On real HETERO, benchmarks/finetune_curves.py.
