@@ -47,7 +47,9 @@ AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_
     : devices(problem.devices),
       transfer_us(problem.transfer_us),
       transfer_us_per_byte(problem.transfer_us_per_byte),
+      transfer_share(problem.transfer_share),
       memory_limit(problem.memory_limit) {
+    transfer_share.resize(static_cast<std::size_t>(devices), 1.0);
     const Graph& graph = *problem.graph;
     for (const std::int32_t i : item) items = std::max(items, i + 1);
     const auto count = static_cast<std::size_t>(items);
@@ -123,6 +125,7 @@ AdditiveModel::AdditiveModel(const AdditiveModel& finer, std::span<const std::in
       order(std::move(at)),
       transfer_us(finer.transfer_us),
       transfer_us_per_byte(finer.transfer_us_per_byte),
+      transfer_share(finer.transfer_share),
       memory_limit(finer.memory_limit) {
     const auto width = static_cast<std::size_t>(devices);
     const std::size_t size = order.size() * width;
@@ -279,8 +282,8 @@ void AdditiveState::add_transfer(std::int32_t tensor, std::uint8_t from, std::ui
     const double received = surcharge_[to] + model_.fusion_penalty_us[static_cast<std::size_t>(tensor) * devices_ + to];
     if (throughput_) {
         // Both ends are busy with a transfer.
-        busy[from] += sign * us;
-        busy[to] += sign * (us + received);
+        busy[from] += sign * us * model_.transfer_share[from];
+        busy[to] += sign * (us * model_.transfer_share[to] + received);
     } else {
         busy[0] += sign * (us + received);
     }

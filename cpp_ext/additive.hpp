@@ -32,6 +32,7 @@ struct AdditiveModel {
     std::vector<std::int32_t> received;        // tensors that enter it
     std::vector<double> transfer_us;           // [devices, devices]
     std::vector<double> transfer_us_per_byte;  // [devices, devices]
+    std::vector<double> transfer_share;        // [devices] of its time, in which a device is busy with a transfer
     std::vector<std::int64_t> memory_limit;    // [devices] negative: none
 
     // item: [nodes] dense numbers.

@@ -58,7 +58,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
                                       const Array<std::int32_t>& same_submodel, const Array<std::int32_t>& fused_with,
                                       const Array<double>& fusion_penalty_us, const Array<std::int64_t>& moved_bytes,
                                       const Array<std::int64_t>& held_bytes, const Array<std::int64_t>& live_bytes,
-                                      int rule) {
+                                      const Array<double>& transfer_share, int rule) {
     const py::ssize_t nodes = graph->nodes();
     const py::ssize_t devices = submodel_us.size();
     expect_shape(node_us, {nodes, devices}, "node_us");
@@ -74,6 +74,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     expect_shape(moved_bytes, {graph->outputs()}, "moved_bytes");
     expect_shape(held_bytes, {nodes, devices}, "held_bytes");
     expect_shape(live_bytes, {graph->outputs()}, "live_bytes");
+    expect_shape(transfer_share, {devices}, "transfer_share");
     auto problem = std::make_shared<Problem>();
     problem->graph = std::move(graph);
     problem->rule = split_rule(rule);
@@ -91,6 +92,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     problem->moved_bytes = to_vector(moved_bytes);
     problem->held_bytes = to_vector(held_bytes);
     problem->live_bytes = to_vector(live_bytes);
+    problem->transfer_share = to_vector(transfer_share);
     problem->check();
     return problem;
 }
@@ -195,7 +197,7 @@ PYBIND11_MODULE(_native, module) {
              py::arg("supported"), py::arg("groups"), py::arg("transfer_us"), py::arg("transfer_us_per_byte"),
              py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
              py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("held_bytes"), py::arg("live_bytes"),
-             py::arg("rule"))
+             py::arg("transfer_share"), py::arg("rule"))
         .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1,
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 

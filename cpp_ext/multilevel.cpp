@@ -31,6 +31,8 @@ constexpr std::size_t kPool = 8;
 constexpr std::int32_t kCuts = 300;
 constexpr std::int32_t kFewCuts = 120;
 constexpr std::int32_t kAnyOrder = 5;
+// Random orders that contiguous partitions are made of, first, and in further cycles.
+constexpr int kOrders = 2;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -112,6 +114,17 @@ private:
         };
         if (model_.devices > kAnyOrder) add({.cuts = kFewCuts, .any_order = false, .sequences = 1, .per_sequence = 1});
         if (budget_.left()) add({.cuts = model_.devices > kAnyOrder ? kFewCuts : kCuts});
+        if (!options_.throughput) return;
+        add_exact_stages(model_.order);
+        for (int i = 0; i < kOrders && budget_.left(); ++i) add_exact_stages(random_order(model_, random_));
+    }
+
+    void add_exact_stages(const std::vector<std::int32_t>& order) {
+        const StageOptions wanted{.cuts = kCuts, .sequences = 2, .per_sequence = 1};
+        for (Placement& placement : exact_stages(model_, order, submodel_us_, judge_.reserved(), wanted)) {
+            offer(std::move(placement));
+        }
+        budget_.spend(std::int64_t{16} * model_.items);
     }
 
     void make_supported(Placement& placement) const {

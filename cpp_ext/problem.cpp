@@ -47,6 +47,7 @@ void Problem::check() const {
     if (!moved_bytes.empty()) expect_size(moved_bytes.size(), graph->output_bytes.size(), "moved_bytes");
     if (!held_bytes.empty()) expect_size(held_bytes.size(), nodes * width, "held_bytes");
     if (!live_bytes.empty()) expect_size(live_bytes.size(), static_cast<std::size_t>(graph->outputs()), "live_bytes");
+    if (!transfer_share.empty()) expect_size(transfer_share.size(), width, "transfer_share");
     const std::int32_t last = graph->nodes() - 1;
     expect_range(group, 0, last, "groups");
     expect_range(same_submodel, 0, last, "same_submodel");

@@ -50,6 +50,13 @@ struct Problem {
         return live_bytes.empty() ? graph->output_bytes : live_bytes;
     }
 
+    // [devices] share of a transfer's time in which a device is busy with it, for throughput; empty: all of it.
+    std::vector<double> transfer_share;
+
+    [[nodiscard]] double share(std::size_t device) const {
+        return transfer_share.empty() ? 1.0 : transfer_share[device];
+    }
+
     // Number of colocation groups.
     [[nodiscard]] std::int32_t groups() const;
 

@@ -80,9 +80,9 @@ void Simulator::charge_transfers(const Split& split) {
         const auto bytes = problem_.moved(output);
         const double us = problem_.transfer_us[link] + problem_.transfer_us_per_byte[link] * static_cast<double>(bytes);
         result_.latency_us += us;
-        // Both ends are busy with a transfer.
-        result_.busy_us[sender] += us;
-        result_.busy_us[receiver] += us;
+        // Both ends are busy with a transfer, as far as their own engines copy.
+        result_.busy_us[sender] += us * problem_.share(sender);
+        result_.busy_us[receiver] += us * problem_.share(receiver);
         result_.transfer_bytes += bytes;
         ++result_.cut_tensors;
     }

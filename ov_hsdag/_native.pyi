@@ -35,6 +35,7 @@ class Problem:
         moved_bytes: NDArray[np.int64],
         held_bytes: NDArray[np.int64],
         live_bytes: NDArray[np.int64],
+        transfer_share: NDArray[np.float64],
         rule: int,
     ) -> None: ...
     def evaluate(self, placements: NDArray[np.uint8], threads: int = 1) -> dict[str, NDArray[Any]]: ...

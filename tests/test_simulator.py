@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,7 +27,7 @@ def reference(problem: PlacementProblem, placement: np.ndarray) -> dict[str, obj
             busy[device[node]] += problem.fusions[1][node, device[node]]
     for owner in split["submodel_device"]:
         busy[owner] += problem.submodel_us[owner]
-    latency, moved = busy.sum(), set()
+    latency, moved = float(busy.sum()), set()
     for edge in range(graph.edges):
         source, target = graph.input_source[edge], graph.input_node[edge]
         if graph.kinds[source] != NodeKind.CONSTANT and graph.kinds[target] != NodeKind.RESULT:
@@ -33,7 +35,9 @@ def reference(problem: PlacementProblem, placement: np.ndarray) -> dict[str, obj
     moved = {(output, a, b) for output, a, b in moved if a != b}
     for output, a, b in moved:
         us = problem.transfer_us[a, b] + problem.transfer_us_per_byte[a, b] * graph.output_bytes[output]
-        latency, busy[a], busy[b] = latency + us, busy[a] + us, busy[b] + us
+        latency += us
+        for end in (a, b):
+            busy[end] += us * problem.transfer_shares[end]
     memory = np.zeros(len(problem.devices), np.int64)
     np.add.at(memory, device, graph.weight_bytes)
     for number, owner in enumerate(split["submodel_device"]):
@@ -78,13 +82,16 @@ def peak(problem: PlacementProblem, submodel: np.ndarray, number: int) -> int:
     submodel_us=st.integers(0, 5),
     grouped=st.booleans(),
     fusing=st.booleans(),
+    sharing=st.booleans(),
 )
 def test_simulator_equals_the_definitions(
-    seed: int, nodes: int, devices: int, submodel_us: int, grouped: bool, fusing: bool
+    seed: int, nodes: int, devices: int, submodel_us: int, grouped: bool, fusing: bool, sharing: bool
 ) -> None:
     problem = random_problem(
         seed, nodes=nodes, devices=devices, submodel_us=submodel_us, grouped=grouped, fusing=fusing
     )
+    if sharing:
+        problem = dataclasses.replace(problem, transfer_share=np.random.default_rng(seed).integers(0, 3, devices) / 2)
     placements = np.random.default_rng(seed).integers(0, devices, (4, problem.group_count)).astype(np.uint8)
     result = problem.evaluate(placements, threads=2)
     for row, placement in enumerate(placements):
@@ -123,6 +130,10 @@ def test_a_problem_survives_its_file(tmp_path) -> None:
     assert read.graph.names == problem.graph.names
     assert read.devices == problem.devices
     assert read.objective == "throughput"
+    assert read.transfer_share is None
+    for shares in (np.zeros(3), np.array([0.0, 0.5, 1.0])):
+        dataclasses.replace(problem, transfer_share=shares).save(tmp_path / "shares.npz")
+        np.testing.assert_array_equal(PlacementProblem.load(tmp_path / "shares.npz").transfer_shares, shares)
 
 
 def test_files_that_are_no_problems_are_refused(tmp_path) -> None:

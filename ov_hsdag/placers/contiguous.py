@@ -109,7 +109,14 @@ def contiguous_placements(
     cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS if limited else _MOST_CUTS)
 
     columns = np.concatenate(
-        [problem.group_us, penalty, problem.submodel_us[None], memory.room[None], problem.group_held]
+        [
+            problem.group_us,
+            penalty,
+            problem.submodel_us[None],
+            problem.transfer_shares[None],
+            memory.room[None],
+            problem.group_held,
+        ]
     )
     kind = equal_devices(problem, columns) if not in_list_order else np.arange(len(problem.devices))
     if not in_list_order and _states(kind) > _MOST_STATES:
@@ -129,8 +136,10 @@ def contiguous_placements(
         links.append(between[:, :, None])
     moved = links[0] * count[cuts] + links[1] * size[cuts]
     # Transfers load both of their ends, but take their time once.
-    enter = moved + penalty[cuts][:, device].T
-    leave = moved if problem.objective == "throughput" else np.zeros_like(moved)
+    shares = problem.transfer_shares[device]
+    throughput = problem.objective == "throughput"
+    enter = (moved * shares[None, :, None] if throughput else moved) + penalty[cuts][:, device].T
+    leave = moved * shares[:, None, None] if throughput else np.zeros_like(moved)
 
     part: dict[str, Any] = {"separable": (work, fixed, blocked)}
     if limited:
@@ -141,7 +150,7 @@ def contiguous_placements(
         part = {"span": np.where(_any_within(blocked), np.inf, _spans(work, nothing, fixed, nothing, excess))}
     found = _best(
         kind,
-        problem.objective == "throughput",
+        throughput,
         cuts,
         links=(enter, leave),
         any_order=not in_list_order,
@@ -196,7 +205,16 @@ class CoarsePartitions:
             largest=_largest(problem, view.node, view.size),
             room=memory.room,
             kind=equal_devices(
-                problem, np.concatenate([us, problem.submodel_us[None], memory.room[None], problem.group_held])
+                problem,
+                np.concatenate(
+                    [
+                        us,
+                        problem.submodel_us[None],
+                        problem.transfer_shares[None],
+                        memory.room[None],
+                        problem.group_held,
+                    ]
+                ),
             ),
         )
 
@@ -264,6 +282,8 @@ class CoarsePartitions:
         )
         if problem.objective == "latency":
             leave = np.zeros_like(leave)
+        else:
+            enter, leave = (moved * problem.transfer_shares[:, None] for moved in (enter, leave))
         excess: Floats | float = 0.0
         if np.isfinite(self.room).any():
             weights = self.weights[order]

@@ -109,6 +109,7 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
                 fused_with,
                 penalty_us,
                 problem.submodel_us[None],
+                problem.transfer_shares[None],
                 problem.memory_bytes[None],
                 problem.node_held,
             ]

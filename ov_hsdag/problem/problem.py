@@ -30,7 +30,7 @@ CHAIN_SHARE = 1 / 40
 _FILE_KEYS = {"fusion_penalty_us": "torn_us", "storage_ratio": "kept"}
 
 # Attributes that the first releases do not know; files have them where they say something.
-_LATER_KEYS = ("open_lengths", "moved_bytes", "held_bytes", "live_bytes")
+_LATER_KEYS = ("open_lengths", "moved_bytes", "held_bytes", "live_bytes", "transfer_share")
 
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
@@ -109,6 +109,9 @@ class PlacementProblem:
             bytes of the graph; int64 [nodes, devices]. None: weights alone.
         live_bytes: bytes that each tensor takes while it is alive, beside what is held: nothing where it is a state;
             int64 [outputs]. None: `graph.output_bytes`.
+        transfer_share: share of the time of a transfer in which each device is busy with it, where it is one of the two
+            ends; 0 where another engine than its own copies. It counts for throughput alone. float64 [devices]. None:
+            1.
     """
 
     graph: ComputationGraph
@@ -128,6 +131,7 @@ class PlacementProblem:
     moved_bytes: NDArray[np.int64] | None = None
     held_bytes: NDArray[np.int64] | None = None
     live_bytes: NDArray[np.int64] | None = None
+    transfer_share: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         """Checks the objective, and the shapes and types of the arrays.
@@ -159,6 +163,8 @@ class PlacementProblem:
             _expect("held_bytes", self.held_bytes, np.int64, (nodes, devices))
         if self.live_bytes is not None:
             _expect("live_bytes", self.live_bytes, np.int64, (self.graph.outputs,))
+        if self.transfer_share is not None:
+            _expect("transfer_share", self.transfer_share, np.float64, (devices,))
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
@@ -236,6 +242,11 @@ class PlacementProblem:
     def _moved_bytes(self) -> NDArray[np.int64]:
         return self.graph.output_bytes if self.moved_bytes is None else self.moved_bytes
 
+    @property
+    def transfer_shares(self) -> NDArray[np.float64]:
+        """`transfer_share`, ones where that is None, float64 [devices]."""
+        return np.ones(len(self.devices)) if self.transfer_share is None else self.transfer_share
+
     @cached_property
     def fusions(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """`fused_with` and `fusion_penalty_us`, as arrays even where they are None, [nodes, devices]."""
@@ -299,6 +310,7 @@ class PlacementProblem:
             moved_bytes=self._moved_bytes,
             held_bytes=self.node_held,
             live_bytes=self.graph.output_bytes if self.live_bytes is None else self.live_bytes,
+            transfer_share=self.transfer_shares,
             rule=self.rule,
         )
 
@@ -416,7 +428,7 @@ class PlacementProblem:
         for owner, skipped in ((self.graph, ()), (self, ("graph",))):
             for field in fields(owner):
                 value = getattr(owner, field.name)
-                if field.name in skipped or (field.name in _LATER_KEYS and (value is None or not value.any())):
+                if field.name in skipped or (field.name in _LATER_KEYS and _says_nothing(field.name, value)):
                     continue
                 prefix = "graph." if owner is self.graph else ""
                 key = prefix + _FILE_KEYS.get(field.name, field.name)
@@ -495,6 +507,10 @@ def _expect(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tupl
         raise ValueError(f"expected '{name}' of shape {list(shape)}, got {list(array.shape)}")
     if array.dtype != dtype:
         raise ValueError(f"expected '{name}' of type {np.dtype(dtype).name}, got {array.dtype.name}")
+
+
+def _says_nothing(name: str, value: NDArray[Any] | None) -> bool:
+    return value is None or (name != "transfer_share" and not value.any())
 
 
 def _plain(value: NDArray[Any]) -> Any:
