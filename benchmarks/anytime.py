@@ -1,31 +1,40 @@
-"""Quality of search as a function of time, on large problems of families that nothing was tuned on.
+"""Quality of search as a function of processor time, on large problems of families that nothing was tuned on.
 
-A problem is the graph of a model with its layers repeated (ov_hsdag.training.deepen) on devices, costs, missing
-operations and memory limits that are drawn from a seed. Rivals, judged by the simulator, in wall time of one thread on
-an idle machine:
+A problem is the graph of a model with its layers repeated (ov_hsdag.training.deepen) on 2, 3, 4 or 8 devices, one of
+them of a kind that nothing was trained or tuned on, for both objectives, with and without memory limits and missing
+operations, all drawn from a seed. Rivals, judged by the simulator, each with one thread:
 
 - multilevel: `ov_hsdag.placers.multilevel`, edges rated by the time of their transfer;
-- random edges: the same with random ratings, which tells what the ratings are worth;
+- random edges, repeated structure: the same with other ratings (edge_ratings.py), which tells what ratings are worth;
 - before: what placing did without it and without a policy: minimum cut, contiguous partitions, HETERO's rule, and local
-  search from all of them (`ov_hsdag.placers.refine`) for the time that is left.
+  search from all of them (`ov_hsdag.placers.refine`) for the time that is left;
+- METIS, Mt-KaHyPar, where they are installed: graph partitioning with repair, and local search for the time that is
+  left (partitioners.py).
+
+Time is processor time of the process, so that machines that others use as well can compare; it includes everything
+after the problem has been read: features, graphs for partitioners, native objects.
 
 Prints, for each size, the geometric mean over problems of score / best known at each time (4 at most, and where a rival
 has nothing feasible yet), the share of problems in which multilevel is better or as good, and the integral of log(score
-/ best known) over log(time), with a confidence interval from resampling families.
+/ best known) over log(time), with confidence intervals from resampling families. anytime_plot.py draws the curves.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import edge_ratings
 import numpy as np
+import partitioners
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +45,7 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import simple_placers
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.training.deepen import deepen
 from ov_hsdag.utils.files import write_json
@@ -53,9 +62,11 @@ HELD_OUT = {
 }  # fmt: skip
 
 TIMES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+# Of the problems. Another one draws others.
+SEED = 20261123
 _DEVICES = (2, 3, 4, 8)
 _NOTHING = 4.0  # score / best known of a rival without a feasible placement, and the most that is counted
-_DRAWS = 200
+_DRAWS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,42 +75,81 @@ class Cell:
 
     family: str
     name: str
+    size: int
     problem: PlacementProblem
 
+    def record(self) -> dict[str, Any]:
+        """What tells problems apart in tables."""
+        problem = self.problem
+        best_single = problem.scores(np.stack([problem.single(d) for d in range(len(problem.devices))])).min()
+        return {
+            "size": self.size,
+            "name": self.name,
+            "family": self.family,
+            "devices": len(problem.devices),
+            "objective": problem.objective,
+            "limited": limited(problem),
+            "lacking": lacking(problem),
+            "groups": problem.group_count,
+            "single": float(best_single),
+        }
 
-def cells(folder: Path, models: list[str], size: int, seeds: int) -> list[Cell]:
-    """Problems of about `size` operations that have a feasible placement, as far as is known, and one for each seed."""
-    found = []
-    for number, model in enumerate(models):
-        (path,) = folder.glob(f"*/{model}.npz")
-        template = deepen(PlacementProblem.load(path), size)
-        for seed in range(seeds):
-            devices = _DEVICES[(number + seed) % len(_DEVICES)]
-            generator = np.random.default_rng([size, devices, seed, zlib.crc32(model.encode())])
+
+def limited(problem: PlacementProblem) -> bool:
+    """Whether a device's memory is too small for all of the model's weights."""
+    limits = problem.memory_bytes
+    return bool(((limits >= 0) & (problem.group_held.sum(axis=0) > limits)).any())
+
+
+def lacking(problem: PlacementProblem) -> bool:
+    """Whether a device does not run all operations."""
+    return not bool(problem.group_supported.all())
+
+
+def cells(folder: Path, models: list[str], size: int, turns: Iterable[int], seed: int = SEED) -> Iterator[Cell]:
+    """Problems of about `size` operations: devices, objective, limits and missing operations in turn.
+
+    Args:
+        folder: of templates.
+        models: of the templates.
+        size: operations.
+        turns: numbers of the problems of each model.
+        seed: of everything that is drawn.
+    """
+    for turn in turns:
+        for number, model in enumerate(models):
+            (path,) = folder.glob(f"*/{model}.npz")
+            template = deepen(PlacementProblem.load(path), size)
+            # All eight kinds occur equally often with each number of devices.
+            combination = (13 * (turn * len(models) + number) + 5) % (8 * len(_DEVICES))
+            devices, kind = _DEVICES[combination % len(_DEVICES)], combination // len(_DEVICES)
+            wanted = (OBJECTIVES[kind % 2], kind // 2 % 2 == 1, kind // 4 == 1)
+            generator = np.random.default_rng([seed, size, devices, turn, zlib.crc32(model.encode())])
             for _ in range(_DRAWS):
-                problem = corpus.draw_problem(template, generator, devices)
-                if not corpus.placeable(problem):
-                    continue
+                problem = corpus.draw_problem(template, generator, devices, held_out=True)
                 limits = problem.memory_bytes
-                weights = problem.group_held.min(axis=1).sum()
-                if (limits >= 0).all() and weights > 0.8 * limits.sum():
+                if not corpus.placeable(problem) or (problem.objective, limited(problem), lacking(problem)) != wanted:
                     continue
-                name = f"{model} | {devices} devices | {problem.objective} | {seed}"
-                found.append(Cell(path.parent.name, name, problem))
+                if (limits >= 0).all() and problem.group_held.min(axis=1).sum() > 0.8 * limits.sum():
+                    continue
+                kinds = f"{problem.objective}{', limited' * wanted[1]}{', lacking' * wanted[2]}"
+                yield Cell(path.parent.name, f"{model} | {devices} devices | {kinds} | {turn}", size, problem)
                 break
-    return found
 
 
 Curve = list[tuple[float, float]]
 """When a better placement was found, s, and its score, µs."""
 
+Rating = Callable[[PlacementProblem], NDArray[np.float64]]
 
-def multilevel(problem: PlacementProblem, seconds: float, rating: NDArray[np.float64] | None) -> Curve:
-    """The search's progress, with the time that the native search takes to be made."""
-    begin = time.perf_counter()
+
+def multilevel(problem: PlacementProblem, seconds: float, rate: Rating | None = None, seed: int = 1) -> Curve:
+    """The search's progress, with the time that ratings and native objects take to be made."""
+    begin = time.process_time()
+    rating = None if rate is None else rate(problem)
     _native.Multilevel(problem.native, problem.chains)
-    made = time.perf_counter() - begin
-    found = search(problem, seconds=seconds, rating=rating, seed=1)
+    made = time.process_time() - begin
+    found = search(problem, seconds=seconds, rating=rating, seed=seed, processor_time=True)
     return [(made + ms / 1e3, score) for ms, score in found.progress.tolist()]
 
 
@@ -107,25 +157,35 @@ def before(problem: PlacementProblem, seconds: float) -> Curve:
     """Placers one after the other, and local search for the rest of each time."""
     curve: Curve = []
     starts = []
-    begin = time.perf_counter()
+    begin = time.process_time()
     for placer in (*simple_placers(problem), Contiguous(), MinCut()):
         placement = placer.place(problem)
         if problem.evaluate(placement).broken[0]:
             placement = problem.repair(placement)
         starts.append(placement)
-        curve.append((time.perf_counter() - begin, float(problem.scores(placement)[0])))
-        if time.perf_counter() - begin > seconds:
+        curve.append((time.process_time() - begin, float(problem.scores(placement)[0])))
+        if time.process_time() - begin > seconds:
             return curve
-    used = time.perf_counter() - begin
+    used = time.process_time() - begin
     for limit in TIMES:
         if not used < limit <= seconds:
             continue
-        again = time.perf_counter()
-        _, scores = refine(problem, np.stack(starts), max_moves=0, budget_ms=1e3 * (limit - used))
-        curve.append((used + time.perf_counter() - again, float(scores.min())))
-        long = refine(problem, np.stack(starts), max_moves=10**12, budget_ms=1e3 * (limit - used))[1].min()
-        curve.append((limit, float(long)))
+        ms = 1e3 * (limit - used)
+        found = refine(problem, np.stack(starts), max_moves=10**12, budget_ms=ms, processor_time=True)[1].min()
+        curve.append((limit, float(found)))
     return curve
+
+
+RIVALS: dict[str, Callable[[PlacementProblem, float], Curve]] = {
+    "multilevel": multilevel,
+    "random edges": lambda problem, seconds: multilevel(problem, seconds, lambda p: edge_ratings.random(p, 0)),
+    "repeated structure": lambda problem, seconds: multilevel(problem, seconds, edge_ratings.repeated_structure),
+    "before": before,
+    **{
+        name: lambda problem, seconds, name=name: partitioners.run(problem, name, seconds, TIMES)
+        for name in partitioners.PARTITIONERS
+    },
+}
 
 
 def at(curve: Curve, seconds: float) -> float:
@@ -161,57 +221,100 @@ def main() -> None:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000, 5000, 20000])
-    parser.add_argument("--seconds", type=float, default=1.0, help="that each rival has for a problem")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of processor time for each rival and problem")
     parser.add_argument("--seeds", type=int, default=1, help="problems of each model and size")
     parser.add_argument("--tuned-on", action="store_true", help="the models that constants were chosen on")
+    parser.add_argument("--rivals", nargs="+", choices=sorted(RIVALS), help="default: all that are installed")
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
-    parser.add_argument("--output", type=Path, help="JSON file of all curves")
+    parser.add_argument("--output", type=Path, help="JSON file of all curves; what it has is not run again")
+    parser.add_argument("--report", type=Path, nargs="+", help="prints the tables of such files and runs nothing")
     arguments = parser.parse_args()
+    if arguments.report:
+        report([record for path in arguments.report for record in json.loads(path.read_text())["problems"]])
+        return
+    names = arguments.rivals or [
+        name for name in RIVALS if name not in partitioners.PARTITIONERS or partitioners.installed(name)
+    ]
     models = sorted(TUNED_ON if arguments.tuned_on else HELD_OUT)
-    times = [t for t in TIMES if t <= arguments.seconds]
     records: list[dict[str, Any]] = []
+    if arguments.output and arguments.output.exists():
+        records = json.loads(arguments.output.read_text())["problems"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.corpus or Path(temporary)
         corpus.make(folder, models, report=lambda text: print(text, file=sys.stderr))
         for size in arguments.sizes:
-            records += compare(cells(folder, models, size, arguments.seeds), size, times, arguments.seconds)
-            if arguments.output:
-                write_json(arguments.output, {"times": times, "problems": records})
+            for cell in cells(folder, models, size, range(arguments.seeds)):
+                run(cell, names, arguments.seconds, records)
+                if arguments.output:
+                    write_json(arguments.output, {"seed": SEED, "problems": records})
+    report(records)
 
 
-def compare(problems: list[Cell], size: int, times: list[float], seconds: float) -> list[dict[str, Any]]:
-    """Runs all rivals on all problems of a size and prints the table."""
-    curves: dict[str, list[Curve]] = {"multilevel": [], "random edges": [], "before": []}
-    for cell in problems:
-        problem = cell.problem
-        _ = problem.native, problem.chains, problem.tensors, problem.coarse
-        rating = np.random.default_rng(0).random(len(problem.tensors))
-        curves["multilevel"].append(multilevel(problem, seconds, None))
-        curves["random edges"].append(multilevel(problem, seconds, rating))
-        curves["before"].append(before(problem, seconds))
-        print(size, cell.name, *(f"{name} {at(all_[-1], seconds):.6g}" for name, all_ in curves.items()), flush=True)
-    best = [min(at(all_[i], np.inf) for all_ in curves.values()) for i in range(len(problems))]
-    kept = [i for i, known in enumerate(best) if np.isfinite(known)]
-    families = [problems[i].family for i in kept]
-    values = {name: ratios([all_[i] for i in kept], [best[i] for i in kept], times) for name, all_ in curves.items()}
-    table = Table(title=f"{size} operations, {len(kept)} problems ({len(problems) - len(kept)} without a placement)")
+def run(cell: Cell, names: list[str], seconds: float, records: list[dict[str, Any]]) -> None:
+    """Adds the curves that the records lack."""
+    record = next((r for r in records if (r["size"], r["name"]) == (cell.size, cell.name)), None)
+    if record is None:
+        record = cell.record() | {"seconds": seconds, "curves": {}}
+        records.append(record)
+    problem = cell.problem
+    _ = problem.native, problem.chains, problem.tensors, problem.coarse
+    for name in names:
+        if name not in record["curves"]:
+            record["curves"][name] = shortened(RIVALS[name](problem, seconds))
+    found = (f"{name} {at(record['curves'][name], seconds):.6g}" for name in names)
+    print(cell.size, cell.name, *found, flush=True)
+
+
+def shortened(curve: Curve) -> Curve:
+    """The improvements alone."""
+    kept: Curve = []
+    for moment, score in sorted(curve):
+        if np.isfinite(score) and (not kept or score < kept[-1][1]):
+            kept.append((round(moment, 5), score))
+    return kept
+
+
+def report(records: list[dict[str, Any]]) -> None:
+    """Prints the tables of all sizes."""
+    for size in sorted({record["size"] for record in records}):
+        of_size = [record for record in records if record["size"] == size]
+        times = [t for t in TIMES if t <= min(record["seconds"] for record in of_size)]
+        table_of(f"{size} operations", of_size, times)
+        # Where one device is not the answer.
+        table_of(f"{size} operations, splits", [r for r in of_size if best_known(r) < 0.98 * r["single"]], times)
+
+
+def best_known(record: dict[str, Any]) -> float:
+    """The best score of all rivals at any time."""
+    return min([at(curve, np.inf) for curve in record["curves"].values()] + [record.get("best", np.inf)])
+
+
+def table_of(title: str, records: list[dict[str, Any]], times: list[float]) -> None:
+    """Prints the table of some problems, and the differences to multilevel."""
+    kept = [record for record in records if np.isfinite(best_known(record))]
+    if not kept:
+        return
+    best = [best_known(record) for record in kept]
+    families = [record["family"] for record in kept]
+    names = [name for name in kept[0]["curves"] if all(name in record["curves"] for record in kept)]
+    values = {name: ratios([record["curves"][name] for record in kept], best, times) for name in names}
+    table = Table(title=f"{title}, {len(kept)} problems ({len(records) - len(kept)} without a placement)")
     table.add_column("rival")
     for t in times:
         table.add_column(f"{t * 1e3:g} ms", justify="right")
     table.add_column("integral", justify="right")
+    table.add_column("less multilevel's (95%)", justify="right")
+    own = integral(values["multilevel"], times)
     for name, value in values.items():
         means = np.exp(np.log(value).mean(axis=0))
-        table.add_row(name, *(f"{mean:.4f}" for mean in means), f"{integral(value, times).mean():.4f}")
-    as_good = (values["multilevel"] <= values["before"] * 1.001).mean(axis=0)
-    table.add_row("as good as before", *(f"{share:.0%}" for share in as_good), "")
-    Console(width=110).print(table)
-    difference = integral(values["multilevel"], times) - integral(values["before"], times)
-    low, high = interval(difference, families)
-    print(f"integral, multilevel - before: {difference.mean():.4f} ({low:.4f} to {high:.4f})\n", flush=True)
-    return [
-        {"size": size, "name": cell.name, "family": cell.family, "curves": {n: all_[i] for n, all_ in curves.items()}}
-        for i, cell in enumerate(problems)
-    ]
+        difference = integral(value, times) - own
+        low, high = interval(difference, families)
+        span = "" if name == "multilevel" else f"{difference.mean():+.4f} ({low:+.4f} to {high:+.4f})"
+        table.add_row(name, *(f"{mean:.4f}" for mean in means), f"{integral(value, times).mean():.4f}", span)
+    for name in names[1:]:
+        as_good = (values["multilevel"] <= values[name] * 1.001).mean(axis=0)
+        table.add_row(f"as good as {name}", *(f"{share:.0%}" for share in as_good), "", "")
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ std::unique_ptr<Refiner> make_refiner(std::shared_ptr<Problem> problem, const Ar
 }
 
 py::tuple refine(const Refiner& refiner, const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,
-                 double budget_ms, std::int32_t threads, std::uint64_t seed) {
+                 double budget_ms, std::int32_t threads, std::uint64_t seed, bool processor_time) {
     expect_placements(placements, refiner.groups(), refiner.devices());
     if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
     const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
@@ -96,6 +96,7 @@ py::tuple refine(const Refiner& refiner, const Array<std::uint8_t>& placements, 
     options.throughput = throughput;
     options.max_moves = max_moves;
     options.budget_ms = budget_ms;
+    options.processor_time = processor_time;
     options.threads = threads;
     options.seed = seed;
     Refined refined;
@@ -121,6 +122,6 @@ void bind_policy(py::module_& module) {
     py::class_<Refiner>(module, "Refiner", "Local refinement of a problem's placements; coarse: int32 [groups].")
         .def(py::init(&make_refiner), py::arg("problem").none(false), py::arg("coarse"))
         .def("refine", &refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
-             py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
+             py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0, py::arg("processor_time") = false,
              "placements: uint8 [batch, groups] → (placements, scores [batch] in µs).");
 }

@@ -26,7 +26,8 @@ std::unique_ptr<Multilevel> make_multilevel(std::shared_ptr<Problem> problem, co
 }
 
 py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max_moves, double budget_ms,
-                 std::uint64_t seed, std::int32_t target, const py::object& starts, const py::object& rating) {
+                 std::uint64_t seed, std::int32_t target, const py::object& starts, const py::object& rating,
+                 bool processor_time, const py::object& label) {
     Array<std::uint8_t> placements(std::vector<py::ssize_t>{0, multilevel.model().items});
     if (!starts.is_none()) placements = starts.cast<Array<std::uint8_t>>();
     expect_placements(placements, multilevel.model().items, multilevel.problem().devices);
@@ -35,13 +36,20 @@ py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max
         ratings = rating.cast<Array<double>>();
         expect_shape(ratings, {multilevel.model().tensors()}, "rating");
     }
+    Array<std::uint64_t> labels(std::vector<py::ssize_t>{0});
+    if (!label.is_none()) {
+        labels = label.cast<Array<std::uint64_t>>();
+        expect_shape(labels, {multilevel.model().items}, "labels");
+    }
     if (max_moves < 0 || !(budget_ms >= 0) || target < 2) throw std::invalid_argument("expected positive limits");
     MultilevelOptions options;
     options.throughput = throughput;
     options.max_moves = max_moves;
     options.budget_ms = budget_ms;
+    options.processor_time = processor_time;
     options.seed = seed;
     options.target = target;
+    options.labels = {labels.data(), static_cast<std::size_t>(labels.size())};
     MultilevelResult result;
     {
         const std::span<const std::uint8_t> given(placements.data(), static_cast<std::size_t>(placements.size()));
@@ -54,7 +62,12 @@ py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max
         progress.mutable_at(static_cast<py::ssize_t>(row), 0) = result.progress[row].ms;
         progress.mutable_at(static_cast<py::ssize_t>(row), 1) = result.progress[row].score;
     }
-    return py::make_tuple(to_array(result.placement), result.score, progress, result.cycles);
+    py::array_t<std::uint8_t> elites(
+        {static_cast<py::ssize_t>(result.elites.size()), static_cast<py::ssize_t>(multilevel.model().items)});
+    std::uint8_t* row = elites.mutable_data();
+    for (const Placement& elite : result.elites) row = std::copy(elite.begin(), elite.end(), row);
+    return py::make_tuple(to_array(result.placement), result.score, progress, result.cycles, elites,
+                          to_array(result.elite_scores));
 }
 
 }  // namespace
@@ -64,6 +77,8 @@ void bind_search(py::module_& module) {
         .def(py::init(&make_multilevel), py::arg("problem").none(false), py::arg("coarse"))
         .def("search", &search, py::arg("throughput"), py::kw_only(), py::arg("max_moves") = 0,
              py::arg("budget_ms") = 0.0, py::arg("seed") = 0, py::arg("target") = MultilevelOptions{}.target,
-             py::arg("starts") = py::none(), py::arg("rating") = py::none(),
-             "→ (placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, cycles).");
+             py::arg("starts") = py::none(), py::arg("rating") = py::none(), py::arg("processor_time") = false,
+             py::arg("labels") = py::none(),
+             "→ (placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, cycles, elites uint8 "
+             "[count, groups], their scores).");
 }

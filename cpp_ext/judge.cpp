@@ -1,6 +1,7 @@
 #include "judge.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace ov_hsdag {
@@ -16,11 +17,17 @@ Judge::Judge(const Problem& problem, const AdditiveModel& groups, bool throughpu
     : problem_(problem),
       model_(groups),
       throughput_(throughput),
+      most_work_(kMostWork),
       simulator_(problem),
       estimates_{problem.submodel_us, std::vector<double>(problem.submodel_us.size(), 0.0)} {}
 
+void Judge::limit_work(double share) {
+    most_work_ = std::isinf(share) ? std::numeric_limits<std::int64_t>::max()
+                                   : static_cast<std::int64_t>(share * static_cast<double>(kMostWork));
+}
+
 double Judge::score(const Placement& placement, Budget& budget) {
-    const Evaluation& evaluation = simulator_.evaluate(placement.data(), kMostWork);
+    const Evaluation& evaluation = simulator_.evaluate(placement.data(), most_work_);
     // Scattered placements close cycles, and HETERO's rule walks the graph once more for each cut that it adds: up to
     // thirty times the time of a simulation.
     budget.spend(static_cast<std::int64_t>(placement.size()) * (16 + evaluation.rounds) / 16);

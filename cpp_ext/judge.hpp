@@ -23,6 +23,9 @@ public:
     // The simulator's score, µs: infinite where infeasible for other reasons than memory. After it, submodels and live
     // tensors are accounted for as they are in this placement. placement: [groups]
     double score(const Placement& placement, Budget& budget);
+    // The share of the most work by default that the cycles of one placement may take from here on, infinite for no
+    // limit: placements that take more are infeasible to this judge.
+    void limit_work(double share);
 
     // [devices] what stands for submodels in what adds up: what a device pays more for each tensor that it receives,
     // µs; `share` of it.
@@ -44,6 +47,7 @@ private:
     const Problem& problem_;
     const AdditiveModel& model_;
     bool throughput_;
+    std::int64_t most_work_;
     Simulator simulator_;
     Estimates estimates_;
 };

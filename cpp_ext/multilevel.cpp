@@ -27,9 +27,11 @@ namespace {
 constexpr std::size_t kStarts = 3;
 // Placements that further cycles begin with.
 constexpr std::size_t kPool = 8;
-// Places where parts of contiguous partitions may end: of up to so many devices, and of more.
+// Places where parts of contiguous partitions may end: of up to `kAnyOrder` devices, and of more, where those in any
+// order of the devices begin with the fewest.
 constexpr std::int32_t kCuts = 300;
 constexpr std::int32_t kFewCuts = 120;
+constexpr std::int32_t kFewestCuts = 32;
 constexpr std::int32_t kAnyOrder = 5;
 // Random orders that contiguous partitions are made of, first, and in further cycles.
 constexpr int kOrders = 2;
@@ -45,6 +47,11 @@ constexpr std::int32_t kLocal = 4000;
 constexpr std::int32_t kSmall = 400;
 // Items that move together in a row, at most.
 constexpr std::int32_t kLongestRun = 64;
+// Moves after which a placement whose parts wait for each other is judged with all the work that it may take, and the
+// share of it from the beginning; that grows with each one that is not found feasible.
+constexpr double kMovesOfAllWork = 300'000;
+constexpr double kLeastWork = 1.0 / 64;
+constexpr double kMoreWork = 1.2;
 // Random numbers by which further cycles rate edges.
 constexpr double kNoise = 2.0;
 
@@ -65,14 +72,10 @@ public:
           judge_(problem, levels.fine, options.throughput),
           local_(problem, levels, options.throughput),
           random_(options.seed),
-          begin_(Clock::now()),
-          budget_{options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4,
-                  Clock::time_point::max()} {
-        if (options.budget_ms > 0) {
-            budget_.end = begin_ + std::chrono::duration_cast<Clock::duration>(
-                                       std::chrono::duration<double, std::milli>(options.budget_ms));
-        }
-    }
+          begin_ms_(now_ms(options.processor_time)),
+          all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
+          budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
+                  options.processor_time) {}
 
     MultilevelResult run(std::span<const std::uint8_t> starts) {
         add_single_devices();
@@ -81,8 +84,18 @@ public:
             offer(Placement(starts.begin() + static_cast<std::ptrdiff_t>(at),
                             starts.begin() + static_cast<std::ptrdiff_t>(at + width)));
         }
-        add_stages();
+        // With many orders of the devices, partitions take longer than all else before the first placement: a few
+        // first.
+        const bool many_orders = model_.devices > kAnyOrder;
+        if (many_orders) add_stages({.cuts = kFewCuts, .any_order = false, .sequences = 1, .per_sequence = 1});
+        add_stages({.cuts = many_orders ? kFewestCuts : kCuts});
         first_cycle();
+        if (many_orders) add_stages({.cuts = kFewCuts});
+        if (options_.throughput && model_.devices > 1) {
+            if (budget_.left()) add_exact_stages(model_.order);
+            for (int i = 0; i < kOrders && budget_.left(); ++i) add_exact_stages(random_order(model_, random_));
+        }
+        if (!std::isfinite(pool_.front().score)) judge_without_limit();
         while (budget_.left()) {
             if (model_.items <= kLocal && random_() % 2 == 0) {
                 search_nearby();
@@ -90,7 +103,13 @@ public:
                 next_cycle();
             }
         }
-        return {pool_.front().placement, pool_.front().score, std::move(progress_), cycles_};
+        MultilevelResult result{pool_.front().placement, pool_.front().score, std::move(progress_), cycles_, {}, {}};
+        for (Solution& solution : pool_) {
+            if (solution.score >= kOverMemory) continue;
+            result.elites.push_back(std::move(solution.placement));
+            result.elite_scores.push_back(solution.score);
+        }
+        return result;
     }
 
 private:
@@ -104,19 +123,12 @@ private:
         }
     }
 
-    // Contiguous partitions, as they are; quick ones first where there are many orders of the devices.
-    void add_stages() {
-        if (model_.devices == 1) return;
-        const auto add = [&](const StageOptions& wanted) {
-            for (Placement& placement : stages(model_, options_.throughput, submodel_us_, judge_.reserved(), wanted)) {
-                offer(std::move(placement));
-            }
-        };
-        if (model_.devices > kAnyOrder) add({.cuts = kFewCuts, .any_order = false, .sequences = 1, .per_sequence = 1});
-        if (budget_.left()) add({.cuts = model_.devices > kAnyOrder ? kFewCuts : kCuts});
-        if (!options_.throughput) return;
-        add_exact_stages(model_.order);
-        for (int i = 0; i < kOrders && budget_.left(); ++i) add_exact_stages(random_order(model_, random_));
+    // Contiguous partitions, as they are.
+    void add_stages(const StageOptions& wanted) {
+        if (model_.devices == 1 || !budget_.left()) return;
+        for (Placement& placement : stages(model_, options_.throughput, submodel_us_, judge_.reserved(), wanted)) {
+            offer(std::move(placement));
+        }
     }
 
     void add_exact_stages(const std::vector<std::int32_t>& order) {
@@ -125,6 +137,16 @@ private:
             offer(std::move(placement));
         }
         budget_.spend(std::int64_t{16} * model_.items);
+    }
+
+    // Where no placement could be judged: devices that each lack what others have may leave no simple one.
+    void judge_without_limit() {
+        limited_work_ = false;
+        judge_.limit_work(std::numeric_limits<double>::infinity());
+        const std::vector<Solution> known = std::exchange(pool_, {});
+        for (const Solution& solution : known) {
+            if (pool_.empty() || (budget_.left() && !std::isfinite(pool_.front().score))) offer(solution.placement);
+        }
     }
 
     void make_supported(Placement& placement) const {
@@ -141,7 +163,8 @@ private:
     }
 
     void first_cycle() {
-        const Hierarchy hierarchy(model_, rating_, {.target = options_.target, .noise = 0, .labels = {}}, random_);
+        const Hierarchy hierarchy(model_, rating_, {.target = options_.target, .noise = 0, .labels = options_.labels},
+                                  random_);
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         std::vector<Placement> found;
         for (const Solution& solution : pool_) found.push_back(hierarchy.coarsest(solution.placement));
@@ -190,6 +213,10 @@ private:
                 for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] * 256 + pool_[other].placement[i];
             }
         }
+        if (!options_.labels.empty()) {
+            if (labels.empty()) labels.assign(start.size(), 0);
+            for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] << 32 | options_.labels[i];
+        }
         // Coarse levels of many sizes: the moves of one are not those of another.
         const std::int32_t target = std::max<std::int32_t>(options_.target >> (random_() % 3), 12);
         const Hierarchy hierarchy(model_, rating_, {.target = target, .noise = kNoise, .labels = labels}, random_);
@@ -232,19 +259,28 @@ private:
         offer(std::move(placement));
     }
 
+    // Early on, no placement may take most of the time that has passed, unless none is found.
+    void limit_work() {
+        if (!limited_work_) return;
+        const auto spent = static_cast<double>(all_moves_ - budget_.moves());
+        const double share = std::max(spent / kMovesOfAllWork, kLeastWork * std::pow(kMoreWork, infeasible_));
+        judge_.limit_work(std::min(share, 1.0));
+    }
+
     // Keeps a placement that is good enough for the pool.
     void offer(Placement placement) {
         const auto same = [&](const Solution& solution) { return solution.placement == placement; };
         if (std::any_of(pool_.begin(), pool_.end(), same)) return;
+        limit_work();
         double score = judge_.score(placement, budget_);
         if (!std::isfinite(score)) {
             break_circles(model_, placement);
             if (std::any_of(pool_.begin(), pool_.end(), same)) return;
             score = judge_.score(placement, budget_);
+            ++infeasible_;
         }
         if (pool_.empty() || better(score, pool_.front().score)) {
-            const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin_;
-            if (score < kOverMemory) progress_.push_back({elapsed.count(), score});
+            if (score < kOverMemory) progress_.push_back({now_ms(options_.processor_time) - begin_ms_, score});
         }
         pool_.push_back({std::move(placement), score, judge_.estimates()});
         std::stable_sort(pool_.begin(), pool_.end(),
@@ -259,7 +295,10 @@ private:
     Judge judge_;
     PlacementSearch local_;
     std::mt19937_64 random_;
-    Clock::time_point begin_;
+    double begin_ms_;
+    std::int64_t all_moves_;
+    bool limited_work_ = true;
+    int infeasible_ = 0;
     Budget budget_;
     std::vector<Solution> pool_;  // best first
     std::vector<Improvement> progress_;

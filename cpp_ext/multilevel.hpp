@@ -19,10 +19,13 @@ namespace ov_hsdag {
 
 struct MultilevelOptions {
     bool throughput = false;
-    std::int64_t max_moves = 0;  // moves tried; 0: no limit
-    double budget_ms = 0;        // wall time; 0: no limit. With it, results depend on the machine
+    std::int64_t max_moves = 0;   // moves tried; 0: no limit
+    double budget_ms = 0;         // 0: no limit. With it, results depend on the machine
+    bool processor_time = false;  // what `budget_ms` and the times of improvements are of; otherwise wall time
     std::uint64_t seed = 0;
     std::int32_t target = 160;  // items of the coarsest level
+    // [groups] groups with other labels stay apart while coarsening; empty: all may merge.
+    std::span<const std::uint64_t> labels;
 };
 
 struct Improvement {
@@ -35,6 +38,8 @@ struct MultilevelResult {
     double score;                       // µs by the simulator; infinite where nothing feasible was found
     std::vector<Improvement> progress;  // each new best
     std::int64_t cycles = 0;            // uncoarsenings
+    std::vector<Placement> elites;      // the best feasible ones that were found, the best first
+    std::vector<double> elite_scores;   // [elites]
 };
 
 class Multilevel {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <limits>
 #include <random>
@@ -38,10 +37,7 @@ public:
           width_(static_cast<std::size_t>(levels.fine.items)),
           limited_(options.max_moves > 0 || options.budget_ms > 0),
           moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4) {
-        if (options.budget_ms > 0) {
-            const std::chrono::duration<double, std::milli> budget(options.budget_ms);
-            end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(budget);
-        }
+        if (options.budget_ms > 0) end_ms_ = now_ms(options.processor_time) + options.budget_ms;
         read(placements);
     }
 
@@ -76,7 +72,8 @@ public:
         parallel_for(kIslands, threads(), [&](std::size_t) {
             return [&, search = PlacementSearch(problem_, levels_, options_.throughput)](std::size_t island) mutable {
                 std::mt19937_64 random(options_.seed * kIslands + island);
-                search_island(search, islands[island], random, {left / std::int64_t{kIslands}, end_});
+                search_island(search, islands[island], random,
+                              Budget(left / std::int64_t{kIslands}, end_ms_, options_.processor_time));
             };
         });
         for (const std::vector<Candidate>& pool : islands) {
@@ -125,9 +122,9 @@ private:
         parallel_for(chosen.size(), threads(), [&](std::size_t) {
             return [&, search = PlacementSearch(problem_, levels_, options_.throughput)](std::size_t i) mutable {
                 const std::int64_t share = moves / static_cast<std::int64_t>(chosen.size());
-                Budget budget{share, end_};
+                Budget budget(share, end_ms_, options_.processor_time);
                 work(search, candidates_[chosen[i]], budget);
-                spent_ += share - budget.moves;
+                spent_ += share - budget.moves();
             };
         });
     }
@@ -167,7 +164,7 @@ private:
     std::size_t width_;
     bool limited_;
     std::int64_t moves_;
-    Clock::time_point end_ = Clock::time_point::max();
+    double end_ms_ = Budget::kNoEnd;
     std::atomic<std::int64_t> spent_{0};
 
     std::vector<Candidate> candidates_;   // [batch]

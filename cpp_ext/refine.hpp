@@ -15,9 +15,10 @@ namespace ov_hsdag {
 
 struct RefineOptions {
     bool throughput = false;
-    std::int64_t max_moves = 0;  // moves tried for the whole batch; 0: as many as the passes of each placement take
-    double budget_ms = 0;        // wall time; 0: no limit. With it, results depend on the machine
-    std::int32_t threads = 1;    // results do not depend on their number
+    std::int64_t max_moves = 0;   // moves tried for the whole batch; 0: as many as the passes of each placement take
+    double budget_ms = 0;         // 0: no limit. With it, results depend on the machine
+    bool processor_time = false;  // what `budget_ms` is of; otherwise wall time
+    std::int32_t threads = 1;     // results do not depend on their number
     std::uint64_t seed = 0;
 };
 

@@ -50,6 +50,7 @@ class Refiner:
         budget_ms: float = 0.0,
         threads: int = 1,
         seed: int = 0,
+        processor_time: bool = False,
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]: ...
 
 class Multilevel:
@@ -64,7 +65,9 @@ class Multilevel:
         target: int = 160,
         starts: NDArray[np.uint8] | None = None,
         rating: NDArray[np.float64] | None = None,
-    ) -> tuple[NDArray[np.uint8], float, NDArray[np.float64], int]: ...
+        processor_time: bool = False,
+        labels: NDArray[np.uint64] | None = None,
+    ) -> tuple[NDArray[np.uint8], float, NDArray[np.float64], int, NDArray[np.uint8], NDArray[np.float64]]: ...
 
 def split(graph: Graph, device: NDArray[np.uint8], rule: int) -> dict[str, Any]: ...
 def merge_groups(nodes: int, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]: ...

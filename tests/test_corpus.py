@@ -215,3 +215,18 @@ def test_a_corpus_that_was_interrupted_is_finished_first(tmp_path: Path) -> None
     assert len(list(tmp_path.glob("*/*.npz"))) == 1 and not corpora.complete(tmp_path)
     corpora.make(tmp_path, ["lstm", "ncf"], report=lambda _: None)
     assert len(list(tmp_path.glob("*/*.npz"))) == 2 and corpora.complete(tmp_path)
+
+
+def test_held_out_problems_have_a_device_that_training_never_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    load = corpora.load_builtin
+    monkeypatch.setattr(corpora, "load_builtin", lambda name: (used.append(name), load(name))[1])
+    for seed in range(12):
+        for held_out in (False, True):
+            used.clear()
+            generator = np.random.default_rng(seed)
+            template = corpora.generated_template(generator, 1)
+            used.clear()
+            corpora.draw_problem(template, generator, 2 + seed % 3, held_out=held_out)
+            assert len(used) == 2 + seed % 3
+            assert bool(corpora.HELD_OUT_PROFILES & set(used)) is held_out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 
 import numpy as np
 import openvino as ov
@@ -127,6 +128,30 @@ def test_ratings_decide_what_is_grouped() -> None:
         search(problem, starts=np.zeros((1, 3), np.uint8))
 
 
+def lacking(*missing: str) -> PlacementProblem:
+    """A model of 600 layers on devices of which each lacks one type of operation."""
+    template = layered(600)
+    types = np.array(template.graph.types)
+    supported = np.stack([types != kind for kind in missing], axis=1)
+    return dataclasses.replace(template, supported=supported)
+
+
+def test_scattered_placements_do_not_hold_up_the_search() -> None:
+    """What one device lacks in each layer splits it 600 times, which takes long to judge; joining parts does not."""
+    problem = lacking("Softmax", "")
+    begin = time.process_time()
+    exact = problem.scores(problem.where_supported(problem.single(0)))[0]
+    judged = time.process_time()
+    found = search(problem, max_moves=20_000)
+    assert time.process_time() - judged < (judged - begin) / 2
+    assert found.score < exact / 10
+
+
+def test_scattered_placements_are_found_where_there_are_no_others() -> None:
+    problem = lacking("Softmax", "Relu")
+    assert np.isfinite(search(problem, max_moves=20_000).score)
+
+
 def test_equal_devices_begin_in_the_order_of_the_list() -> None:
     for seed in range(8):
         problem = large(seed, 3)
@@ -150,6 +175,29 @@ def test_equal_devices_begin_in_the_order_of_the_list() -> None:
 def test_time_is_kept() -> None:
     found = search(large(6, 3), seconds=0.05)
     assert found.progress[-1, 0] < 1000
+    begin = time.process_time()
+    found = search(large(6, 3), seconds=0.05, processor_time=True)
+    assert found.progress[-1, 0] <= 1e3 * (time.process_time() - begin)
+
+
+def test_elites_are_what_was_found() -> None:
+    problem = large(3, 3)
+    found = search(problem, max_moves=200_000)
+    np.testing.assert_array_equal(found.elites[0], found.placement)
+    np.testing.assert_allclose(problem.scores(found.elites), found.elite_scores)
+    assert (np.diff(found.elite_scores) >= 0).all()
+    assert len(np.unique(found.elites, axis=0)) == len(found.elites) > 1
+
+
+def test_labels_keep_groups_apart() -> None:
+    """The coarsest level cannot have fewer items than there are labels, so contracting stops at once."""
+    problem = large(3, 3)
+    apart = np.arange(problem.group_count, dtype=np.uint64)
+    assert search(problem, max_moves=100_000, labels=apart).score < np.inf
+    one = search(problem, max_moves=100_000, labels=np.zeros_like(apart))
+    np.testing.assert_array_equal(one.placement, search(problem, max_moves=100_000).placement)
+    with pytest.raises(ValueError, match="labels"):
+        search(problem, labels=apart[1:])
 
 
 def test_layers_are_repeated() -> None:
@@ -172,13 +220,3 @@ def test_models_follow_each_other() -> None:
     assert whole.graph.nodes == sum(part.graph.nodes for part in parts) - 2
     assert whole.evaluate(whole.single(1)).submodels[0] >= 1
     assert (whole.graph.flops.sum()) == pytest.approx(sum(part.graph.flops.sum() for part in parts))
-
-
-def test_threads_search_with_seeds_of_their_own() -> None:
-    problem = large(2, 4)
-    alone = [search(problem, max_moves=FEW, seed=seed) for seed in (5, 6, 7)]
-    together = search(problem, max_moves=FEW, seed=5, threads=3)
-    best = min(alone, key=lambda found: found.score)
-    np.testing.assert_array_equal(together.placement, best.placement)
-    assert together.score == best.score == problem.scores(together.placement)[0]
-    assert Multilevel(seconds=0.05, threads=2).place(problem).shape == (problem.group_count,)

@@ -6,7 +6,6 @@ moves after Fiduccia and Mattheyses (DAC 1982); the simulator judges. Further cy
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,20 +29,15 @@ class Multilevel:
         seconds: to search; results then depend on the machine. None: as many moves as are tried in a tenth of a second
             for models of a thousand groups, always with the same result.
         seed: of the random numbers.
-        threads: searches at the same time, each with a seed of its own.
     """
 
     seconds: float | None = None
     seed: int = 0
-    threads: int = 1
     name: str = "search"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        return _in_list_order(problem, self._search(problem).placement)
-
-    def _search(self, problem: PlacementProblem) -> Found:
-        return search(problem, seconds=self.seconds, seed=self.seed, threads=self.threads)
+        return _in_list_order(problem, search(problem, seconds=self.seconds, seed=self.seed).placement)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +50,16 @@ class Found:
         progress: when a better placement was found, ms since the beginning, and its score, µs; float64 [improvements,
             2].
         cycles: how often the search went from the coarsest to the finest graph.
+        elites: the best feasible placements that were found, the best first, uint8 [count, groups].
+        elite_scores: their scores, µs, float64 [count].
     """
 
     placement: NDArray[np.uint8]
     score: float
     progress: NDArray[np.float64]
     cycles: int
+    elites: NDArray[np.uint8]
+    elite_scores: NDArray[np.float64]
 
 
 def search(
@@ -72,21 +70,22 @@ def search(
     seed: int = 0,
     starts: NDArray[np.integer[Any]] | None = None,
     rating: NDArray[np.float64] | None = None,
-    threads: int = 1,
+    processor_time: bool = False,
+    labels: NDArray[np.uint64] | None = None,
 ) -> Found:
     """Searches for the best placement of a problem.
 
     Args:
         problem: what is placed; its objective is minimized.
-        seconds: limit of wall time; with it, results depend on the machine.
+        seconds: limit of time; with it, results depend on the machine.
         max_moves: limit of moves. Neither of the two: `default_moves`.
         seed: equal arguments without `seconds` give equal results.
         starts: placements that are tried as well, device numbers [count, groups].
         rating: how much the ends of each tensor between groups belong together, at least 0, float64
             [len(problem.tensors)], in their order; edges of high ratings are contracted first. None: the time of a
             transfer.
-        threads: so many searches run at the same time, with the seeds from `seed` on and the limits each; the best
-            counts, of equally good ones the first, and with it its progress.
+        labels: uint64 [groups] below 2**32; groups with other labels are never contracted into one. None: all may be.
+        processor_time: `seconds` and `Found.progress` are processor time of the process, not wall time.
 
     Raises:
         ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
@@ -94,24 +93,17 @@ def search(
     if seconds is None and max_moves is None:
         max_moves = default_moves(problem)
     native = _native.Multilevel(problem.native, problem.chains)
-
-    def one(number: int) -> Found:
-        return Found(
-            *native.search(
-                problem.objective == "throughput",
-                max_moves=max_moves or 0,
-                budget_ms=1e3 * (seconds or 0.0),
-                seed=number,
-                starts=None if starts is None else np.atleast_2d(np.asarray(starts, np.uint8)),
-                rating=rating,
-            )
-        )
-
-    if threads <= 1:
-        return one(seed)
-    with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(one, range(seed, seed + threads)))
-    return min(found, key=lambda result: result.score)
+    placement, score, progress, cycles, elites, elite_scores = native.search(
+        problem.objective == "throughput",
+        max_moves=max_moves or 0,
+        budget_ms=1e3 * (seconds or 0.0),
+        seed=seed,
+        starts=None if starts is None else np.atleast_2d(np.asarray(starts, np.uint8)),
+        rating=rating,
+        processor_time=processor_time,
+        labels=labels,
+    )
+    return Found(placement, score, progress, cycles, elites, elite_scores)
 
 
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -28,6 +28,7 @@ def refine(
     budget_ms: float = 0.0,
     threads: int = 1,
     seed: int = 0,
+    processor_time: bool = False,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Improves placements, each on its own and then the best of them together.
 
@@ -36,9 +37,10 @@ def refine(
         placements: device numbers, [batch, groups] or one placement [groups].
         max_moves: moves tried for the whole batch. None: `default_moves`. 0: no limit; each placement is improved until
             no step of the search improves it, and none is perturbed.
-        budget_ms: limit of wall time, ms; 0 for none. With a limit, results depend on the machine.
+        budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the machine.
         threads: threads for the batch; results do not depend on their number.
         seed: of the perturbations; equal arguments give equal results.
+        processor_time: `budget_ms` is processor time of the process, not wall time.
 
     Returns:
         Placements, uint8 [batch, groups], and their scores as `PlacementProblem.scores` gives them, µs, float64
@@ -51,7 +53,7 @@ def refine(
     if max_moves is None:
         max_moves = default_moves(problem)
     refiner = _native.Refiner(problem.native, problem.chains)
-    return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed)
+    return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed, processor_time)
 
 
 def default_moves(problem: PlacementProblem) -> int:

@@ -261,7 +261,7 @@ class Corpus:
 
 
 def draw_problem(
-    template: PlacementProblem, generator: np.random.Generator, devices: int | None = None
+    template: PlacementProblem, generator: np.random.Generator, devices: int | None = None, *, held_out: bool = False
 ) -> PlacementProblem:
     """Returns a template's graph with devices, costs, limits and an objective drawn at random.
 
@@ -269,12 +269,13 @@ def draw_problem(
         template: its graph and legality groups are used.
         generator: of all draws; the same state gives the same problem.
         devices: how many; None: two to four.
+        held_out: one of the devices is of `HELD_OUT_PROFILES`, so that no training problem has this set.
 
     Returns:
         The problem, in which a group may be left without a device (`placeable`).
     """
     template = replace(template, graph=_scaled(template.graph, generator))
-    names, profile, randomized = _draw_devices(generator, devices)
+    names, profile, randomized = _draw_devices(generator, devices, held_out)
     objective = "latency" if generator.random() < 0.5 else "throughput"
     problem = _draw_costs(assemble(template, names, profile, objective), randomized, generator)
     if generator.random() < 0.35:
@@ -320,7 +321,9 @@ def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> Computat
     return replace(graph, output_bytes=scaled, weight_bytes=weights, flops=graph.flops * width**2 * size)
 
 
-def _draw_devices(generator: np.random.Generator, devices: int | None = None) -> tuple[tuple[str, ...], Profile, bool]:
+def _draw_devices(
+    generator: np.random.Generator, devices: int | None = None, held_out: bool = False
+) -> tuple[tuple[str, ...], Profile, bool]:
     """So many devices, or two to four; whether their figures are randomized."""
     stems = [stem for stem in builtin_names() if stem not in HELD_OUT_PROFILES]
     forbidden = {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
@@ -330,7 +333,9 @@ def _draw_devices(generator: np.random.Generator, devices: int | None = None) ->
         chosen = [str(stem) for stem in generator.choice(stems, count)]
         if generator.random() < 0.25:
             chosen[-1] = chosen[0]
-        if randomized or tuple(sorted(chosen)) not in forbidden:
+        if held_out:
+            chosen[int(generator.integers(count))] = str(generator.choice(sorted(HELD_OUT_PROFILES)))
+        if held_out or randomized or tuple(sorted(chosen)) not in forbidden:
             break
     profiles = [load_builtin(stem) for stem in chosen]
     if randomized:
