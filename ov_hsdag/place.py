@@ -18,6 +18,7 @@ from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices import discovery
+from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
@@ -72,6 +73,7 @@ def place(
     workload: Workload | str | None = None,
     context: int | None = None,
     kv_precision: str | None = None,
+    search_seconds: float | None = None,
 ) -> Placement:
     """Decides where each operation of `model` runs; the model is normalized, annotated and carries the placement.
 
@@ -99,6 +101,8 @@ def place(
         context: tokens that the states must have memory for; without a workload, half of them are a prompt.
         kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
             counted in memory, and written into the model for its devices. By default what model and devices choose.
+        search_seconds: time of the search for a placement, on each core; what it finds then depends on how fast the
+            machine is. By default a number of moves that takes about a tenth of a second, with the same result always.
 
     Returns:
         The placement, which is also written into `model`.
@@ -111,7 +115,19 @@ def place(
     """
     clock = Clock()
     request = _resolve(
-        model, device, objective, profile, policy, core, affinity, memory, measure, measure_seconds, costs, kv_precision
+        model,
+        device,
+        objective,
+        profile,
+        policy,
+        core,
+        affinity,
+        memory,
+        measure,
+        measure_seconds,
+        costs,
+        kv_precision,
+        search_seconds,
     )
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
     asked = Workload.asked(workload, context)
@@ -190,6 +206,7 @@ class _Request:
     given: Placement | None
     costs: ModelCosts | None
     host: HostMemory | None
+    search: Multilevel
 
 
 def _resolve(
@@ -205,6 +222,7 @@ def _resolve(
     measure_seconds: float,
     costs: ModelCosts | str | PathLike[str] | None,
     kv_precision: str | None,
+    search_seconds: float | None,
 ) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
     if not hasattr(model, "get_ops"):
@@ -215,6 +233,10 @@ def _resolve(
     if not 0 < measure_seconds <= _LONGEST_SECONDS:
         raise UserError(
             f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
+        )
+    if search_seconds is not None and not 0 < search_seconds <= _LONGEST_SECONDS:
+        raise UserError(
+            f"the search must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {search_seconds}"
         )
     check_objective(objective)
     devices = DeviceSet.parse(device)
@@ -228,10 +250,13 @@ def _resolve(
         costs = ModelCosts.load(costs)
     check_kv_precision(kv_precision)
     known = resolve_profile(profile, devices.names, core).with_memory(limits).with_kv_precision(kv_precision)
+    search = Multilevel()
+    if search_seconds is not None:
+        search = Multilevel(seconds=search_seconds, threads=usable_cores())
     host = None
     if profile is None:
         host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
-    return _Request(devices, core, known, learned, policy is not None, given, costs, host)
+    return _Request(devices, core, known, learned, policy is not None, given, costs, host, search)
 
 
 def _given(
@@ -307,7 +332,9 @@ def _candidates(
     That one counts no live tensors where inputs without bounds are all that exceeds memory limits. hedged: for
     measuring, also what placers find where predictions are off.
     """
-    candidates, found = find_candidates(problem, request.learned, required=request.policy_required)
+    candidates, found = find_candidates(
+        problem, request.learned, required=request.policy_required, search=request.search
+    )
     if not analysis.shapes and is_unbounded(analysis.model) and only_memory_lacks(problem, candidates):
         warnings.warn(
             "the memory limits hold for weights and states alone: inputs without bounds, counted as"
@@ -316,7 +343,9 @@ def _candidates(
             stacklevel=3,
         )
         problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
-        candidates, found = find_candidates(problem, request.learned, required=request.policy_required)
+        candidates, found = find_candidates(
+            problem, request.learned, required=request.policy_required, search=request.search
+        )
     if hedged and request.given is None:
         candidates += hedged_candidates(problem, request.learned if found else [Multilevel()])
     return problem, candidates

@@ -220,3 +220,13 @@ def test_models_follow_each_other() -> None:
     assert whole.graph.nodes == sum(part.graph.nodes for part in parts) - 2
     assert whole.evaluate(whole.single(1)).submodels[0] >= 1
     assert (whole.graph.flops.sum()) == pytest.approx(sum(part.graph.flops.sum() for part in parts))
+
+
+def test_threads_search_with_seeds_of_their_own() -> None:
+    problem = large(2, 4)
+    alone = [search(problem, max_moves=FEW, seed=seed) for seed in (5, 6, 7)]
+    together = search(problem, max_moves=FEW, seed=5, threads=3)
+    best = min(alone, key=lambda found: found.score)
+    np.testing.assert_array_equal(together.placement, best.placement)
+    assert together.score == best.score == problem.scores(together.placement)[0]
+    assert Multilevel(seconds=0.05, threads=2).place(problem).shape == (problem.group_count,)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,22 @@ def test_devices_may_be_a_list_and_other_things_are_refused(tmp_path: Path) -> N
     for seconds in (0, -1, float("nan"), float("inf")):
         with pytest.raises(UserError, match="at most 1000000 seconds"):
             ov_hsdag.place(model, "HETERO:GPU,CPU", measure_seconds=seconds)
+        with pytest.raises(UserError, match="the search must have"):
+            ov_hsdag.place(model, "HETERO:GPU,CPU", search_seconds=seconds)
+
+
+def test_a_longer_search_takes_its_time_and_is_no_worse() -> None:
+    arguments = {"device": "HETERO:GPU,NPU,CPU", "objective": "throughput", "policy": "none"}
+    rates, times = [], []
+    for more in ({}, {"search_seconds": 0.8}):
+        begin = time.perf_counter()
+        placement = ov_hsdag.place(ZOO["squeezenet"].build(), **arguments, **more)
+        times.append(time.perf_counter() - begin)
+        assert placement.predicted is not None
+        rates.append(placement.predicted["throughput_ips"])
+    assert times[1] >= 0.8
+    # A simpler placement that is as good within the margin may be chosen.
+    assert rates[1] >= rates[0] * 0.99
 
 
 def test_a_memory_limit_beyond_all_memory_is_none() -> None:

@@ -80,6 +80,14 @@ MeasureSeconds = Annotated[
     float | None,
     typer.Option("--measure-seconds", min=1, help="Time for measuring operations and placements, about (default 60)."),
 ]
+SearchSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--search-seconds",
+        min=0.001,
+        help="Time for searching a placement; by default about a tenth of a second, with the same result always.",
+    ),
+]
 PlacedOutput = Annotated[
     Path | None,
     typer.Option(
@@ -116,6 +124,7 @@ def place(
     kv_precision: KvPrecision = None,
     measure: Measure = None,
     measure_seconds: MeasureSeconds = None,
+    search_seconds: SearchSeconds = None,
     compress_to_fp16: CompressToFp16 = None,
     hardlinks: common.HardLinks = True,
     as_json: common.Json = False,
@@ -209,6 +218,7 @@ def place(
                     workload=asked if file in decoders else None,
                     context=context if file in decoders else None,
                     kv_precision=kv_precision,
+                    search_seconds=search_seconds,
                 )
         with console.progress(f"writing {output}"):
             # Unless asked otherwise, placing leaves weights as they were, compressed or exact.

@@ -49,6 +49,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         workload: Workload | str | None = None,
         context: int | None = None,
         kv_precision: str | None = None,
+        search_seconds: float | None = None,
     ) -> None:
         """Keeps the arguments; they are checked when the pass runs.
 
@@ -69,6 +70,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
             workload: What a decoder with states is asked for, such as "prompt=1024,generate=256".
             context: Tokens that the states must have memory for.
             kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep KV caches.
+            search_seconds: Time of the search for a placement; by default about a tenth of a second.
         """
         super().__init__()
         self.placement: Placement | None = None
@@ -95,6 +97,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
                 workload=workload,
                 context=context,
                 kv_precision=kv_precision,
+                search_seconds=search_seconds,
             )
 
         self._place = run

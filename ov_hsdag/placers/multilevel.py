@@ -6,6 +6,7 @@ moves after Fiduccia and Mattheyses (DAC 1982); the simulator judges. Further cy
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +30,20 @@ class Multilevel:
         seconds: to search; results then depend on the machine. None: as many moves as are tried in a tenth of a second
             for models of a thousand groups, always with the same result.
         seed: of the random numbers.
+        threads: searches at the same time, each with a seed of its own.
     """
 
     seconds: float | None = None
     seed: int = 0
+    threads: int = 1
     name: str = "search"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        return _in_list_order(problem, search(problem, seconds=self.seconds, seed=self.seed).placement)
+        return _in_list_order(problem, self._search(problem).placement)
+
+    def _search(self, problem: PlacementProblem) -> Found:
+        return search(problem, seconds=self.seconds, seed=self.seed, threads=self.threads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +76,7 @@ def search(
     seed: int = 0,
     starts: NDArray[np.integer[Any]] | None = None,
     rating: NDArray[np.float64] | None = None,
+    threads: int = 1,
     processor_time: bool = False,
     labels: NDArray[np.uint64] | None = None,
 ) -> Found:
@@ -85,6 +92,8 @@ def search(
             [len(problem.tensors)], in their order; edges of high ratings are contracted first. None: the time of a
             transfer.
         labels: uint64 [groups] below 2**32; groups with other labels are never contracted into one. None: all may be.
+        threads: so many searches run at the same time, with the seeds from `seed` on and the limits each; the best
+            counts, of equally good ones the first, and with it its progress.
         processor_time: `seconds` and `Found.progress` are processor time of the process, not wall time.
 
     Raises:
@@ -93,17 +102,26 @@ def search(
     if seconds is None and max_moves is None:
         max_moves = default_moves(problem)
     native = _native.Multilevel(problem.native, problem.chains)
-    placement, score, progress, cycles, elites, elite_scores = native.search(
-        problem.objective == "throughput",
-        max_moves=max_moves or 0,
-        budget_ms=1e3 * (seconds or 0.0),
-        seed=seed,
-        starts=None if starts is None else np.atleast_2d(np.asarray(starts, np.uint8)),
-        rating=rating,
-        processor_time=processor_time,
-        labels=labels,
-    )
-    return Found(placement, score, progress, cycles, elites, elite_scores)
+
+    def one(number: int) -> Found:
+        return Found(
+            *native.search(
+                problem.objective == "throughput",
+                max_moves=max_moves or 0,
+                budget_ms=1e3 * (seconds or 0.0),
+                seed=number,
+                starts=None if starts is None else np.atleast_2d(np.asarray(starts, np.uint8)),
+                rating=rating,
+                processor_time=processor_time,
+                labels=labels,
+            )
+        )
+
+    if threads <= 1:
+        return one(seed)
+    with ThreadPoolExecutor(threads) as pool:
+        found = list(pool.map(one, range(seed, seed + threads)))
+    return min(found, key=lambda result: result.score)
 
 
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -64,16 +64,21 @@ def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
     return [HSDAGPlacer(folder)]
 
 
-def unlearned_placers(problem: PlacementProblem) -> list[Placer]:
-    """Every placer that needs no learning, the simplest first."""
+def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = None) -> list[Placer]:
+    """Every placer that needs no learning, the simplest first.
+
+    Args:
+        problem: to place.
+        search: the multilevel search; None: the default one.
+    """
     placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
     if crowded(problem):
         placers.append(Filling())
-    return [*placers, Multilevel()] if len(problem.devices) > 1 else placers
+    return [*placers, search or Multilevel()] if len(problem.devices) > 1 else placers
 
 
 def find_candidates(
-    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, required: bool
+    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, required: bool, search: Multilevel | None = None
 ) -> tuple[list[NamedPlacement], list[NamedPlacement]]:
     """What all placers find, repaired where HETERO would not run it.
 
@@ -81,6 +86,7 @@ def find_candidates(
         problem: to place.
         learned: policies.
         required: the user named the policy, so that its failure is an error; otherwise it is a warning.
+        search: the multilevel search; None: the default one.
 
     Returns:
         (all candidates, simplest first; those of them that the policy found).
@@ -90,7 +96,7 @@ def find_candidates(
         RunError: a required policy does not run.
     """
     found = _learned_candidates(problem, learned, required=required)
-    return [run(placer, problem) for placer in unlearned_placers(problem)] + found, found
+    return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found, found
 
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
