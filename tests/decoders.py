@@ -8,6 +8,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 
 VOCABULARY = 64
@@ -249,3 +250,16 @@ def convolution_decoder(layers: int = 4, *, window: int = 4, hidden: int = 16, s
         x = ops.add(x, ops.tanh(ops.add(entered, ops.unsqueeze(summed, np.int64(1)))))
     logits = ops.matmul(x, _weight(random, hidden, VOCABULARY), False, False)
     return _named(ov.Model([ops.result(logits)], sinks, [ids, mask, position, beams], "convolution_decoder"))
+
+
+def layered(problem: PlacementProblem, boundary: int) -> NDArray[np.uint8]:
+    """Everything that reads the hidden state from the boundary on is on the second device."""
+    graph = problem.graph
+    later = np.zeros(graph.nodes, bool)
+    later[graph.input_node[graph.input_source == graph.index(f"into_layer_{boundary}")]] = True
+    for node in range(graph.nodes):
+        sources = graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]]
+        later[node] |= bool(later[sources].any())
+    placement = np.zeros(problem.group_count, np.uint8)
+    placement[problem.groups[later]] = 1
+    return placement

@@ -14,7 +14,7 @@ from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.place import place
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
-from tests.decoders import generate, stateful_decoder
+from tests.decoders import generate, layered, stateful_decoder
 
 LAYERS = 4
 DEVICES = DeviceSet.parse("HETERO:CPU_A,CPU_B")
@@ -27,19 +27,6 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 def placed(two_cpu_core: ov.Core) -> tuple[ov.Model, PlacementProblem]:
     model = stateful_decoder(LAYERS)
     return model, build_problem(model, DEVICES, core=two_cpu_core, shapes=SHAPES)
-
-
-def layered(problem: PlacementProblem, boundary: int) -> NDArray[np.uint8]:
-    """Everything that reads the hidden state from the boundary on is on the second device."""
-    graph = problem.graph
-    later = np.zeros(graph.nodes, bool)
-    later[graph.input_node[graph.input_source == graph.index(f"into_layer_{boundary}")]] = True
-    for node in range(graph.nodes):
-        sources = graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]]
-        later[node] |= bool(later[sources].any())
-    placement = np.zeros(problem.group_count, np.uint8)
-    placement[problem.groups[later]] = 1
-    return placement
 
 
 def crossing_bytes(problem: PlacementProblem, placement: NDArray[np.uint8]) -> list[int]:

@@ -112,6 +112,43 @@ def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     assert all(float(difference) < 1e-3 for difference in differences.values()), differences
 
 
+DECODER = """
+import sys
+import numpy as np
+import openvino as ov
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.placement import set_affinities
+from ov_hsdag.problem.pricing import build_problem
+from tests.decoders import generate, layered, stateful_decoder
+
+core, devices, layers = ov.Core(), DeviceSet.parse(sys.argv[1]), 3
+exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+alone = [core.compile_model(stateful_decoder(layers), device, exact) for device in ("CPU", devices.names[0])]
+expected = [generate(compiled) for compiled in alone]
+for boundary in range(1, layers):
+    model = stateful_decoder(layers)
+    problem = build_problem(model, devices, core=core)
+    set_affinities(model, problem.affinity(layered(problem, boundary) ^ (boundary % 2)))
+    compiled = core.compile_model(model, devices.hetero, exact)
+    found = generate(compiled)
+    apart = max(np.abs(a - b).max() for one in expected for a, b in zip(found, one, strict=True))
+    submodels, used = map(compiled.get_property, ("HETERO_NUMBER_OF_SUBMODELS", "EXECUTION_DEVICES"))
+    print(submodels, sorted(used), apart)
+"""
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("HETERO:GPU,CPU", "1"), ("HETERO:GPU.0,GPU.1", "2")])
+@pytest.mark.slow
+def test_decoders_are_cut_between_layers(run: Run, device: str, gpus: str) -> None:
+    names = sorted(device.removeprefix("HETERO:").split(","))
+    told = run(sys.executable, "-c", DECODER, device, OV_HSDAG_RIG_GPUS=gpus).splitlines()
+    assert len(told) == 2
+    for line in told:
+        split, apart = line.rsplit(maxsplit=1)
+        assert split == f"2 {names}"
+        assert float(apart) < 1e-3
+
+
 def test_random_legal_placements_run_on_gpu_and_cpu(tmp_path: Path) -> None:
     table = [sys.executable, ROOT / "benchmarks" / "legality_table.py", "--pairs", "gpu", "--placements", "2"]
     models = ("bert-dynamic", "ghostnet-small", "lstm-stateful", "branching", "gru", "bit-small")

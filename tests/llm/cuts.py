@@ -22,7 +22,7 @@ from tests.llm.layers import cut, generate, layers
 
 DEVICES = ("CPU_A", "CPU_B", "CPU_C", "CPU_D")
 # What is compared is the arithmetic: states in f32, too.
-EXACT = {"KV_CACHE_PRECISION": "f32"}
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 SETS_OF_CUTS = 10
 
 Generated = tuple[list[list[int]], list[NDArray[Any]]]
@@ -69,17 +69,49 @@ def boundaries(core: ov.Core, model: ov.Model) -> list[Boundary]:
 
 
 @dataclass(frozen=True)
-class RandomCuts:
-    """One random set of cuts, and what it computes over a prompt, further tokens, exchanged beams and a reset."""
+class Computed:
+    """One set of cuts, and what it computes over a prompt, further tokens, exchanged beams and a reset."""
 
-    devices: int
+    feasible: bool
+    parts: int
     predicted: int
     submodels: int
     same_tokens: bool
     difference: float
 
+    @property
+    def good(self) -> bool:
+        """Whether the parts are as predicted and give the tokens of one device."""
+        return self.feasible and self.predicted == self.submodels == self.parts and self.same_tokens
 
-def random_cuts(core: ov.Core, model: ov.Model, sets: int = SETS_OF_CUTS) -> list[RandomCuts]:
+
+def computed(
+    core: ov.Core,
+    model: ov.Model,
+    problem: PlacementProblem,
+    placement: NDArray[np.uint8],
+    parts: int,
+    references: Sequence[Generated],
+) -> Computed:
+    """What a placement of a prepared model computes, against what single devices do."""
+    compiled = split(core, model, problem, placement)
+    tokens, logits = generate(model, compiled)
+    return Computed(
+        not problem.evaluate(placement).infeasible[0],
+        parts,
+        int(problem.summary(placement)["submodels"]),
+        int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
+        all(tokens == expected for expected, _ in references),
+        largest_difference(logits, [expected for _, expected in references]),
+    )
+
+
+def largest_difference(logits: list[NDArray[Any]], references: Sequence[list[NDArray[Any]]]) -> float:
+    """Over all steps and references; NaN where a logit is."""
+    return float(np.max([np.abs(a - b).max() for one in references for a, b in zip(logits, one, strict=True)]))
+
+
+def random_cuts(core: ov.Core, model: ov.Model, sets: int = SETS_OF_CUTS) -> list[Computed]:
     """Random sets of cuts over two to four devices in any order, against the first device alone."""
     reference = generate(model, core.compile_model(model, DEVICES[0], EXACT))
     random = np.random.default_rng(0)
@@ -92,17 +124,7 @@ def random_cuts(core: ov.Core, model: ov.Model, sets: int = SETS_OF_CUTS) -> lis
         last = int(layers(problem).max())
         at = sorted((random.permutation(last)[: count - 1] + 1).tolist())
         placement = cut(problem, at, random.permutation(count).tolist())
-        compiled = split(core, models[count], problem, placement)
-        tokens, logits = generate(model, compiled)
-        found.append(
-            RandomCuts(
-                count,
-                int(problem.summary(placement)["submodels"]),
-                int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
-                tokens == reference[0],
-                max(float(np.abs(a - b).max()) for a, b in zip(logits, reference[1], strict=True)),
-            )
-        )
+        found.append(computed(core, models[count], problem, placement, count, [reference]))
     return found
 
 

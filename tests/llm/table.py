@@ -16,6 +16,7 @@ import nncf
 import openvino as ov
 
 from ov_hsdag.devices import virtual
+from tests.llm import rig
 from tests.llm.cuts import DEVICES, boundaries, growth, random_cuts
 from tests.llm.families import NAMES, model_file
 from tests.llm.test_place import verified
@@ -28,6 +29,8 @@ COLUMNS = (
     "logits differ by",
     "f16 verified",
     "int8 verified",
+    "GPU + CPU",
+    "logits differ by",
 )
 
 
@@ -37,7 +40,7 @@ def row(core: ov.Core, family: str) -> list[str]:
     cuts = boundaries(core, model)
     fine = sum(one.feasible and one.predicted == one.submodels == 2 for one in cuts)
     sets = random_cuts(core, model)
-    same = sum(one.same_tokens and one.predicted == one.submodels == one.devices for one in sets)
+    same = sum(one.good for one in sets)
     cells = [family, f"{fine} of {len(cuts)}", f"{growth(core, model):.0f}", f"{same} of {len(sets)}"]
     cells.append(f"{max(one.difference for one in sets):.0e}")
     for weights in ("f16", "int8"):
@@ -45,7 +48,10 @@ def row(core: ov.Core, family: str) -> list[str]:
             found = verified(core, model.clone(), weights, Path(folder))
         good = found["equal"] and found["followed"] and found["submodels"] == 2
         cells.append("yes" if good else f"no: {found}")
-    return cells
+    if rig.IS_POSSIBLE:
+        both = rig.in_rig(model_file(family))
+        cells += [f"{len(both.good)} of {len(both.boundaries)}", f"{both.difference:.0e}"]
+    return cells + ["-"] * (len(COLUMNS) - len(cells))
 
 
 def main(*families: str) -> None:

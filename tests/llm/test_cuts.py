@@ -24,7 +24,4 @@ def test_what_crosses_does_not_grow_with_the_context(core: ov.Core, exported: ov
 def test_any_cuts_compute_what_one_device_does(core: ov.Core, exported: ov.Model) -> None:
     found = random_cuts(core, exported)
     assert len(found) == SETS_OF_CUTS
-    for one in found:
-        assert one.predicted == one.submodels == one.devices
-        assert one.same_tokens
-        assert one.difference <= 1e-3
+    assert all(one.good and one.difference <= 1e-3 for one in found), found

@@ -21,11 +21,12 @@ from tests.llm.layers import cut
 DEVICE = "HETERO:CPU_A,CPU_B"
 
 
-def split(model: ov.Model, core: ov.Core) -> ov.Model:
+def split(model: ov.Model, core: ov.Core, device: str = DEVICE) -> ov.Model:
     """The model with a placement of half of its layers on each device."""
     copy = model.clone()  # preparing a model changes it
-    problem = build_problem(copy, DeviceSet.parse(DEVICE), core=core)
-    Placement(("CPU_A", "CPU_B"), problem.affinity(cut(problem, [LAYERS // 2], [0, 1]))).embed(copy)
+    devices = DeviceSet.parse(device)
+    problem = build_problem(copy, devices, core=core)
+    Placement(devices.names, problem.affinity(cut(problem, [LAYERS // 2], [0, 1]))).embed(copy)
     return copy
 
 

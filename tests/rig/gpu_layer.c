@@ -6,7 +6,8 @@
  *  - clGetDeviceIDs, clGetDeviceInfo: the CPU is a GPU, of a vendor other than Intel. The plugin then takes its generic
  *    path: OpenCL C kernels, no binaries for Intel's GPUs. Intel's subgroup extensions are hidden as well, so that it
  *    picks reference kernels. Those that use subgroups rely on sizes that the CPU runtime does not keep, and compute
- *    wrong results. The device's name is what OV_HSDAG_RIG_GPU says, if anything.
+ *    wrong results. The device's name is what OV_HSDAG_RIG_GPU says, if anything. OV_HSDAG_RIG_GPUS=2 makes two GPUs of
+ *    it, each with half of its cores, by OpenCL's sub-devices.
  *  - clCreateCommandQueue, clCreateCommandQueueWithProperties: commands run in order. In a queue that runs them in any
  *    order, as the plugin asks for, inferences are wrong once in a hundred times on a busy machine.
  *  - clCreateProgramWithSource: corrects kernels, see below.
@@ -16,6 +17,7 @@
  * The few declarations below stand for Khronos' headers (CL/cl.h, CL/cl_icd.h, CL/cl_layer.h), which are in no package
  * that installs without root. Their values, and the order of the table, are part of OpenCL's binary interface.
  */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -29,6 +31,8 @@ typedef struct queue* cl_command_queue;
 
 enum { CL_SUCCESS = 0, CL_OUT_OF_HOST_MEMORY = -6, CL_INVALID_VALUE = -30 };
 enum { CL_DEVICE_TYPE = 0x1000, CL_DEVICE_VENDOR_ID = 0x1001, CL_DEVICE_NAME = 0x102B, CL_DEVICE_EXTENSIONS = 0x1030 };
+enum { CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002, CL_DEVICE_PARTITION_EQUALLY = 0x1086 };
+enum { MOST_GPUS = 8, MAX_PARTS = 1024 };
 enum { CL_QUEUE_PROPERTIES = 0x1093, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE = 1 << 0 };
 enum { CL_LAYER_API_VERSION = 0x4240, CL_LAYER_NAME = 0x4241, CL_LAYER_API_VERSION_100 = 100 };
 static const uint64_t CL_DEVICE_TYPE_GPU = 1 << 2, CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
@@ -40,6 +44,7 @@ enum {
     CREATE_COMMAND_QUEUE = 9,
     CREATE_PROGRAM_WITH_SOURCE = 26,
     RELEASE_PROGRAM = 29,
+    CREATE_SUB_DEVICES = 93,
     CREATE_COMMAND_QUEUE_WITH_PROPERTIES = 123,
     TABLE_SIZE = 512
 };
@@ -50,15 +55,52 @@ static const void* table[TABLE_SIZE];
 static int32_t (*next_get_device_ids)(cl_platform_id, uint64_t, uint32_t, cl_device_id*, uint32_t*);
 static int32_t (*next_get_device_info)(cl_device_id, uint32_t, size_t, void*, size_t*);
 
+static int32_t (*next_create_sub_devices)(cl_device_id, const intptr_t*, uint32_t, cl_device_id*, uint32_t*);
 static cl_command_queue (*next_create_command_queue)(cl_context, cl_device_id, uint64_t, int32_t*);
 static cl_command_queue (*next_create_command_queue_with_properties)(cl_context, cl_device_id, const uint64_t*,
                                                                      int32_t*);
 static cl_program (*next_create_program_with_source)(cl_context, uint32_t, const char**, const size_t*, int32_t*);
 
+/* How many GPUs the CPU is to pass for. */
+static uint32_t wanted_gpus(void) {
+    const char* text = getenv("OV_HSDAG_RIG_GPUS");
+    int number = text ? atoi(text) : 1;
+    return number < 1 ? 1 : number > MOST_GPUS ? MOST_GPUS : (uint32_t)number;
+}
+
+/* The devices that are listed: the runtime's own one, or equal parts of it, which are devices of their own. */
+static cl_device_id gpus[MOST_GPUS];
+static uint32_t gpu_count;
+static pthread_once_t listed = PTHREAD_ONCE_INIT;
+static cl_device_id whole;
+
+static void list_gpus(void) {
+    uint32_t wanted = wanted_gpus(), units = 0;
+    gpus[0] = whole;
+    gpu_count = 1;
+    if (wanted == 1) return;
+    next_get_device_info(whole, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    intptr_t parts[] = {CL_DEVICE_PARTITION_EQUALLY, units / wanted, 0};
+    uint32_t made = 0;
+    cl_device_id found[MAX_PARTS];
+    if (units < wanted || next_create_sub_devices(whole, parts, MAX_PARTS, found, &made) != CL_SUCCESS || made < wanted)
+        return;
+    gpu_count = wanted;
+    for (uint32_t i = 0; i < wanted; ++i) gpus[i] = found[i];
+}
+
 static int32_t get_device_ids(cl_platform_id platform, uint64_t type, uint32_t entries, cl_device_id* devices,
                               uint32_t* count) {
-    return next_get_device_ids(platform, type == CL_DEVICE_TYPE_GPU ? CL_DEVICE_TYPE_ALL : type, entries, devices,
-                               count);
+    cl_device_id device = NULL;
+    int32_t status =
+        next_get_device_ids(platform, type == CL_DEVICE_TYPE_GPU ? CL_DEVICE_TYPE_ALL : type, 1, &device, NULL);
+    if (status != CL_SUCCESS) return status;
+    if (devices && entries == 0) return CL_INVALID_VALUE;
+    whole = device;
+    pthread_once(&listed, list_gpus);
+    for (uint32_t i = 0; devices && i < entries && i < gpu_count; ++i) devices[i] = gpus[i];
+    if (count) *count = gpu_count;
+    return CL_SUCCESS;
 }
 
 /* How OpenCL answers a query: with what was asked for, its length, or both. */
@@ -81,7 +123,13 @@ static int32_t get_device_info(cl_device_id device, uint32_t query, size_t size,
     int32_t status = next_get_device_info(device, query, size, value, written);
     if (status != CL_SUCCESS || !value) return status;
     if (query == CL_DEVICE_TYPE) memcpy(value, &CL_DEVICE_TYPE_GPU, sizeof CL_DEVICE_TYPE_GPU);
-    if (query == CL_DEVICE_VENDOR_ID) memcpy(value, &OTHER_VENDOR, sizeof OTHER_VENDOR);
+    if (query == CL_DEVICE_VENDOR_ID) {
+        /* The plugin takes two devices that answer alike for one. */
+        uint32_t vendor = OTHER_VENDOR;
+        for (uint32_t i = 0; i < gpu_count; ++i)
+            if (gpus[i] == device) vendor += i;
+        memcpy(value, &vendor, sizeof vendor);
+    }
     if (query == CL_DEVICE_EXTENSIONS) {
         hide(value, "cl_intel_subgroups");
         hide(value, "cl_intel_required_subgroup_size");
@@ -206,6 +254,7 @@ int32_t clInitLayerWithProperties(uint32_t entries, const void* const* target, u
     next_get_device_info = target[GET_DEVICE_INFO];
     table[GET_DEVICE_IDS] = get_device_ids;
     table[GET_DEVICE_INFO] = get_device_info;
+    next_create_sub_devices = target[CREATE_SUB_DEVICES];
     next_create_command_queue = target[CREATE_COMMAND_QUEUE];
     table[CREATE_COMMAND_QUEUE] = create_command_queue;
     next_create_command_queue_with_properties = target[CREATE_COMMAND_QUEUE_WITH_PROPERTIES];

@@ -246,13 +246,18 @@ void settle_again(Reading& reading, const PlacedResult& result) {
     if (shapes == reading.shapes) return;
     reading.shapes = shapes;
     const ov::NodeVector nodes = connected(outputs);
-    if (std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); })) return;
+    const auto placed = std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); });
+    if (placed == 0) return;
+    // Transformations infer shapes when old nodes are still beside the new ones, whose rules would say nothing of the
+    // model that is to be: its copy is settled.
+    if (static_cast<std::size_t>(placed) < nodes.size()) {
+        reading.settled = false;
+        return;
+    }
     const auto& devices = reading.placement.devices;
     const DeviceOfNode device =
         complete_as_is(nodes, reading.placement.known(), static_cast<std::int32_t>(devices.size()));
-    for (const auto& node : nodes) {
-        if (has_affinity(*node)) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
-    }
+    for (const auto& node : nodes) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
 }
 
 // Models that this thread reads or has read last.

@@ -7,6 +7,7 @@
 // Nodes that are added later (preprocessing) get theirs when the model is copied, which HETERO does before it looks at
 // affinities: a Result of ours sees its copy, with all of the copied nodes above it. And where the model that was read
 // gets other shapes (Model::reshape), it becomes legal for these at once: a Result of ours infers its shape anew then.
+// Where a transformation adds nodes and changes shapes (openvino.genai's paged attention), the copy alone is settled.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,7 @@ struct Reading {
     std::vector<std::weak_ptr<ov::Node>> others;             // outputs that the placed model did not have
     bool came = false;                                       // the tag with the placement
     StoredPlacement placement;                               // for the devices that are here; none known: no devices
-    bool settled = false;                                    // all outputs came: affinities are legal
+    bool settled = false;                                    // all outputs came, affinities are legal
     std::size_t shapes = 0;                                  // what they are legal for
 };
 
