@@ -6,7 +6,7 @@ limit, and a CPU. Their repository is an argument:
 
     git clone https://github.com/msr-fiddle/dnn-partitioning
     g++ -O3 dnn-partitioning/throughput-dp/dp.cpp -o dp
-    python benchmarks/tarnawski.py dnn-partitioning --dp ./dp
+    python -m benchmarks.tarnawski dnn-partitioning --dp ./dp
 
 Our search minimizes our simulator's period; what is printed is their objective, the largest load of a device. Where the
 two differ, ours is the larger one, so that the search optimizes an upper bound:
@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bounds import bracket
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.multilevel import search
@@ -267,6 +268,7 @@ class Record:
         accelerators: number of them.
         contiguous: the optimum of contiguous splits, None where it is not known.
         expert: the human experts' split, None where there is none.
+        bound: of the period by our simulator, which no placement is below, contiguous or not; None where it was not asked for.
         ours: the search's.
         period: the same by our simulator.
         milliseconds: of our search, preparing the problem and copying it to the native core included.
@@ -277,12 +279,21 @@ class Record:
     accelerators: int
     contiguous: float | None
     expert: float | None
+    bound: float | None
     ours: float
     period: float
     milliseconds: float
 
 
-def run(path: Path, clone: Path, *, executable: Path | None, seconds: float | None, seed: int) -> Record:
+def run(
+    path: Path,
+    clone: Path,
+    *,
+    executable: Path | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    bound_seconds: float | None = None,
+) -> Record:
     """Places one instance.
 
     Args:
@@ -291,6 +302,7 @@ def run(path: Path, clone: Path, *, executable: Path | None, seconds: float | No
         executable: their dynamic programme; None: what it printed is taken from `CONTIGUOUS`.
         seconds: of search; None: the default number of moves.
         seed: of the search.
+        bound_seconds: for a lower bound (benchmarks/bounds.py); None: without.
 
     Raises:
         ValueError: their programme and `Instance.loads` do not agree on its split.
@@ -315,7 +327,8 @@ def run(path: Path, clone: Path, *, executable: Path | None, seconds: float | No
     found = search(problem, seconds=seconds, seed=seed)
     elapsed = 1e3 * (time.perf_counter() - begin)
     ours = float(instance.loads(found.placement[problem.groups].astype(np.int64)).max())
-    return Record(name, len(instance.ids), instance.accelerators, contiguous, expert, ours, found.score, elapsed)
+    bound = None if bound_seconds is None else bracket(problem, seconds=bound_seconds, known=found.placement).bound
+    return Record(name, len(instance.ids), instance.accelerators, contiguous, expert, bound, ours, found.score, elapsed)
 
 
 def main() -> None:
@@ -327,6 +340,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, help="of search; default: as `place` searches")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bound-seconds", type=float, help="print lower bounds; time for each, about")
     parser.add_argument("--only", default="", help="instances whose name contains this")
     parser.add_argument("--output", type=Path, help="JSON file of the table")
     arguments = parser.parse_args()
@@ -334,13 +348,30 @@ def main() -> None:
     if not paths:
         parser.error(f"{arguments.clone} has no throughput-inputs/*/*_inference.json")
     table = Table(title="Largest load, ms")
-    for column in ("instance", "nodes", "accelerators", "experts", "contiguous", "search", "ratio", "search, ms"):
+    for column in (
+        "instance",
+        "nodes",
+        "accelerators",
+        "experts",
+        "contiguous",
+        "search",
+        "ratio",
+        "bound",
+        "search, ms",
+    ):
         table.add_column(column, justify="left" if column == "instance" else "right")
     records = []
     for path in paths:
         if arguments.only not in f"{path.parent.name}/{path.name}":
             continue
-        record = run(path, arguments.clone, executable=arguments.dp, seconds=arguments.seconds, seed=arguments.seed)
+        record = run(
+            path,
+            arguments.clone,
+            executable=arguments.dp,
+            seconds=arguments.seconds,
+            seed=arguments.seed,
+            bound_seconds=arguments.bound_seconds,
+        )
         records.append(record)
         table.add_row(
             record.name,
@@ -350,6 +381,7 @@ def main() -> None:
             "" if record.contiguous is None else f"{record.contiguous:.2f}",
             f"{record.ours:.2f}",
             "" if record.contiguous is None else f"{record.ours / record.contiguous:.3f}",
+            "" if record.bound is None else f"{record.bound:.2f}",
             f"{record.milliseconds:.0f}",
         )
     Console(width=110).print(table)

@@ -1,0 +1,87 @@
+"""Lower bounds and optima against all placements, one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.bounds import Bracket, bracket, relaxed
+from ov_hsdag.placers.multilevel import search
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from tests.graphs import random_problem
+
+
+def every_placement(problem: PlacementProblem) -> NDArray[np.uint8]:
+    found = np.array(list(itertools.product(range(len(problem.devices)), repeat=problem.group_count)), np.uint8)
+    return found[problem.group_supported[np.arange(problem.group_count), found].all(axis=1)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(6))
+def test_what_adds_up_is_solved_exactly(objective: str, seed: int) -> None:
+    """Without costs of submodels nothing else counts; HETERO's refusals aside."""
+    devices = 2 + seed % 2
+    problem = random_problem(seed, nodes=8, devices=devices, objective=objective, missing=0.2, grouped=True)
+    problem = dataclasses.replace(problem, transfer_share=np.arange(devices) / 2)
+    result = problem.evaluate(every_placement(problem))
+    best = (result.latency_us if objective == "latency" else result.period_us).min()
+    found = bracket(problem)
+    assert found.bound == pytest.approx(best, rel=1e-4)
+    assert relaxed(problem) <= found.bound <= best
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_placement_is_below_the_bound(objective: str, seed: int) -> None:
+    problem = random_problem(seed, nodes=8, devices=2, objective=objective, submodel_us=9.0, fusing=True)
+    weights = problem.group_held.max(axis=1).sum()
+    problem = dataclasses.replace(problem, memory_bytes=np.array([int(0.7 * weights) + 150, -1]))
+    best = problem.scores(every_placement(problem)).min()
+    known = search(problem, max_moves=20_000).placement
+    found = bracket(problem, known=known)
+    assert found.bound <= best <= found.score
+    if found.optimal:
+        assert found.score == pytest.approx(best)
+    if found.placement is not None:
+        assert problem.scores(found.placement)[0] == found.score
+
+
+def test_equal_devices_are_not_told_apart() -> None:
+    problem = random_problem(4, nodes=8, devices=3, objective="throughput")
+    equal = np.array([0, 0, 2])
+    problem = dataclasses.replace(
+        problem,
+        node_us=problem.node_us[:, equal],
+        supported=problem.supported[:, equal],
+        transfer_us=np.where(np.eye(3, dtype=bool), 0.0, 2.0),
+        transfer_us_per_byte=np.zeros((3, 3)),
+    )
+    best = problem.evaluate(every_placement(problem)).period_us.min()
+    assert bracket(problem).bound == pytest.approx(best, rel=1e-4)
+
+
+def test_what_does_not_fit_is_told_from_what_was_not_found() -> None:
+    problem = random_problem(5, nodes=9, devices=2, objective="throughput")
+    weights = int(problem.group_held[:, 0].sum())
+    small = dataclasses.replace(problem, memory_bytes=np.full(2, weights // 2 - 2))
+    found = bracket(small)
+    assert found.infeasible and not found.optimal and found.placement is None
+    # Halves that add up to enough, but into which no division of the groups fits.
+    one = int(problem.group_held[:, 0].max())
+    uneven = dataclasses.replace(problem, memory_bytes=np.array([one - 1, weights - one]))
+    assert np.isinf(bracket(uneven).bound) == bool(np.isinf(problem_best(uneven)))
+    assert Bracket(5.0, np.inf, None).optimal is False
+
+
+def problem_best(problem: PlacementProblem) -> float:
+    """The least period of placements whose weights fit, inf where none does."""
+    placements = every_placement(problem)
+    held = np.stack(
+        [np.where(placements == d, problem.group_held[:, d], 0.0).sum(axis=1) for d in range(len(problem.devices))], 1
+    )
+    fits = (held <= problem.memory_bytes).all(axis=1)
+    return float(np.where(fits, problem.evaluate(placements).period_us, np.inf).min())
