@@ -268,7 +268,7 @@ class Record:
         accelerators: number of them.
         contiguous: the optimum of contiguous splits, None where it is not known.
         expert: the human experts' split, None where there is none.
-        bound: of the period by our simulator, which no placement is below, contiguous or not; None where it was not asked for.
+        bound: no placement, contiguous or not, has a lesser period by our simulator; None where it was not asked for.
         ours: the search's.
         period: the same by our simulator.
         milliseconds: of our search, preparing the problem and copying it to the native core included.
@@ -384,7 +384,7 @@ def main() -> None:
             "" if record.bound is None else f"{record.bound:.2f}",
             f"{record.milliseconds:.0f}",
         )
-    Console(width=110).print(table)
+    Console(width=125).print(table)
     if arguments.output:
         write_json(arguments.output, {"instances": [vars(record) for record in records]})
     worse = [r.name for r in records if r.contiguous is not None and r.ours > r.contiguous * (1 + 1e-9)]
