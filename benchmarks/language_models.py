@@ -30,7 +30,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.decoder_models import DecoderSize, write_decoder
+from benchmarks.decoder_models import write_decoder
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.stored import ModelCosts
@@ -47,12 +47,13 @@ from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.files import write_json
+from ov_hsdag.zoo.decoders import DecoderSize
 
 # In f32: with compressed weights a core in bf16 takes about as long as one in f32, so that all splits are alike.
 MODELS = {
-    "f32, 8 layers, 512 wide": DecoderSize(8, 8, 64, 1408, 4000, "f32"),
-    "f32, 12 layers, 768 wide": DecoderSize(12, 12, 64, 2048, 4000, "f32"),
-    "f32, 16 layers, 512 wide": DecoderSize(16, 8, 64, 1408, 4000, "f32"),
+    "f32, 8 layers, 512 wide": DecoderSize(8, 8, 64, 1408, 4000),
+    "f32, 12 layers, 768 wide": DecoderSize(12, 12, 64, 2048, 4000),
+    "f32, 16 layers, 512 wide": DecoderSize(16, 8, 64, 1408, 4000),
 }
 WORKLOAD = Workload(prompt=64, generate=256)
 PAIR = DeviceSet(("CPU_A", "CPU_B"))

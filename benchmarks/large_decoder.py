@@ -123,7 +123,7 @@ def main() -> int:
         if not path.exists():
             folder.mkdir(exist_ok=True)
             start = time.perf_counter()
-            write_decoder(replace(SEVEN_BILLION, layers=options.layers), path)
+            write_decoder(replace(SEVEN_BILLION, layers=options.layers), path, "i4")
             print(f"built in {time.perf_counter() - start:.0f} s", flush=True)
         found["weights_bytes"] = path.with_suffix(".bin").stat().st_size
         print(f"weights: {found['weights_bytes'] / 1e9:.2f} GB")

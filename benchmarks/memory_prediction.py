@@ -25,14 +25,15 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from benchmarks.decoder_models import DecoderSize, write_decoder
+from benchmarks.decoder_models import write_decoder
 from ov_hsdag.fit import fit
 from ov_hsdag.utils.files import write_json
+from ov_hsdag.zoo.decoders import DecoderSize
 
 MODELS = {
-    "f32, 8 layers, 1,024 wide": DecoderSize(8, 16, 64, 2816, 8000, "f32"),
-    "u8, 12 layers, 1,024 wide": DecoderSize(12, 16, 64, 2816, 8000, "u8"),
-    "i4, 16 layers, 1,024 wide": DecoderSize(16, 16, 64, 2816, 8000, "i4"),
+    "f32, 8 layers, 1,024 wide": (DecoderSize(8, 16, 64, 2816, 8000), "f32"),
+    "u8, 12 layers, 1,024 wide": (DecoderSize(12, 16, 64, 2816, 8000), "u8"),
+    "i4, 16 layers, 1,024 wide": (DecoderSize(16, 16, 64, 2816, 8000), "i4"),
 }
 PROMPT, TOKENS = 128, 8
 RESULTS = Path(__file__).parent / "results" / "memory_prediction.json"
@@ -112,8 +113,8 @@ def main() -> int:
     print(f"{'model':28}{'context':>9}{'weights':>22}{'states':>22}{'both':>9}")
     rows, missed = [], 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, size in MODELS.items():
-            path = write_decoder(size, Path(folder) / "decoder.xml")
+        for name, (size, kind) in MODELS.items():
+            path = write_decoder(size, Path(folder) / "decoder.xml", kind)
             for context in options.contexts:
                 core = ov.Core()
                 core.set_property("CPU", {"INFERENCE_PRECISION_HINT": "f32"})

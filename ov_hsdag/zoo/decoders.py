@@ -1,0 +1,148 @@
+"""A stateful decoder in the manner of Llama, as optimum-intel exports them: beams, rotary positions, a mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import openvino as ov
+
+from ov_hsdag.utils.compat import opset13 as ops
+
+
+@dataclass(frozen=True)
+class DecoderSize:
+    """Sizes of a decoder.
+
+    Attributes:
+        layers: number of layers, each with two states, keys and values [batch, shared, past tokens, head].
+        heads: attention heads.
+        head: size of a head.
+        inner: width inside the feed-forward network.
+        vocabulary: number of tokens.
+        shared: heads of keys and values, each for heads / shared queries; 0: each query has its own. Where these are as
+            many, the CPU plugin fuses states and attention, and keeps the states in KV_CACHE_PRECISION.
+        base: of the rotary positions' wavelengths.
+    """
+
+    layers: int
+    heads: int
+    head: int
+    inner: int
+    vocabulary: int
+    shared: int = 0
+    base: float = 1e4
+
+    @property
+    def hidden(self) -> int:
+        """Width between layers."""
+        return self.heads * self.head
+
+
+class DecoderWeights(Protocol):
+    """Where a decoder's weights come from, in the order of its layers."""
+
+    def table(self, rows: int, columns: int) -> ov.Node:
+        """The embedding, [rows, columns] f32."""
+
+    def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        """[…, inputs] f32 → [… , outputs] f32."""
+
+    def scale(self, width: int) -> ov.Node:
+        """Of a norm, [width] f32."""
+
+
+def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
+    """input_ids, attention_mask, position_ids [batch, tokens] i64, beam_idx [batch] i32 → logits.
+
+    Nodes that enter a layer but the first are named "into_layer_1" and so on.
+
+    Args:
+        size: of the decoder.
+        weights: which are asked for once each.
+
+    Returns:
+        The model; logits are [batch, tokens, vocabulary] f32.
+    """
+    heads, hidden, shared = size.heads, size.hidden, size.shared or size.heads
+    linear = weights.linear
+
+    def norm(x: ov.Node) -> ov.Node:
+        mean = ops.reduce_mean(ops.power(x, np.float32(2)), np.array([-1]), True)
+        return ops.multiply(ops.divide(x, ops.sqrt(ops.add(mean, np.float32(1e-6)))), weights.scale(hidden))
+
+    ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    mask = ops.parameter([-1, -1], ov.Type.i64, name="attention_mask")
+    positions = ops.parameter([-1, -1], ov.Type.i64, name="position_ids")
+    beams = ops.parameter([-1], ov.Type.i32, name="beam_idx")
+
+    batch = ops.gather(ops.shape_of(ids), np.array([0]), np.int64(0))
+    tokens = ops.gather(ops.shape_of(ids), np.int64(1), np.int64(0))
+    x = ops.gather(weights.table(size.vocabulary, hidden), ops.convert(ids, "i32"), np.int64(0))
+    frequencies = (1 / size.base ** (np.arange(size.head // 2) / (size.head // 2))).astype(np.float32)[None]
+    angles = ops.matmul(ops.unsqueeze(ops.convert(positions, "f32"), np.int64(2)), frequencies, False, False)
+    angles = ops.unsqueeze(ops.concat([angles, angles], 2), np.int64(1))
+    cosine, sine = ops.cos(angles), ops.sin(angles)
+
+    def rotated(x: ov.Node) -> ov.Node:
+        first, second = ops.split(x, np.int64(3), 2).outputs()
+        turned = ops.concat([ops.multiply(second, np.float32(-1)), first], 3)
+        return ops.add(ops.multiply(x, cosine), ops.multiply(turned, sine))
+
+    def split_heads(x: ov.Node, count: int) -> ov.Node:
+        return ops.transpose(ops.reshape(x, np.array([0, 0, count, size.head]), True), np.array([0, 2, 1, 3]))
+
+    sinks: list[ov.Node] = []
+    first_state: list[ov.Node] = []
+
+    def with_past(new: ov.Node, name: str) -> ov.Node:
+        empty = ops.broadcast(
+            np.float32(0), ops.concat([batch, np.array([shared]), np.array([0]), np.array([size.head])], 0)
+        )
+        read = ops.read_value(empty, name, ov.Type.f32, ov.PartialShape([-1, shared, -1, size.head]))
+        first_state.append(read)
+        joined = ops.concat([ops.gather(read, beams, np.int64(0)), new], 2)
+        sinks.append(ops.assign(joined, name))
+        return joined
+
+    bias: ov.Node | None = None
+    repeated_shapes: list[ov.Node] = []
+
+    def repeated(x: ov.Node) -> ov.Node:
+        """Keys or values once for each query; the length is read from the first layer's, as traced models do."""
+        if shared == heads:
+            return x
+        if not repeated_shapes:
+            shape = ops.shape_of(x)
+            known, length = (ops.gather(shape, np.array(at), np.int64(0)) for at in ([0, 1], [2]))
+            repeated_shapes.append(ops.concat([known, np.array([heads // shared]), length, np.array([size.head])], 0))
+            outer = ops.gather(shape, np.array([0]), np.int64(0))
+            repeated_shapes.append(ops.concat([outer, np.array([heads]), length, np.array([size.head])], 0))
+        wide = ops.broadcast(ops.unsqueeze(x, np.int64(2)), repeated_shapes[0], "BIDIRECTIONAL")
+        return ops.reshape(wide, repeated_shapes[1], False)
+
+    for layer in range(size.layers):
+        if layer:
+            x.set_friendly_name(f"into_layer_{layer}")
+        entered = norm(x)
+        query = rotated(split_heads(linear(entered, hidden, hidden), heads))
+        keys = with_past(rotated(split_heads(linear(entered, hidden, shared * size.head), shared)), f"keys.{layer}")
+        values = with_past(split_heads(linear(entered, hidden, shared * size.head), shared), f"values.{layer}")
+        if bias is None:
+            past = ops.gather(ops.shape_of(first_state[0]), np.int64(2), np.int64(0))
+            columns = ops.range(np.int64(0), ops.add(past, tokens), np.int64(1), "i64")
+            seen = ops.less_equal(columns, ops.unsqueeze(positions, np.array([1, 3])))
+            kept = ops.unsqueeze(ops.convert(mask, "boolean"), np.array([1, 2]))
+            bias = ops.select(ops.logical_and(seen, kept), np.float32(0), np.float32(-1e4))
+        attended = ops.scaled_dot_product_attention(query, repeated(keys), repeated(values), bias)
+        joined = ops.reshape(ops.transpose(attended, np.array([0, 2, 1, 3])), np.array([0, 0, hidden]), True)
+        x = ops.add(x, linear(joined, hidden, hidden))
+        entered = norm(x)
+        gate = ops.swish(linear(entered, hidden, size.inner))
+        x = ops.add(x, linear(ops.multiply(gate, linear(entered, hidden, size.inner)), size.inner, hidden))
+    logits = linear(norm(x), hidden, size.vocabulary)
+    model = ov.Model([ops.result(logits)], sinks, [ids, mask, positions, beams], "decoder")
+    for parameter in model.get_parameters():
+        parameter.output(0).get_tensor().set_names({parameter.get_friendly_name()})
+    return model
