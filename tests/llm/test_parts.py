@@ -123,5 +123,4 @@ def test_genai_tells_of_pictures_what_one_device_tells(core: ov.Core, backend: s
     (folder / "preprocessor_config.json").write_text(json.dumps(processor["image_processor"]), encoding="utf-8")
     found = [run(PICTURES, folder, device, tmp_path / "cache", backend) for device in ("CPU_A", DEVICE)]
     assert found[0] == found[1] and len(found[0]) > 4
-    if backend:
-        assert submodels(tmp_path / "cache") == 2
+    assert submodels(tmp_path / "cache") == 2
