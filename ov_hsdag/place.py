@@ -33,9 +33,8 @@ from ov_hsdag.policy.candidates import (
     MARGIN,
     NamedPlacement,
     best_by_prediction,
-    find_candidates,
+    find_within_memory,
     hedged_candidates,
-    only_memory_lacks,
     policy_placers,
     require_runnable,
     why_left_out,
@@ -329,23 +328,20 @@ def _candidates(
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
     """What all placers find, simplest first, and the problem that they found it for.
 
-    That one counts no live tensors where inputs without bounds are all that exceeds memory limits. hedged: for
-    measuring, also what placers find where predictions are off.
+    hedged: for measuring, also what placers find where predictions are off.
     """
-    candidates, found = find_candidates(
-        problem, request.learned, required=request.policy_required, search=request.search
+    guessed = not analysis.shapes and is_unbounded(analysis.model)
+    found_for, candidates, found = find_within_memory(
+        problem, request.learned, required=request.policy_required, guessed=guessed, search=request.search
     )
-    if not analysis.shapes and is_unbounded(analysis.model) and only_memory_lacks(problem, candidates):
+    if found_for is not problem:
         warnings.warn(
             "the memory limits hold for weights and states alone: inputs without bounds, counted as"
             f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python,"
             " --shape on the command line)",
             stacklevel=3,
         )
-        problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
-        candidates, found = find_candidates(
-            problem, request.learned, required=request.policy_required, search=request.search
-        )
+        problem = found_for
     if hedged and request.given is None:
         candidates += hedged_candidates(problem, request.learned if found else [Multilevel()])
     return problem, candidates

@@ -15,6 +15,7 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
+from benchmarks.decoder_models import DecoderSize, write_decoder
 from ov_hsdag.calibration import (
     boundaries,
     calibrate,
@@ -24,7 +25,7 @@ from ov_hsdag.calibration import (
     probe_networks,
     scale_factors,
 )
-from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.executions import Counters, Execution, Executions
 from ov_hsdag.calibration.fit import Samples, fit_costs, fit_figures
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.cli.calibrate import calibrate as command
@@ -140,6 +141,31 @@ def test_fused_operations_share_an_execution(two_cpu_core: ov.Core) -> None:
     found = Executions.of(compiled, graph, counters.us())
     stem = next(item for item in found.items if graph.index("stem") in item.nodes)
     assert {graph.types[node] for node in stem.nodes} == {"Convolution", "Add", "Relu"}
+
+
+def test_layers_that_are_alike_take_alike() -> None:
+    node = parameter = op.parameter([4, 8], np.float32, name="in")
+    for columns in (8, 8, 8, 16):
+        node = op.matmul(node, op.constant(np.ones((8, columns), np.float32)), False, False)
+    graph = ComputationGraph.from_model(ov.Model([op.result(node)], [parameter], "layers"))
+    products = [number for number, kind in enumerate(graph.types) if kind == "MatMul"]
+    us = [3.0, 100.0, 5.0, 40.0]
+    items = tuple(Execution(str(node), (node,), -1, False, "ab", time) for node, time in zip(products, us, strict=True))
+    inserted = tuple(
+        Execution(f"to {node}", (), node, False, "ab", time + 1) for node, time in zip(products, us, strict=True)
+    )
+    found = Executions((*items, *inserted), 7.0).alike(graph)
+    assert [item.us for item in found.items] == [5.0, 5.0, 5.0, 40.0, 6.0, 6.0, 6.0, 41.0]
+    assert found.unexplained_us == 7.0
+    assert [item.name for item in found.items] == [item.name for item in (*items, *inserted)]
+
+
+def test_enough_splits_of_decoders_with_states_tell_what_boundaries_cost(two_cpu_core: ov.Core, tmp_path: Path) -> None:
+    path = write_decoder(DecoderSize(layers=8, heads=2, head=8, inner=32, vocabulary=50), tmp_path / "decoder.xml")
+    problem = build_problem(two_cpu_core.read_model(path), DeviceSet(NAMES), core=two_cpu_core)
+    drawn = scale_factors.draw(problem)
+    assert len(drawn) == 6
+    assert all(problem.evaluate(split).infeasible[0] == 0 and len(np.unique(split)) == 2 for split in drawn)
 
 
 def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model) -> None:

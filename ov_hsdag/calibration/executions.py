@@ -7,6 +7,7 @@ the operations that it computes (`originalLayersNames`), and an inserted one (a 
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,26 @@ class Executions:
         """Time of all executed nodes."""
         return self.unexplained_us + sum(item.us for item in self.items)
 
+    def alike(self, graph: ComputationGraph) -> Executions:
+        """The same, with the median time of what executes the same operations on the same shapes.
+
+        The layers of a network repeat, and what their times differ by is what else ran on the machine meanwhile.
+
+        Args:
+            graph: of the model.
+        """
+        kinds: dict[object, list[int]] = {}
+        for number, item in enumerate(self.items):
+            served = () if item.serves < 0 else (_signature(graph, item.serves), item.leaving)
+            kind = tuple(_signature(graph, node) for node in item.nodes), served, item.layout
+            kinds.setdefault(kind, []).append(number)
+        us = {
+            number: statistics.median(self.items[other].us for other in numbers)
+            for numbers in kinds.values()
+            for number in numbers
+        }
+        return replace(self, items=tuple(replace(item, us=us[number]) for number, item in enumerate(self.items)))
+
     @classmethod
     def of(cls, compiled: ov.CompiledModel, graph: ComputationGraph, us: Mapping[tuple[int, str], float]) -> Executions:
         """Maps executed nodes to operations of `graph`, the graph of the model that was compiled.
@@ -193,6 +214,14 @@ def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Executio
     for number, nodes in added.items():
         items[number] = replace(items[number], nodes=tuple(sorted((*items[number].nodes, *nodes))))
     return items
+
+
+def _signature(graph: ComputationGraph, node: int) -> tuple[object, ...]:
+    """What the time of an operation depends on: type, work, and the shapes and types that it reads and makes."""
+    inputs = graph.input_output[graph.input_ptr[node] : graph.input_ptr[node + 1]]
+    outputs = range(graph.output_ptr[node], graph.output_ptr[node + 1])
+    tensors = [(graph.output_shapes[output], graph.output_types[output]) for output in (*inputs, *outputs)]
+    return graph.types[node], float(graph.flops[node]), len(inputs), tuple(tensors)
 
 
 @dataclass

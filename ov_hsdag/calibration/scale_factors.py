@@ -41,6 +41,9 @@ _SPREAD = np.array([1.5, 0.7, 0.7, 0.7, 0.7])
 # the former; the latter, which break all fusions, say how boundaries add up.
 _CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
 
+# Partitions that use each device once are tried so often where too few of those are feasible.
+_TRIES = 20
+
 _ROUNDS = 5
 
 
@@ -104,11 +107,23 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
         wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
         drawn.append(problem.repair(problem.where_supported(wanted)))
     drawn.extend(problem.random(random, _RANDOM))
-    return [
-        placement
-        for placement in drawn
-        if placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0
-    ]
+    drawn = [placement for placement in drawn if _is_split(problem, placement)]
+    # In decoders with states little else is feasible than partitions that use each device once.
+    for number in range(_TRIES):
+        if len(drawn) >= len(_CONTIGUOUS) + _RANDOM or problem.group_count < len(problem.devices):
+            break
+        cuts = np.sort(random.choice(everyone[1:], len(problem.devices) - 1, replace=False))
+        wanted = np.empty(problem.group_count, np.int64)
+        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
+        placement = problem.repair(problem.where_supported(wanted))
+        if _is_split(problem, placement):
+            drawn.append(placement)
+    return drawn
+
+
+def _is_split(problem: PlacementProblem, placement: NDArray[np.uint8]) -> bool:
+    """Whether a placement is feasible, and not a single device."""
+    return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
 
 
 def all_supported_on(problem: PlacementProblem, device: int) -> NDArray[np.uint8]:

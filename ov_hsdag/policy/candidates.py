@@ -99,6 +99,34 @@ def find_candidates(
     return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found, found
 
 
+def find_within_memory(
+    problem: PlacementProblem,
+    learned: Sequence[HSDAGPlacer],
+    *,
+    required: bool,
+    guessed: bool,
+    search: Multilevel | None = None,
+) -> tuple[PlacementProblem, list[NamedPlacement], list[NamedPlacement]]:
+    """`find_candidates`, and the problem that they were found for.
+
+    Args:
+        problem: to place.
+        learned: policies.
+        required: see `find_candidates`.
+        guessed: sizes of tensors are guesses. Where these alone exceed the memory limits, the limits then hold for
+            weights and states, which are known.
+        search: see `find_candidates`.
+
+    Returns:
+        (the problem, another one where limits hold for weights and states alone; and as `find_candidates`).
+    """
+    candidates, found = find_candidates(problem, learned, required=required, search=search)
+    if guessed and _only_memory_lacks(problem, candidates):
+        problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
+        candidates, found = find_candidates(problem, learned, required=required, search=search)
+    return problem, candidates, found
+
+
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
     """What a placer finds, repaired where HETERO would not run it."""
     placement = placer.place(problem)
@@ -160,7 +188,7 @@ def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlac
     return candidates[best]
 
 
-def only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
+def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
     """Whether no candidate is feasible, memory is all that some of them lack, and there is enough for the weights."""
     limits, weights = problem.memory_bytes, problem.graph.weight_bytes.sum()
     if (limits >= 0).all() and weights > limits.sum():
