@@ -41,8 +41,9 @@ constexpr int kFinePasses = 4;
 // Doublings of the power that stands for the maximum (AdditiveState::sharpen), on coarse and on fine levels.
 constexpr int kCoarseSharpness = 2;
 constexpr int kFineSharpness = 4;
-// Graphs of at most so many groups are searched without a hierarchy, too.
+// Graphs of at most so many groups are searched without a hierarchy in every second cycle, or in every fourth.
 constexpr std::int32_t kLocal = 4000;
+constexpr std::int32_t kSeldomLocal = 16'000;
 // Coarsest levels of at most so many items are searched with all moves, others with single moves.
 constexpr std::int32_t kSmall = 400;
 // Items that move together in a row, at most.
@@ -97,7 +98,7 @@ public:
         }
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         while (budget_.left()) {
-            if (model_.items <= kLocal && random_() % 2 == 0) {
+            if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
                 search_nearby();
             } else {
                 next_cycle();
