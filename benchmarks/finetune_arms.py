@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from anytime import HELD_OUT, cells, interval
+from finetune_curves import TUNED
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.anytime import HELD_OUT, cells, interval
-from benchmarks.finetune_curves import TUNED
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
@@ -135,7 +135,7 @@ def main() -> None:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", type=int, default=300, help="operations of a problem, about")
-    parser.add_argument("--seeds", type=int, default=2, help="problems of each model")
+    parser.add_argument("--turns", type=int, default=2, help="problems of each model")
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -145,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.corpus or Path(temporary)
         corpus.make(folder, models, report=lambda text: print(text, file=sys.stderr))
-        for number, cell in enumerate(cells(folder, models, arguments.size, arguments.seeds)):
+        for number, cell in enumerate(cells(folder, models, arguments.size, range(arguments.turns))):
             truth = machine(cell.problem, np.random.default_rng([7, number]))
             arms: dict[str, Any] = {}
             try:

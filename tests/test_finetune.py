@@ -229,7 +229,7 @@ def test_others_may_propose_in_the_place_of_the_policy(tmp_path: Path, proposer:
     # Nothing is learned but the corrections.
     before = network_for(problem).state_dict()
     assert all(torch.equal(value, before[name]) for name, value in outcome.state.network.state_dict().items())
-    with pytest.raises(UserError, match="policy, search, random"):
+    with pytest.raises(UserError, match="both, policy, search, random"):
         replace(TINY, proposer="nobody")
 
 

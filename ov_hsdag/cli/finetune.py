@@ -45,8 +45,8 @@ Proposer = Annotated[
     str | None,
     typer.Option(
         "--proposer",
-        metavar="policy|search",
-        help="What proposes placements: the policy (default), or search without any learning but of the costs.",
+        metavar="both|policy|search",
+        help="What proposes placements to measure: the policy, search on the corrected costs, or both (default).",
     ),
 ]
 ProfileFile = Annotated[
@@ -100,8 +100,8 @@ def finetune(
     if resume and any(given.values()):
         options = ", ".join(name for name, there in given.items() if there)
         raise UserError(f"--resume continues a run with its own settings: leave out {options}")
-    if proposer not in (None, "policy", "search"):
-        raise UserError(f"--proposer is policy or search, got '{proposer}'")
+    if proposer not in (None, "both", "policy", "search"):
+        raise UserError(f"--proposer is both, policy or search, got '{proposer}'")
     if proposer == "search" and policy is not None:
         raise UserError("--proposer search asks no policy: leave out --policy")
     if budget is not None and measurements is not None:
@@ -135,7 +135,7 @@ def finetune(
             bundle.check_folder(bundle.find(policy))
     costs = Profile.load(profile) if profile else None
     stop = _budget(tuning.Budget, measurements, seconds, simulated, resume)
-    settings = None if resume else tuning.Settings(seed=seed or 0, proposer=proposer or "policy")
+    settings = None if resume else tuning.Settings(seed=seed or 0, proposer=proposer or "both")
     if settings and simulated:  # nothing to be lost in noise
         settings = replace(settings, margin=MARGIN)
 

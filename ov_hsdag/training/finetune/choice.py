@@ -81,6 +81,6 @@ def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choic
     name, bar, index = max(simple, key=lambda item: item[1].ratio)
     best = state.best_finalist()
     if best is not None and state.final[best].ratio > bar.ratio * (1 + settings.margin):
-        name = "hsdag" if settings.proposer == "policy" else settings.proposer
+        name = "hsdag" if settings.proposer in ("both", "policy") else settings.proposer
         return Choice(name, state.entries[best].placement, state.final[best], best)
     return Choice(name, simple_placement(problem, name), bar, index)

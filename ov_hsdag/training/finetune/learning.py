@@ -35,7 +35,7 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
     Returns:
         The last update's scalars, by their names in TensorBoard; none where the policy proposes nothing.
     """
-    if settings.proposer != "policy":
+    if settings.proposer in ("search", "random"):
         return {}
     step = len(state.measured)
     believed = task.corrector.apply(fit.mean)

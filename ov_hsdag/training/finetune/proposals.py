@@ -81,15 +81,12 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
         candidates, scores = _random_candidates(believed, generator)
         sources = ["random"] * len(candidates)
     else:
-        if settings.proposer == "search":
-            fresh, scores = _search_candidates(believed, settings, generator)
-        else:
-            fresh, scores = _policy_candidates(believed, state.network, task, settings, generator)
-        candidates, sources, scores = _refined(believed, fresh, scores, state, settings, generator)
+        fresh, origins, scores = _proposed(believed, state, task, settings, generator)
+        candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
     known = np.stack([entry.placement for entry in state.entries])
     index, recalled = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
     if index is None:
-        candidates, sources = task.problem.random(generator, _RANDOM), [settings.proposer] * _RANDOM
+        candidates, sources = task.problem.random(generator, _RANDOM), ["random"] * _RANDOM
         index, _ = _first_new(task, candidates, np.arange(_RANDOM), known)
         if index is None:
             return None
@@ -117,40 +114,36 @@ def policy_placements(
     return np.concatenate(found)
 
 
-def _policy_candidates(
-    believed: PlacementProblem, network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
-) -> tuple[Placements, NDArray[np.float64]]:
-    """What the policy proposes, each once, with its scores."""
-    fresh = distinct(policy_placements(network, task, settings, generator))
-    return _feasible(believed, fresh, believed.scores(fresh, usable_cores()), settings, generator)
+def _proposed(
+    believed: PlacementProblem, state: State, task: Task, settings: Settings, generator: np.random.Generator
+) -> tuple[Placements, list[str], NDArray[np.float64]]:
+    """What the proposers find, each once, with the source of each and its score.
 
-
-def _feasible(
-    believed: PlacementProblem,
-    fresh: Placements,
-    scores: NDArray[np.float64],
-    settings: Settings,
-    generator: np.random.Generator,
-) -> tuple[Placements, NDArray[np.float64]]:
-    """The placements and their scores; where none is feasible, repaired and random ones."""
+    Where nothing is feasible, repaired and random placements.
+    """
+    found: dict[str, Placements] = {}
+    if settings.proposer in ("search", "both"):
+        found["search"] = _search_placements(believed, generator)
+    if settings.proposer in ("policy", "both"):
+        found["policy"] = policy_placements(state.network, task, settings, generator)
+    fresh, first = np.unique(np.concatenate(list(found.values())), axis=0, return_index=True)
+    origins = [name for name, placements in found.items() for _ in placements]
+    fresh, origins = fresh[np.argsort(first)], [origins[index] for index in np.sort(first).tolist()]
+    scores = believed.scores(fresh, usable_cores())
     if not np.isfinite(scores).any():
         repaired = [believed.repair(placement) for placement in fresh[: settings.refined]]
         fresh = np.concatenate([np.stack(repaired), believed.random(generator, settings.refined)])
+        origins = origins[: len(repaired)] + origins[-1:] * settings.refined
         scores = believed.scores(fresh, usable_cores())
-    return fresh, scores
+    return fresh, origins, scores
 
 
-def _search_candidates(
-    believed: PlacementProblem, settings: Settings, generator: np.random.Generator
-) -> tuple[Placements, NDArray[np.float64]]:
-    """What placers without learning propose, each once, with its scores; the multilevel search twice."""
+def _search_placements(believed: PlacementProblem, generator: np.random.Generator) -> Placements:
+    """What placers without learning propose, the multilevel search twice; uint8 [proposals, groups]."""
     placers: list[Placer] = [MinCut(), Contiguous()]
-    found = [believed.single(device) for device in range(len(believed.devices))]
-    found += [placer.place(believed) for placer in placers]
-    seeds = generator.integers(2**31, size=2).tolist()
-    found += [Multilevel(seed=seed).place(believed) for seed in seeds]
-    fresh = distinct(np.stack(found))
-    return _feasible(believed, fresh, believed.scores(fresh, usable_cores()), settings, generator)
+    placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
+    singles = [believed.single(device) for device in range(len(believed.devices))]
+    return np.stack([*singles, *(placer.place(believed) for placer in placers)])
 
 
 def _random_candidates(
@@ -172,6 +165,7 @@ def _random_candidates(
 def _refined(
     believed: PlacementProblem,
     fresh: Placements,
+    origins: list[str],
     scores: NDArray[np.float64],
     state: State,
     settings: Settings,
@@ -184,8 +178,8 @@ def _refined(
     chosen = order[: max(settings.refined - 2, 1)]
     others = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
     starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
-    own = settings.proposer
-    sources = [own] * (len(chosen) + len(others)) + ["measured"] * len(leaders) + [own] * len(fresh)
+    own = [origins[index] for index in (*chosen.tolist(), *others.tolist())]
+    sources = [*own, *["measured"] * len(leaders), *origins]
     seed = int(generator.integers(2**31))
     refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=seed)
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])

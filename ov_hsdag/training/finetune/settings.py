@@ -14,7 +14,7 @@ SCRATCH = "none"
 """Name of the policy that is no policy: an untrained network."""
 
 
-PROPOSERS = ("policy", "search", "random")
+PROPOSERS = ("both", "policy", "search", "random")
 """What may propose the placements that are measured."""
 
 
@@ -24,9 +24,10 @@ class Settings:
 
     Attributes:
         seed: of everything random.
-        proposer: "policy", with a search after it; "search": minimum cut, contiguous partition and multilevel search
-            on the corrected simulator, and nothing is learned but the corrections; "random": the best of many random
-            placements by the corrected simulator, without any search, which comparisons need.
+        proposer: "policy"; "search": minimum cut, contiguous partition and multilevel search on the corrected
+            simulator, and nothing is learned but the corrections; "both" of these, the best by the simulator first;
+            "random": the best of many random placements by the corrected simulator, which comparisons need. What all
+            but the last propose is refined by local search.
         updates: of the policy before each measurement.
         learning_rate: of Adam.
         samples: placements per update that the corrected simulator judges, for REINFORCE.
@@ -49,7 +50,7 @@ class Settings:
     """
 
     seed: int = 0
-    proposer: str = "policy"
+    proposer: str = "both"
     updates: int = 8
     learning_rate: float = 5e-4
     samples: int = 16
