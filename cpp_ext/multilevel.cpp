@@ -33,8 +33,6 @@ constexpr std::int32_t kCuts = 300;
 constexpr std::int32_t kFewCuts = 120;
 constexpr std::int32_t kFewestCuts = 32;
 constexpr std::int32_t kAnyOrder = 5;
-// Random orders that contiguous partitions are made of, first, and in further cycles.
-constexpr int kOrders = 2;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -92,10 +90,6 @@ public:
         add_stages({.cuts = many_orders ? kFewestCuts : kCuts});
         first_cycle();
         if (many_orders) add_stages({.cuts = kFewCuts});
-        if (options_.throughput && model_.devices > 1) {
-            if (budget_.left()) add_exact_stages(model_.order);
-            for (int i = 0; i < kOrders && budget_.left(); ++i) add_exact_stages(random_order(model_, random_));
-        }
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         while (budget_.left()) {
             if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
@@ -130,14 +124,6 @@ private:
         for (Placement& placement : stages(model_, options_.throughput, submodel_us_, judge_.reserved(), wanted)) {
             offer(std::move(placement));
         }
-    }
-
-    void add_exact_stages(const std::vector<std::int32_t>& order) {
-        const StageOptions wanted{.cuts = kCuts, .sequences = 2, .per_sequence = 1};
-        for (Placement& placement : exact_stages(model_, order, submodel_us_, judge_.reserved(), wanted)) {
-            offer(std::move(placement));
-        }
-        budget_.spend(std::int64_t{16} * model_.items);
     }
 
     // Where no placement could be judged: devices that each lack what others have may leave no simple one.

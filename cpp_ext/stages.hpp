@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
-#include <span>
 #include <vector>
 
 #include "additive.hpp"
@@ -23,15 +21,5 @@ struct StageOptions {
 // bytes of memory that weights cannot have. Each is a placement of the model's items.
 std::vector<Placement> stages(const AdditiveModel& model, bool throughput, const std::vector<double>& submodel_us,
                               const std::vector<double>& reserved, const StageOptions& wanted);
-
-// The same for throughput, of any order of the items, and with what each part sends and receives by itself: in stages()
-// a tensor that passes over a part loads it. For devices that differ in links, these are means. Empty where so many
-// devices differ that few places could be looked at. order: [items] a topological one, as far as there is one.
-std::vector<Placement> exact_stages(const AdditiveModel& model, std::span<const std::int32_t> order,
-                                    const std::vector<double>& submodel_us, const std::vector<double>& reserved,
-                                    const StageOptions& wanted);
-
-// A random topological order of a model's items: depth first, so that branches stay together. [items]
-std::vector<std::int32_t> random_order(const AdditiveModel& model, std::mt19937_64& random);
 
 }  // namespace ov_hsdag
