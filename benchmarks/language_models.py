@@ -334,7 +334,7 @@ def main() -> int:
                 of_model["accuracy"] = accuracy(path, core, options.splits, clock)
                 for phase, part in of_model["accuracy"].items():
                     print(
-                        f"  {phase}: {len(part['measured'])} splits, Spearman {part['spearman']:.3f},"
+                        f"  {phase}: {len(part['predicted'])} splits, Spearman {part['spearman']:.3f},"
                         f" median error {part['median_error']:.1%}; compiled again"
                         f" {part['repeated']['spearman']:.3f}, {part['repeated']['median_error']:.1%}; slowest"
                         f" {part['slowest_over_fastest']:.2f} times the fastest",
