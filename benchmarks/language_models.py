@@ -5,7 +5,8 @@
 accuracy: random layer splits of three decoders on a core in bf16 and one in f32 (--cores 2: on two cores and on one,
 both in f32). Predicted and measured time to the first token and for each further token, both in relation to the
 devices alone, which are measured in turn with each split. Each split is compiled and measured twice.
-With --cpu-time it is the time that this process had a core, for machines that others use too.
+With --cpu-time it is the time that this process had a core, for machines that others use too. Huge pages make
+compilations of a model alike: set GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment.
 requests: tokens per second of two requests in flight on two one-core devices, against one of them; and what the
 machine gives at most: those of a whole copy on each, both at work.
 limits: placements under limits of 60% of the need on each of two devices and 30% on each of four, against all
@@ -320,7 +321,7 @@ def main() -> int:
     options = parser.parse_args()
     clock = time.process_time if options.cpu_time else time.perf_counter
     steps, missed = options.steps or STEPS, []
-    found: dict[str, Any] = {"openvino": ov.__version__}
+    found: dict[str, Any] = {"openvino": ov.__version__, "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "")}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, size) in enumerate(MODELS.items()):
             if str(number) not in options.models.split(","):
