@@ -91,6 +91,7 @@ public:
         first_cycle();
         if (many_orders) add_stages({.cuts = kFewCuts});
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
+        refine_where_limited();
         while (budget_.left()) {
             if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
                 search_nearby();
@@ -134,6 +135,17 @@ private:
         for (const Solution& solution : known) {
             if (pool_.empty() || (budget_.left() && !std::isfinite(pool_.front().score))) offer(solution.placement);
         }
+    }
+
+    // Live tensors count for memory limits, and what adds up says nothing of them: the best placement by the simulator.
+    void refine_where_limited() {
+        const auto limited = [](std::int64_t limit) { return limit >= 0; };
+        if (!std::any_of(model_.memory_limit.begin(), model_.memory_limit.end(), limited)) return;
+        if (model_.devices == 1 || !budget_.left()) return;
+        Candidate best{pool_.front().placement, pool_.front().score, 0};
+        local_.refine_coarse(best, budget_);
+        if (budget_.left()) local_.refine_fine(best, budget_);
+        offer(std::move(best.placement));
     }
 
     void make_supported(Placement& placement) const {
