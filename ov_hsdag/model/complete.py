@@ -42,9 +42,9 @@ def complete(
         graph = ComputationGraph.from_model(model)
     number = {device: index for index, device in enumerate(devices)}
     known = np.array([number.get(affinity.get(name, ""), -1) for name in graph.names], np.int32)
-    homes = replicate(model, graph, graph.legality.host_devices(known, len(devices)))
-    if len(homes) > graph.nodes:
-        graph = ComputationGraph.from_model(model)
+    homes, copied = replicate(model, graph, graph.legality.host_devices(known, len(devices)))
+    if copied:
+        graph = graph.with_copies(model, copied)
     device = np.array([homes[name] for name in graph.names], np.int32)
     settled = graph.legality.settle(device, len(devices), split_rule(ov.__version__))
     return {name: devices[home] for name, home in zip(graph.names, settled.tolist(), strict=True)}

@@ -45,7 +45,7 @@ def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
     rule = _RULES.get(type_name)
     if rule is not None:
         return rule(inputs, outputs)
-    if type_name in _SUBGRAPHS:
+    if type_name in SUBGRAPHS:
         return _subgraph(node)
     if type_name.startswith("Reduce") or type_name in _OVER_INPUT:
         return float(math.prod(inputs[0])) if inputs else 0.0
@@ -136,7 +136,7 @@ _OVER_INPUT = frozenset(
     {"TopK", "NonMaxSuppression", "CumSum", "AdaptiveAvgPool", "AdaptiveMaxPool", "NonZero", "Unique"}
 )
 
-_SUBGRAPHS = frozenset({"If", "Loop", "TensorIterator"})
+SUBGRAPHS = frozenset({"If", "Loop", "TensorIterator"})
 
 # A loop whose trip count is not known before it runs.
 _UNKNOWN_TRIPS = 16

@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model.flops import node_flops
+from ov_hsdag.model.flops import SUBGRAPHS, node_flops
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
 from ov_hsdag.utils.errors import UserError, one_line
@@ -196,6 +196,46 @@ class ComputationGraph:
             builder.add(node, sized.get(node.get_friendly_name(), node), unsure.get(number, node))
         return builder.graph(cls)
 
+    def with_copies(self, model: ov.Model, copied: Mapping[str, int]) -> ComputationGraph:
+        """The graph of the model after nodes of it were copied: what is known of a node holds for its copies.
+
+        Takes a part of the time of `from_model`.
+
+        Args:
+            model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals.
+            copied: number of the node that each copy was made of, by the copy's friendly name.
+        """
+        order = model.get_ordered_ops()
+        names = tuple(node.get_friendly_name() for node in order)
+        own = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
+        outputs = np.diff(self.output_ptr)[own]
+        output_ptr = np.concatenate([[0], np.cumsum(outputs)]).astype(np.int32)
+        # Output by output, where each is in this graph.
+        of_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[own] - output_ptr[:-1], outputs)
+        first = {node.get_instance_id(): start for node, start in zip(order, output_ptr.tolist(), strict=False)}
+        input_ptr, input_output = [0], []
+        for node in order:
+            for value in node.input_values():
+                input_output.append(first[value.get_node().get_instance_id()] + value.get_index())
+            input_ptr.append(len(input_output))
+        return ComputationGraph(
+            names=names,
+            types=tuple(self.types[number] for number in own.tolist()),
+            kinds=self.kinds[own],
+            input_ptr=np.array(input_ptr, np.int32),
+            input_output=np.array(input_output, np.int32),
+            output_ptr=output_ptr,
+            output_bytes=self.output_bytes[of_output],
+            output_shapes=tuple(self.output_shapes[number] for number in of_output.tolist()),
+            output_ranks=self.output_ranks[of_output],
+            output_movable=self.output_movable[of_output],
+            output_types=tuple(self.output_types[number] for number in of_output.tolist()),
+            flops=self.flops[own],
+            weight_bytes=self.weight_bytes[own],
+            variables=tuple(self.variables[number] for number in own.tolist()),
+            open_lengths=None if self.open_lengths is None else self.open_lengths[own],
+        )
+
     def resized(self, model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ComputationGraph:
         """The same graph with the sizes of other example shapes, which takes a part of the time of `from_model`.
 
@@ -232,6 +272,16 @@ def _tensor_bytes(shape: Sequence[int], element: ov.Type) -> int:
     return math.ceil(math.prod(shape) * element.bitwidth / 8)
 
 
+class _Tensor(NamedTuple):
+    """What `ComputationGraph` has of an output."""
+
+    shape: tuple[int, ...]
+    rank: int
+    element: str
+    movable: bool
+    bytes: int
+
+
 class _Builder:
     """Collects node after node; one pass over the model, since every call into OpenVINO costs about a microsecond."""
 
@@ -252,15 +302,18 @@ class _Builder:
         self.variables: list[str] = []
         self.open_lengths = np.zeros(nodes, np.bool_)
         self._index: dict[int, int] = {}
+        self._tensors: dict[tuple[str, ...], _Tensor] = {}
+        self._flops: dict[tuple[str, tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]], float] = {}
 
     def add(self, node: ov.Node, sized: ov.Node, unsure: ov.Node) -> None:
         """Appends `node`; `sized` is the same node with static shapes where they are known, `unsure` that with shapes
         that do not depend on values."""
         index = len(self.names)
         self._index[node.get_instance_id()] = index
-        kind = _KINDS.get(node.get_type_name(), NodeKind.OP)
+        type_name = node.get_type_name()
+        kind = _KINDS.get(type_name, NodeKind.OP)
         self.names.append(node.get_friendly_name())
-        self.types.append(node.get_type_name())
+        self.types.append(type_name)
         self.kinds[index] = kind
         for value in node.input_values():
             producer = self._index[value.get_node().get_instance_id()]
@@ -269,27 +322,62 @@ class _Builder:
 
         # HETERO and costs see a Result as a place, not as a tensor of its own.
         if kind is not NodeKind.RESULT:
-            outputs = sized.outputs() if sized.get_output_size() == node.get_output_size() else node.outputs()
-            for declared, output, least in zip(node.outputs(), outputs, unsure.outputs(), strict=True):
-                partial = declared.get_partial_shape()
-                shape = _bounded(output.get_partial_shape())
-                element = output.get_element_type()
-                self.output_shapes.append(shape)
-                self.output_ranks.append(partial.rank.get_length() if partial.rank.is_static else -1)
-                self.output_types.append(element.get_type_name())
-                self.output_movable.append(
-                    self.output_types[-1] != "string" and _fits_empty(partial, least.get_partial_shape())
-                )
-                self.output_bytes.append(_tensor_bytes(shape, element))
+            others = sized if sized.get_output_size() == node.get_output_size() else node
+            for port in range(node.get_output_size()):
+                tensor = self._tensor(node, others, unsure, port)
+                self.output_shapes.append(tensor.shape)
+                self.output_ranks.append(tensor.rank)
+                self.output_types.append(tensor.element)
+                self.output_movable.append(tensor.movable)
+                self.output_bytes.append(tensor.bytes)
         self.output_ptr.append(len(self.output_bytes))
         if kind is NodeKind.CONSTANT:
             self.weight_bytes[index] = self.output_bytes[-1]
         elif kind is NodeKind.OP:
-            shapes = [self.output_shapes[o] for o in self.input_output[self.input_ptr[index] :]]
-            self.flops[index] = node_flops(node, shapes, self.output_shapes[self.output_ptr[index] :])
-        variable = node.get_attributes().get("variable_id", "") if node.get_type_name() in _STATEFUL else ""
+            self.flops[index] = self._node_flops(
+                node,
+                type_name,
+                tuple(self.output_shapes[o] for o in self.input_output[self.input_ptr[index] :]),
+                tuple(self.output_shapes[self.output_ptr[index] :]),
+            )
+            self.open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
+        variable = node.get_attributes().get("variable_id", "") if type_name in _STATEFUL else ""
         self.variables.append(str(variable))
-        self.open_lengths[index] = takes_open_lengths(node)
+
+    def _tensor(self, node: ov.Node, sized: ov.Node, unsure: ov.Node, port: int) -> _Tensor:
+        """What is to be known of an output; models have many tensors and few shapes."""
+        partial, element = node.get_output_partial_shape(port), sized.get_output_element_type(port).get_type_name()
+        bounded = partial if sized is node else sized.get_output_partial_shape(port)
+        least = partial if unsure is node else unsure.get_output_partial_shape(port)
+        declared = str(partial)
+        key = (
+            declared,
+            declared if bounded is partial else str(bounded),
+            declared if least is partial else str(least),
+            element,
+        )
+        found = self._tensors.get(key)
+        if found is None:
+            shape = _bounded(bounded)
+            found = self._tensors[key] = _Tensor(
+                shape,
+                partial.rank.get_length() if partial.rank.is_static else -1,
+                element,
+                element != "string" and _fits_empty(partial, least),
+                _tensor_bytes(shape, sized.get_output_element_type(port)),
+            )
+        return found
+
+    def _node_flops(
+        self, node: ov.Node, type_name: str, inputs: tuple[tuple[int, ...], ...], outputs: tuple[tuple[int, ...], ...]
+    ) -> float:
+        if type_name in SUBGRAPHS:
+            return node_flops(node, inputs, outputs)
+        key = (type_name, inputs, outputs)
+        found = self._flops.get(key)
+        if found is None:
+            found = self._flops[key] = node_flops(node, inputs, outputs)
+        return found
 
     def graph(self, cls: type[ComputationGraph]) -> ComputationGraph:
         return cls(
@@ -351,7 +439,9 @@ def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int,
         if converted or any(value.get_node().get_instance_id() in lost for value in inputs):
             lost.add(node.get_instance_id())
     numbers = [
-        number for number, node in enumerate(order) if node.get_instance_id() in lost or takes_open_lengths(node)
+        number
+        for number, node in enumerate(order)
+        if node.get_instance_id() in lost or (node.get_type_name() == "Gather" and takes_open_lengths(node))
     ]
     if not numbers:
         return {}
@@ -373,12 +463,12 @@ def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int,
 
 def _holds_dimensions(node: ov.Node) -> bool:
     """Whether it computes what may become dimensions: few integers."""
-    if node.get_type_name() in ("Parameter", "ShapeOf") or node.get_output_size() == 0:
+    if node.get_output_size() == 0 or not node.get_output_element_type(0).is_integral_number():
         return False
-    output = node.output(0)
-    shape = output.get_partial_shape()
-    few = shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS
-    return few and output.get_element_type().is_integral_number()
+    if node.get_type_name() in ("Parameter", "ShapeOf"):
+        return False
+    shape = node.get_output_partial_shape(0)
+    return bool(shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS)
 
 
 def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
-# What `_free_name` appends.
+# What `_Names` appends.
 _COPY = re.compile(r"(/copy_\d+)+$")
 
 
@@ -49,11 +49,11 @@ def normalize(
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes)
     with clock("legality"):
-        homes = replicate(model, graph, graph.legality.hosts)
-    if len(homes) == graph.nodes:
+        copied = replicate(model, graph, graph.legality.hosts).copied
+    if not copied:
         return graph
     with clock("graph"):
-        return ComputationGraph.from_model(model, shapes=shapes)
+        return graph.with_copies(model, copied)
 
 
 def unique_names(model: ov.Model) -> None:
@@ -71,23 +71,45 @@ def unique_names(model: ov.Model) -> None:
             taken.add(first)
             node.set_friendly_name(first)
     seen: set[str] = set()
+    names = _Names(taken)
     for node in nodes:
         name = node.get_friendly_name()
         if name in seen:
-            name = _free_name(name, taken)
+            name = names.free(name)
             node.set_friendly_name(name)
         seen.add(name)
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    number = 1
-    while f"{name}/copy_{number}" in taken:
-        number += 1
-    taken.add(f"{name}/copy_{number}")
-    return f"{name}/copy_{number}"
+class _Names:
+    """Names of copies: the first free ones, in a time that does not grow with the number of copies."""
+
+    def __init__(self, taken: set[str]) -> None:
+        """`taken` gets the names that are given."""
+        self._taken = taken
+        self._next: dict[str, int] = {}
+
+    def free(self, name: str) -> str:
+        number = self._next.get(name, 1)
+        while (copy := f"{name}/copy_{number}") in self._taken:
+            number += 1
+        self._next[name] = number + 1
+        self._taken.add(copy)
+        return copy
 
 
-def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]) -> dict[str, int]:
+class Replication(NamedTuple):
+    """What `replicate` did.
+
+    Attributes:
+        homes: of every node of the changed model, by friendly name.
+        copied: number of the node that each copy was made of, by the copy's friendly name.
+    """
+
+    homes: dict[str, int]
+    copied: dict[str, int]
+
+
+def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]) -> Replication:
     """Copies replicable producers until all consumers of each share a home.
 
     The native core says which copies it takes and what they feed (cpp_ext/complete.hpp).
@@ -98,7 +120,7 @@ def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]
         homes: where each node is that is no replicable producer: number of a group or a device, int32 [nodes].
 
     Returns:
-        Home of every node of the changed model, by friendly name: more of them than `graph` has where there are copies.
+        Home of every node of the changed model, and what was copied.
     """
     nodes = model.get_ordered_ops()
     constant = graph.legality.constant
@@ -112,16 +134,18 @@ def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]
         # Operations that cannot be rebuilt: their consumers keep sharing them, and share a device instead.
         copyable[stuck] = False
     result = dict(zip(graph.names, own_homes.tolist(), strict=True))
-    taken = set(graph.names)
+    names, copied = _Names(set(graph.names)), {}
     instances = [*nodes, *(copy[-1] for copy in copies)]
     for (_, home, inputs), copy in zip(replicas, copies, strict=True):
         for made in copy:
-            made.set_friendly_name(_free_name(made.get_friendly_name(), taken))
-            result[made.get_friendly_name()] = home
+            original = made.get_friendly_name()
+            name = names.free(original)
+            made.set_friendly_name(name)
+            result[name], copied[name] = home, graph.index(original)
         for instance, port in inputs:
             target = instances[instance].input(port)
             target.replace_source_output(copy[-1].output(target.get_source_output().get_index()))
-    return result
+    return Replication(result, copied)
 
 
 def _copy_constants(node: ov.Node) -> list[ov.Node]:
