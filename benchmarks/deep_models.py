@@ -1,17 +1,18 @@
-"""Models of any number of operations and small weights: a decoder with states, an encoder and a convolutional network."""
+"""Models of any number of operations and small weights: a decoder with states, an encoder and a convolutional network.
+
+They are as OpenVINO's converter leaves models: its common transformations find nothing to change.
+"""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import openvino as ov
 
-from benchmarks.decoder_models import DecoderSize, write_decoder
 from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.zoo import decoders
 
 HIDDEN, HEADS, INNER, TOKENS = 32, 4, 64, 16
 CHANNELS, IMAGE = 16, 32
@@ -24,24 +25,57 @@ def operations(model: ov.Model) -> int:
     return sum(node.get_type_name() not in _NO_OPERATIONS for node in model.get_ops())
 
 
+class _Weights:
+    """Small random weights."""
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+
+    def table(self, rows: int, columns: int) -> ov.Node:
+        return ops.constant(self._random.standard_normal((rows, columns), np.float32))
+
+    def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        weights = self._random.standard_normal((outputs, inputs), np.float32) / np.float32(np.sqrt(inputs))
+        return ops.matmul(x, weights, False, True)
+
+    def scale(self, width: int) -> ov.Node:
+        return ops.constant(self._random.standard_normal((1, 1, width), np.float32))
+
+
 def decoder(layers: int) -> ov.Model:
     """A stateful decoder in the manner of Llama, with dynamic shapes and two states for each layer."""
-    with tempfile.TemporaryDirectory() as folder:
-        size = DecoderSize(layers, HEADS, HIDDEN // HEADS, INNER, 64)
-        return ov.Core().read_model(write_decoder(size, Path(folder) / "decoder.xml")).clone()
+    model = decoders.decoder(decoders.DecoderSize(layers, HEADS, HIDDEN // HEADS, INNER, 64), _Weights())
+    # What the transformations merge and rewrite: equal first values of states, equal lengths, a MatMul's constant.
+    nodes = model.get_ordered_ops()
+    reads = [node for node in nodes if node.get_type_name() == "ReadValue"]
+    for read in reads[1:]:
+        read.input(0).replace_source_output(reads[0].input_value(0))
+    lengths: dict[int, ov.Node] = {}
+    for node in nodes:
+        if node.get_type_name() == "ShapeOf":
+            first = lengths.setdefault(node.input_value(0).get_node().get_instance_id(), node)
+            for reader in node.output(0).get_target_inputs() if first is not node else ():
+                reader.replace_source_output(first.output(0))
+        elif node.get_type_name() == "MatMul" and not node.get_attributes()["transpose_b"]:
+            constant = node.input_value(1).get_node().get_data()
+            turned = ops.matmul(node.input_value(0), np.ascontiguousarray(constant.T), False, True)
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(turned.output(0))
+    return model
 
 
 def encoder(layers: int) -> ov.Model:
-    """An encoder in the manner of BERT: static shapes, attention and GELU written out, layer normalisation."""
+    """An encoder in the manner of BERT: static shapes."""
     random = np.random.default_rng(0)
 
     def linear(x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         weights = random.standard_normal((outputs, inputs), np.float32) / np.float32(np.sqrt(inputs))
-        return ops.add(ops.matmul(x, weights, False, True), np.zeros((1, 1, outputs), np.float32))
+        return ops.add(ops.matmul(x, weights, False, True), random.standard_normal((1, 1, outputs), np.float32))
 
     def norm(x: ov.Node) -> ov.Node:
         scaled = ops.mvn(x, np.array([-1]), True, 1e-6, "INSIDE_SQRT")
-        return ops.add(ops.multiply(scaled, np.ones(HIDDEN, np.float32)), np.zeros(HIDDEN, np.float32))
+        scale, shift = random.standard_normal((2, 1, 1, HIDDEN), np.float32)
+        return ops.add(ops.multiply(scaled, scale), shift)
 
     def heads(x: ov.Node) -> ov.Node:
         parted = ops.reshape(x, np.array([0, 0, HEADS, HIDDEN // HEADS]), True)
@@ -49,15 +83,10 @@ def encoder(layers: int) -> ov.Model:
 
     def layer(x: ov.Node) -> ov.Node:
         query, key, value = (heads(linear(x, HIDDEN, HIDDEN)) for _ in range(3))
-        scores = ops.divide(ops.matmul(query, key, False, True), np.float32(np.sqrt(HIDDEN / HEADS)))
-        mixed = ops.transpose(ops.matmul(ops.softmax(scores, -1), value, False, False), np.array([0, 2, 1, 3]))
+        mixed = ops.transpose(ops.scaled_dot_product_attention(query, key, value), np.array([0, 2, 1, 3]))
         joined = ops.reshape(mixed, np.array([0, 0, HIDDEN]), True)
         x = norm(ops.add(x, linear(joined, HIDDEN, HIDDEN)))
-        inner = linear(x, HIDDEN, INNER)
-        gelu = ops.multiply(
-            inner, ops.multiply(ops.add(ops.erf(ops.divide(inner, np.float32(2**0.5))), np.float32(1)), np.float32(0.5))
-        )
-        return norm(ops.add(x, linear(gelu, INNER, HIDDEN)))
+        return norm(ops.add(x, linear(ops.gelu(linear(x, HIDDEN, INNER), "ERF"), INNER, HIDDEN)))
 
     given = ops.parameter([1, TOKENS, HIDDEN], ov.Type.f32, name="hidden")
     x: ov.Node = given
@@ -73,12 +102,12 @@ def convolutional(blocks: int) -> ov.Model:
     def convolution(x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         weights = random.standard_normal((outputs, inputs, 1, 1), np.float32) / np.float32(np.sqrt(inputs))
         found = ops.convolution(x, weights, [1, 1], [0, 0], [0, 0], [1, 1])
-        return ops.add(found, np.zeros((1, outputs, 1, 1), np.float32))
+        return ops.add(found, random.standard_normal((1, outputs, 1, 1), np.float32))
 
     def depthwise(x: ov.Node, channels: int) -> ov.Node:
         weights = random.standard_normal((channels, 1, 1, 3, 3), np.float32) / np.float32(3)
         found = ops.group_convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1])
-        return ops.add(found, np.zeros((1, channels, 1, 1), np.float32))
+        return ops.add(found, random.standard_normal((1, channels, 1, 1), np.float32))
 
     def block(x: ov.Node) -> ov.Node:
         wide = ops.swish(depthwise(ops.swish(convolution(x, CHANNELS, 2 * CHANNELS)), 2 * CHANNELS))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ov_hsdag.model.excerpt import LARGE, excerpt, structures
 from ov_hsdag.model.names import name_generated, names_of_file
 
 if TYPE_CHECKING:
@@ -19,10 +22,13 @@ def clean_up(model: ov.Model) -> bool:
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
     2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on them.
 
+    Of a large model an excerpt is transformed first: where that stays as it was, as with models that OpenVINO's converter
+    wrote, so does the model. The transformations of all of it take a time that grows faster than the model.
+
     Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
 
     Returns:
-        Whether they were applied. Otherwise the model computes what it did, with the same Parameters and Results.
+        Whether they work. Otherwise the model computes what it did, with the same Parameters and Results.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
@@ -35,6 +41,9 @@ def clean_up(model: ov.Model) -> bool:
             del info[mark]
     name_generated(model, names_of_file(model))  # first of all: transformations hand names on to new nodes
     names = {node.get_friendly_name() for node in model.get_ops()}
+    part = excerpt(model) if len(names) >= LARGE else None
+    if part is not None and _changes_nothing(part.model, folding=bool(measured)):
+        return True
     before = model.clone()  # shares the constants' memory
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
@@ -43,6 +52,19 @@ def clean_up(model: ov.Model) -> bool:
         return False
     name_generated(model, names)
     return True
+
+
+def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
+    """Whether the transformations leave the operations of a model as they are; it is not changed."""
+    from openvino._offline_transformations import apply_moc_transformations
+
+    changed = model.clone()
+    try:
+        apply_moc_transformations(changed, cf=folding, smart_reshape=True)
+    except RuntimeError:
+        return False
+    before, after = structures(model, changed)
+    return np.array_equal(before, after)
 
 
 def _restore(model: ov.Model, before: ov.Model) -> None:

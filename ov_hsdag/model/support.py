@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model.colocation import constant_nodes, group_support
+from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
@@ -27,7 +28,8 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
     """Which devices run which nodes: those that they claim (`ov.Core.query_model`) and, where claims of their kind are
     known to be empty at times, compile alone.
 
-    Devices of the same kind, name, capabilities and precision are asked once.
+    Devices of the same kind, name, capabilities and precision are asked once. Of a large model they are asked about an
+    excerpt, and about all of it where they do not run all of that.
 
     Args:
         model: any model whose friendly names are unique.
@@ -41,16 +43,13 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
     Raises:
         RunError: a device cannot say what it supports.
     """
+    part = excerpt(model) if graph.nodes >= LARGE and devices else None
     columns: dict[tuple[object, ...], NDArray[np.bool_]] = {}
     sorts = [_sort(core, device) for device in devices]
     for device, sort in zip(devices, sorts, strict=True):
         if sort in columns:
             continue
-        try:
-            claimed = core.query_model(model, device)
-        except RuntimeError as error:
-            raise RunError(f"{device} cannot say what it supports of this model: {one_line(error)}") from error
-        column = np.array([name in claimed for name in graph.names], bool)
+        column = _claimed(model, part, graph, device, core)
         doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(device.partition(".")[0], ()))
         column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
         refused = np.flatnonzero(doubtful & ~column)
@@ -63,6 +62,28 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
             )
         columns[sort] = column
     return np.stack([columns[sort] for sort in sorts], axis=1) if sorts else np.ones((graph.nodes, 0), bool)
+
+
+def _claimed(
+    model: ov.Model, part: Excerpt | None, graph: ComputationGraph, device: str, core: ov.Core
+) -> NDArray[np.bool_]:
+    """What a device says that it runs, bool [nodes]. Raises RunError.
+
+    Plugins transform all of a model to answer, in a time that grows faster than the model.
+    """
+    if part is not None:
+        try:
+            claimed = core.query_model(part.model, device)
+        except RuntimeError:
+            claimed = {}
+        # Whether a device takes what is around an operation that it lacks is for the whole model to say.
+        if all(name in claimed for name in part.names):
+            return np.ones(graph.nodes, bool)
+    try:
+        claimed = core.query_model(model, device)
+    except RuntimeError as error:
+        raise RunError(f"{device} cannot say what it supports of this model: {one_line(error)}") from error
+    return np.array([name in claimed for name in graph.names], bool)
 
 
 def _sort(core: ov.Core, device: str) -> tuple[object, ...]:

@@ -25,6 +25,10 @@ MARGIN = 0.005
 """A split must be predicted to beat the best single device (and any placement a simpler one) by more than this share to
 be chosen: below it the cost model knows nothing."""
 
+POLICY_NODES = 8000
+"""Nodes of a model above which the policy is asked only where the user names it: its share of the time of placing grows,
+and the search finds as much."""
+
 # Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
 _BROKEN = {
     16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
@@ -95,6 +99,8 @@ def find_candidates(
         UserError: the policy does not fit the problem.
         RunError: a required policy does not run.
     """
+    if problem.graph.nodes > POLICY_NODES and not required:
+        learned = ()
     found = _learned_candidates(problem, learned, required=required)
     return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found, found
 

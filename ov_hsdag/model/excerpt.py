@@ -1,0 +1,266 @@
+"""Excerpts: of a large model, a small one in which what repeats stands a few times.
+
+What OpenVINO says and does about an operation depends on the operation and on what is around it. Deep models repeat
+layers; nodes whose surroundings are equal (Weisfeiler–Lehman colours) are alike, and an excerpt has some of each kind,
+with more around them than makes the kinds differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.flops import SUBGRAPHS
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+LARGE = 4000
+"""Nodes of a model of which an excerpt saves time."""
+
+RADIUS = 8
+"""Up to how many edges away nodes are compared, and kept around a representative."""
+
+# Differences are found by any radius; further away, more nodes show them.
+_COMPARED_RADIUS = 4
+
+# Bytes of the constants that are compared by value: axes, shapes, exponents.
+_COMPARED = 64
+
+# An output with more consumers is everybody's (a mask, positions): what is around one consumer ends there.
+_SHARED = 16
+
+# Share of the nodes above which an excerpt is not worth its while.
+_MOST = 0.5
+
+# Attributes that only tell nodes from each other.
+_NAMES = ("variable_id",)
+
+# Runtime information that OpenVINO gives constants of files, each its own.
+_FOR_CACHES = "WeightlessCacheAttribute_0"
+
+
+@dataclass(frozen=True, eq=False)
+class Excerpt:
+    """Part of a model.
+
+    Attributes:
+        model: a copy of a part of the nodes, under their friendly names; Parameters and Results stand where it ends.
+        names: friendly names of the nodes that the whole model has as well: at least one of each kind.
+        kinds: number of kinds of nodes.
+    """
+
+    model: ov.Model
+    names: tuple[str, ...]
+    kinds: int
+
+
+def excerpt(model: ov.Model, radius: int = RADIUS) -> Excerpt | None:
+    """The excerpt of `model`, which is left as it is; None where it would not be much smaller.
+
+    Args:
+        model: any model.
+        radius: up to how many edges away nodes are compared, and kept around a representative.
+    """
+    order = model.get_ordered_ops()
+    edges = _Edges.of(order)
+    _, first = np.unique(_colours(_signatures(order, {}), edges, radius), return_index=True)
+    kept = np.zeros(len(order), bool)
+    kept[first] = True
+    kept = _with_integers(order, _whole_states(order, _surrounded(kept, edges, radius)), edges)
+    if kept.sum() > _MOST * len(order):
+        return None
+    return _part(model, order, kept, len(first))
+
+
+def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
+    """What models compute, whatever their nodes are called: equal arrays for equal models.
+
+    Constants count with their values where they are small, and with their sizes; not with their shapes, which
+    OpenVINO's transformations pad to the ranks of other inputs. Runtime information does not count.
+    """
+    known: dict[object, int] = {}
+    found = []
+    for model in models:
+        order = model.get_ordered_ops()
+        found.append(np.sort(_colours(_signatures(order, known, whole=False), _Edges.of(order), _COMPARED_RADIUS)))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Edges:
+    """Input ports in the order of nodes: node that feeds it, number of its output, node, number of the port; [edges]."""
+
+    source: NDArray[np.int64]
+    output: NDArray[np.int64]
+    node: NDArray[np.int64]
+    port: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, order: Sequence[ov.Node]) -> _Edges:
+        number: dict[int, int] = {}
+        source, output, node, port = [], [], [], []
+        for index, one in enumerate(order):
+            number[one.get_instance_id()] = index
+            for place, value in enumerate(one.input_values()):
+                source.append(number[value.get_node().get_instance_id()])
+                output.append(value.get_index())
+                node.append(index)
+                port.append(place)
+        return cls(*(np.array(column, np.int64) for column in (source, output, node, port)))
+
+
+def _signatures(
+    order: Sequence[ov.Node], known: dict[object, int], *, whole: bool = True
+) -> NDArray[np.uint64]:
+    """Equal for nodes that are alike when nothing around them counts, uint64 [nodes].
+
+    Args:
+        order: the nodes.
+        known: what signatures there are; gets new ones.
+        whole: shapes of constants and runtime information count.
+    """
+    found = np.empty(len(order), np.uint64)
+    for index, node in enumerate(order):
+        type_name = node.get_type_name()
+        outputs = tuple(
+            (str(node.get_output_partial_shape(port)), node.get_output_element_type(port).get_type_name())
+            for port in range(node.get_output_size())
+        )
+        key: object
+        if type_name == "Constant":
+            shape = outputs if whole else (outputs[0][1], node.get_byte_size())
+            key = (shape, constant_bytes(node))
+        elif type_name in SUBGRAPHS:
+            key = (type_name, node.get_friendly_name())  # their bodies are not compared
+        else:
+            attributes = node.get_attributes()
+            for name in _NAMES:
+                attributes.pop(name, None)
+            key = (str(node.get_type_info()), repr(attributes), outputs, _marks(node) if whole else ())
+        found[index] = known.setdefault(key, len(known))
+    return found
+
+
+def constant_bytes(node: ov.Node) -> bytes:
+    """The value of a small Constant (an axis, a shape, an exponent); b"" for others, which are weights."""
+    if node.get_byte_size() > _COMPARED or node.get_output_element_type(0).get_type_name() == "string":
+        return b""
+    return bytes(node.data.tobytes())
+
+
+def _marks(node: ov.Node) -> tuple[str, ...]:
+    info = node.get_rt_info()
+    return tuple(sorted(key for key in info if key != _FOR_CACHES)) if len(info) else ()
+
+
+def _colours(signatures: NDArray[np.uint64], edges: _Edges, radius: int) -> NDArray[np.uint64]:
+    """Equal for nodes that are alike as far as `radius` edges around them, uint64 [nodes]."""
+    colour = _mixed(signatures)
+    to_input = _mixed((edges.port * 4096 + edges.output).astype(np.uint64))
+    to_consumer = _mixed(to_input)
+    for _ in range(radius):
+        found = _mixed(colour)
+        np.add.at(found, edges.node, _mixed(colour[edges.source] ^ to_input))
+        np.add.at(found, edges.source, _mixed(colour[edges.node] ^ to_consumer))
+        colour = _mixed(found)
+    return colour
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finaliser: sums of what it gives do not collide in practice."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _surrounded(kept: NDArray[np.bool_], edges: _Edges, radius: int) -> NDArray[np.bool_]:
+    """`kept` and what is up to `radius` edges around it, bool [nodes]."""
+    shared = np.bincount(edges.source, minlength=len(kept)) > _SHARED
+    downwards = ~shared[edges.source]
+    for _ in range(radius):
+        wider = kept.copy()
+        wider[edges.source[kept[edges.node]]] = True
+        wider[edges.node[kept[edges.source] & downwards]] = True
+        if (wider == kept).all():
+            break
+        kept = wider
+    return kept
+
+
+def _whole_states(order: Sequence[ov.Node], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`kept` with the ReadValue and the Assign of each state of which it has one, bool [nodes]."""
+    members: dict[str, list[int]] = {}
+    for index, node in enumerate(order):
+        if node.get_type_name() in ("ReadValue", "Assign"):
+            members.setdefault(str(node.get_attributes().get("variable_id")), []).append(index)
+    kept = kept.copy()
+    for numbers in members.values():
+        kept[numbers] = kept[numbers].any()
+    return kept
+
+
+def _with_integers(order: Sequence[ov.Node], kept: NDArray[np.bool_], edges: _Edges) -> NDArray[np.bool_]:
+    """`kept` with all that computes integers which it reads, bool [nodes]: OpenVINO follows them to where they become
+    dimensions, and a Parameter in their place would leave shapes open."""
+    integral = np.array(
+        [node.get_output_size() > 0 and node.get_output_element_type(0).is_integral() for node in order], bool
+    )
+    needed = integral[edges.source]
+    kept = kept.copy()
+    # Sources come before their consumers: one pass from the last node to the first reaches all.
+    for source, node in zip(edges.source[needed][::-1].tolist(), edges.node[needed][::-1].tolist(), strict=True):
+        if kept[node]:
+            kept[source] = True
+    return kept
+
+
+def _part(
+    model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], kinds: int
+) -> Excerpt | None:
+    """A copy of the kept nodes and of constants that they read; None where nodes cannot be told from their copies."""
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op
+
+    copy = model.clone()  # shares the constants' memory
+    nodes = copy.get_ordered_ops()
+    if [node.get_friendly_name() for node in nodes] != [node.get_friendly_name() for node in order]:
+        return None
+    inside = {nodes[number].get_instance_id() for number in np.flatnonzero(kept).tolist()}
+    instead: dict[tuple[int, int], ov.Node] = {}
+    parameters: list[ov.Node] = []
+    results: list[ov.Node] = []
+    sinks: list[ov.Node] = []
+    for number in np.flatnonzero(kept).tolist():
+        node = nodes[number]
+        type_name = node.get_type_name()
+        if type_name == "Parameter":
+            parameters.append(node)
+        elif type_name == "Result":
+            results.append(node)
+        elif type_name == "Assign":
+            sinks.append(node)
+        for port in node.inputs():
+            source = port.get_source_output()
+            producer = source.get_node()
+            if producer.get_instance_id() in inside or producer.get_type_name() == "Constant":
+                continue
+            key = (producer.get_instance_id(), source.get_index())
+            if key not in instead:
+                instead[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
+                parameters.append(instead[key])
+            port.replace_source_output(instead[key].output(0))
+        if type_name in ("Result", "Assign"):
+            continue
+        for output in node.outputs():
+            readers = output.get_target_inputs()
+            if any(reader.get_node().get_instance_id() not in inside for reader in readers):
+                results.append(op.Result(output))
+    names = tuple(order[number].get_friendly_name() for number in np.flatnonzero(kept).tolist())
+    return Excerpt(ov.Model(results, sinks, parameters, "excerpt"), names, kinds)
