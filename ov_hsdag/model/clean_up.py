@@ -22,8 +22,8 @@ def clean_up(model: ov.Model) -> bool:
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
     2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on them.
 
-    Of a large model an excerpt is transformed first: where that stays as it was, as with models that OpenVINO's converter
-    wrote, so does the model. The transformations of all of it take a time that grows faster than the model.
+    Of a large model an excerpt is transformed first: where that stays as it was, as with models that OpenVINO's
+    converter wrote, so does the model. Transforming all of it takes a time that grows faster than the model.
 
     Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
 

@@ -28,7 +28,7 @@ RADIUS = 8
 # Differences are found by any radius; further away, more nodes show them.
 _COMPARED_RADIUS = 4
 
-# Bytes of the constants that are compared by value: axes, shapes, exponents.
+# Bytes of constants of integers that are compared by value.
 _COMPARED = 64
 
 # An output with more consumers is everybody's (a mask, positions): what is around one consumer ends there.
@@ -93,7 +93,7 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
 
 @dataclass(frozen=True, eq=False)
 class _Edges:
-    """Input ports in the order of nodes: node that feeds it, number of its output, node, number of the port; [edges]."""
+    """Input ports in the order of nodes: what feeds each (node, number of the output), its node and number; [edges]."""
 
     source: NDArray[np.int64]
     output: NDArray[np.int64]
@@ -114,9 +114,7 @@ class _Edges:
         return cls(*(np.array(column, np.int64) for column in (source, output, node, port)))
 
 
-def _signatures(
-    order: Sequence[ov.Node], known: dict[object, int], *, whole: bool = True
-) -> NDArray[np.uint64]:
+def _signatures(order: Sequence[ov.Node], known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
     """Equal for nodes that are alike when nothing around them counts, uint64 [nodes].
 
     Args:
@@ -147,8 +145,9 @@ def _signatures(
 
 
 def constant_bytes(node: ov.Node) -> bytes:
-    """The value of a small Constant (an axis, a shape, an exponent); b"" for others, which are weights."""
-    if node.get_byte_size() > _COMPARED or node.get_output_element_type(0).get_type_name() == "string":
+    """The value of a Constant of few integers (an axis, a shape) or one number (an exponent); b"" for weights."""
+    element = node.get_output_element_type(0)
+    if element.get_type_name() == "string" or node.get_byte_size() > (8 if element.is_real() else _COMPARED):
         return b""
     return bytes(node.data.tobytes())
 
@@ -220,9 +219,7 @@ def _with_integers(order: Sequence[ov.Node], kept: NDArray[np.bool_], edges: _Ed
     return kept
 
 
-def _part(
-    model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], kinds: int
-) -> Excerpt | None:
+def _part(model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
     """A copy of the kept nodes and of constants that they read; None where nodes cannot be told from their copies."""
     import openvino as ov
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.model.excerpt import LARGE
 from ov_hsdag.model.flops import SUBGRAPHS, node_flops
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
@@ -562,19 +563,38 @@ def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | N
     import openvino as ov
 
     targets = input_shapes(model, shapes or {})
-    copy = model.clone()
-    try:
-        copy.reshape({port: ov.PartialShape(shape) for port, shape in zip(copy.inputs, targets, strict=True)})
-    except RuntimeError as error:
-        if shapes:
-            raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
-        return None
+    static = [ov.PartialShape(shape) for shape in targets]
+    copy = _inferred(model, static) if len(model.get_ops()) >= LARGE else None
+    if copy is None:
+        copy = model.clone()
+        try:
+            copy.reshape(dict(zip(copy.inputs, static, strict=True)))
+        except RuntimeError as error:
+            if shapes:
+                raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
+            return None
     sized = copy.clone()
     try:
         _size_states(sized)
     except RuntimeError:
         return copy
     return sized
+
+
+def _inferred(model: ov.Model, shapes: Sequence[ov.PartialShape]) -> ov.Model | None:
+    """A copy of `model` with inputs of these shapes; None where operations do not take them.
+
+    `ov.Model.reshape` first makes operations take other shapes that are written for one, in a time that grows faster
+    than the model. OpenVINO's clean-up has done that already where it can be done.
+    """
+    copy = model.clone()
+    for parameter, shape in zip(copy.get_parameters(), shapes, strict=True):
+        parameter.set_partial_shape(shape)
+    try:
+        copy.validate_nodes_and_infer_types()
+    except RuntimeError:
+        return None
+    return copy
 
 
 def _state_length(dimension: Any, axis: int, past: int | None) -> int:

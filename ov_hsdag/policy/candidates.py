@@ -26,8 +26,8 @@ MARGIN = 0.005
 be chosen: below it the cost model knows nothing."""
 
 POLICY_NODES = 8000
-"""Nodes of a model above which the policy is asked only where the user names it: its share of the time of placing grows,
-and the search finds as much."""
+"""Nodes of a model above which the policy is asked only where the user names it: it takes most of the time then, and
+other placers find as much."""
 
 # Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
 _BROKEN = {

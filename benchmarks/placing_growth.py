@@ -1,0 +1,201 @@
+"""How long placing takes as models grow, from IR to IR, beside one compilation for the CPU.
+
+    python benchmarks/placing_growth.py [--sizes 2000 6000 22000 110000] [--compile-up-to 22000]
+
+Each cell is a process of its own, which reads the IR, places it on HETERO:CPU_A,CPU_B without measuring and writes it,
+as `ov-hsdag place --no-measure` does; another one compiles the same IR for the CPU. Wall time (imports apart), CPU
+time, and the most memory that the process has. Exit status 1 where a limit is exceeded: 0.6 of the time of compiling at
+22,000 operations; 30 s and 2 GiB at 110,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from benchmarks.deep_models import FAMILIES, build, operations
+from ov_hsdag.devices import virtual
+from ov_hsdag.utils.files import save_model_atomically, write_json
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "placing_growth.json"
+PLOT = ROOT / "docs" / "placing_growth.svg"
+DEVICES = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
+OBJECTIVES = ("latency", "throughput")
+SHARE_OF_COMPILING, COMPARED = 0.6, 22_000
+SECONDS, GIB, LARGEST = 30.0, 2.0, 110_000
+
+_RUN = "import sys; from benchmarks.placing_growth import {0}; {0}(*sys.argv[1:])"
+
+
+def place_ir(path: str, objective: str) -> None:
+    """Reads, places and writes an IR; prints what that took as JSON. In a process of its own."""
+    import ov_hsdag
+
+    core = ov.Core()
+    virtual.register(core)
+    start, cpu = time.perf_counter(), time.process_time()
+    model = core.read_model(path)
+    read = time.perf_counter() - start
+    placement = ov_hsdag.place(model, "HETERO:CPU_A,CPU_B", objective=objective, core=core)
+    begin = time.perf_counter()
+    save_model_atomically(model, Path(path).with_name("placed.xml"), compress_to_fp16=False)
+    end = time.perf_counter()
+    phases = {"read": read, **placement.seconds, "save": end - begin}
+    found = {"seconds": end - start, "cpu_seconds": time.process_time() - cpu, "gib": _peak_gib(), "phases": phases}
+    print(json.dumps({**found, "chosen": placement.chosen}))
+
+
+def compile_ir(path: str) -> None:
+    """Compiles an IR for the CPU; prints what that took as JSON. In a process of its own."""
+    core = ov.Core()
+    model = core.read_model(path)
+    start, cpu = time.perf_counter(), time.process_time()
+    core.compile_model(model, "CPU")
+    found = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "gib": _peak_gib()}
+    print(json.dumps(found))
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _child(function: str, *arguments: str) -> dict[str, Any]:
+
+    command = [sys.executable, "-c", _RUN.format(function), *arguments]
+    environment = {**os.environ, "OV_HSDAG_VIRTUAL_DEVICES": DEVICES}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(family: str, size: int, *, compiled: bool) -> dict[str, Any]:
+    """A row of the table: a model of about `size` operations."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model.xml")
+        model = build(family, size)
+        row: dict[str, Any] = {"family": family, "size": size, "operations": operations(model)}
+        row["nodes"] = len(model.get_ops())
+        ov.save_model(model, path, compress_to_fp16=False)
+        del model
+        for objective in OBJECTIVES:
+            row[objective] = _child("place_ir", path, objective)
+        row["compile"] = _child("compile_ir", path) if compiled else None
+    return row
+
+
+def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Which limits the rows exceed."""
+    found = []
+    for row in rows:
+        for objective in OBJECTIVES:
+            placed, name = row[objective], f"{row['family']}, {row['size']} operations, {objective}"
+            if row["size"] == COMPARED and row["compile"]:
+                share = placed["seconds"] / row["compile"]["seconds"]
+                if share > SHARE_OF_COMPILING:
+                    found.append(f"{name}: {share:.2f} of compiling")
+            if row["size"] == LARGEST and (placed["seconds"] > SECONDS or placed["gib"] > GIB):
+                found.append(f"{name}: {placed['seconds']:.1f} s, {placed['gib']:.2f} GiB")
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = [
+        "| model | operations | nodes | latency, s (CPU s) | throughput, s (CPU s) | GiB | compile, s (CPU s) |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [_seconds(row[key]) for key in (*OBJECTIVES, "compile")]
+        gib = max(row[objective]["gib"] for objective in OBJECTIVES)
+        lines.append(
+            f"| {row['family']} | {row['operations']:,} | {row['nodes']:,} | {cells[0]} | {cells[1]} | {gib:.2f} |"
+            f" {cells[2]} |"
+        )
+    return "\n".join(lines)
+
+
+def _seconds(found: dict[str, Any] | None) -> str:
+    return f"{found['seconds']:.1f} ({found['cpu_seconds']:.1f})" if found else ""
+
+
+def plot(rows: Sequence[dict[str, Any]], width: int = 640, height: int = 400) -> str:
+    """Seconds against operations, both in logarithms, as SVG: placing for throughput, and compiling (dashed)."""
+    from math import log10
+
+    sizes = sorted({row["operations"] for row in rows})
+    times = [row[key]["seconds"] for row in rows for key in ("throughput", "compile") if row[key]]
+    left, right = log10(sizes[0]) - 0.05, log10(sizes[-1]) + 0.05
+    low, high = log10(min(times)) - 0.1, log10(max(times)) + 0.1
+
+    def at(size: float, seconds: float) -> str:
+        x = 60 + (width - 200) * (log10(size) - left) / (right - left)
+        y = height - 40 - (height - 60) * (log10(seconds) - low) / (high - low)
+        return f"{x:.1f},{y:.1f}"
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">']
+    parts.append(f'<rect width="{width}" height="{height}" fill="white"/>')
+    for seconds in (0.1, 0.3, 1, 3, 10, 30, 100, 300):
+        if low <= log10(seconds) <= high:
+            x, y = at(10**left, seconds).split(",")
+            parts.append(f'<path d="M{x},{y}H{width - 140}" stroke="#ddd"/>')
+            parts.append(f'<text x="52" y="{y}" font-size="12" text-anchor="end">{seconds:g} s</text>')
+    for size in sorted({row["size"] for row in rows}):
+        x = at(size, 10**low).split(",")[0]
+        parts.append(f'<text x="{x}" y="{height - 20}" font-size="12" text-anchor="middle">{size:,}</text>')
+    parts.append(f'<text x="{(width - 80) / 2}" y="{height - 4}" font-size="12">operations</text>')
+    label = 30
+    for family, colour in zip(FAMILIES, ("#1f77b4", "#d62728", "#2ca02c"), strict=True):
+        own = [row for row in rows if row["family"] == family]
+        for key, dashes in (("throughput", ""), ("compile", ' stroke-dasharray="5,4"')):
+            points = [at(row["operations"], row[key]["seconds"]) for row in own if row[key]]
+            if not points:
+                continue
+            parts.append(
+                f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
+            )
+            told = f"{family}, {'place' if key == 'throughput' else 'compile'}"
+            parts.append(f'<text x="{width - 132}" y="{label}" font-size="12" fill="{colour}">{told}</text>')
+            label += 18
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="+", choices=tuple(FAMILIES), default=tuple(FAMILIES))
+    parser.add_argument("--sizes", nargs="+", type=int, default=[2000, 6000, COMPARED, LARGEST])
+    parser.add_argument("--compile-up-to", type=int, default=COMPARED, help="operations (default %(default)s)")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--plot", type=Path, default=PLOT)
+    parser.add_argument("--replot", action="store_true", help="plot what --output has, and measure nothing")
+    arguments = parser.parse_args()
+
+    rows: list[dict[str, Any]] = []
+    if arguments.replot:
+        rows = json.loads(arguments.output.read_text(encoding="utf-8"))["rows"]
+    else:
+        for family in arguments.families:
+            for size in arguments.sizes:
+                rows.append(measure(family, size, compiled=size <= arguments.compile_up_to))
+                print(table(rows[-1:]).splitlines()[-1], flush=True)
+                write_json(arguments.output, {"openvino": ov.__version__, "rows": rows})
+    arguments.plot.write_text(plot(rows), encoding="utf-8")
+    print(table(rows))
+    exceeded = failures(rows)
+    print(*exceeded, sep="\n")
+    return 1 if exceeded else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
