@@ -15,6 +15,7 @@ from ov_hsdag.model.excerpt import excerpt, structures
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.support import support
+from ov_hsdag.policy import bundle, candidates
 from ov_hsdag.zoo.catalog import ZOO, ZooModel
 
 LAYERS = {"decoder": 50, "encoder": 75, "convolutional": 160}
@@ -46,8 +47,8 @@ def test_an_excerpt_has_each_kind_of_node_whatever_the_number_of_layers(family: 
 
 def test_a_node_that_differs_is_in_the_excerpt() -> None:
     model = FAMILIES["encoder"](LAYERS["encoder"])
-    candidates = [node for node in model.get_ordered_ops() if node.get_type_name() == "Gelu"]
-    odd = candidates[50]
+    gelus = [node for node in model.get_ordered_ops() if node.get_type_name() == "Gelu"]
+    odd = gelus[50]
     other = ov.opset13.tanh(odd.input_value(0))
     other.set_friendly_name("odd")
     for reader in odd.output(0).get_target_inputs():
@@ -161,3 +162,13 @@ def test_a_large_model_is_placed_and_computes_the_same(two_cpu_core: ov.Core) ->
     properties = {"DEVICE_PROPERTIES": {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in placement.devices}}
     actual = two_cpu_core.compile_model(model, placement.hetero, properties)(given)[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_policy_is_left_out_of_large_models_unless_named(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "POLICY_NODES", 10)
+    devices = "HETERO:CPU_A,CPU_B"
+    assert "hsdag" not in ov_hsdag.place(FAMILIES["encoder"](2), devices, core=two_cpu_core).baselines
+    named = ov_hsdag.place(FAMILIES["encoder"](2), devices, core=two_cpu_core, policy=bundle.DEFAULT)
+    assert "hsdag" in named.baselines
