@@ -1,6 +1,6 @@
 """How long placing takes as models grow, from IR to IR, beside one compilation for the CPU.
 
-    python benchmarks/placing_growth.py [--sizes 2000 6000 22000 110000] [--compile-up-to 22000]
+    python -m benchmarks.placing_growth [--sizes 2000 6000 22000 110000] [--compile-up-to 22000]
 
 Each cell is a process of its own, which reads the IR, places it on HETERO:CPU_A,CPU_B without measuring and writes it,
 as `ov-hsdag place --no-measure` does; another one compiles the same IR for the CPU. Wall time (imports apart), CPU

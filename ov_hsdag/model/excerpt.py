@@ -147,7 +147,9 @@ def _signatures(order: Sequence[ov.Node], known: dict[object, int], *, whole: bo
 def constant_bytes(node: ov.Node) -> bytes:
     """The value of a Constant of few integers (an axis, a shape) or one number (an exponent); b"" for weights."""
     element = node.get_output_element_type(0)
-    if element.get_type_name() == "string" or node.get_byte_size() > (8 if element.is_real() else _COMPARED):
+    if element.get_type_name() == "string" or element.bitwidth < 8:
+        return b""
+    if node.get_byte_size() > (8 if element.is_real() else _COMPARED):
         return b""
     return bytes(node.data.tobytes())
 
@@ -220,7 +222,7 @@ def _with_integers(order: Sequence[ov.Node], kept: NDArray[np.bool_], edges: _Ed
 
 
 def _part(model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
-    """A copy of the kept nodes and of constants that they read; None where nodes cannot be told from their copies."""
+    """A copy of the kept nodes and of constants that they read; None where OpenVINO does not make one."""
     import openvino as ov
 
     from ov_hsdag.utils.compat import op
@@ -260,4 +262,7 @@ def _part(model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], ki
             if any(reader.get_node().get_instance_id() not in inside for reader in readers):
                 results.append(op.Result(output))
     names = tuple(order[number].get_friendly_name() for number in np.flatnonzero(kept).tolist())
-    return Excerpt(ov.Model(results, sinks, parameters, "excerpt"), names, kinds)
+    try:
+        return Excerpt(ov.Model(results, sinks, parameters, "excerpt"), names, kinds)
+    except RuntimeError:
+        return None  # an operation that wants to know more of its inputs than types and shapes
