@@ -492,13 +492,14 @@ def extractions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_graph_is_extracted_again_only_where_nodes_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_extracted_once_whether_nodes_are_copied_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     extracted = extractions(monkeypatch)
     plain, shared = attention(8, 4, False), shared_constant_model()
-    for model, times in ((plain, 1), (shared, 2)):
+    for model, copies in ((plain, False), (shared, True)):
         extracted.clear()
         graph = normalize.normalize(model)
-        assert len(extracted) == times
+        assert len(extracted) == 1
+        assert any("/copy_" in name for name in graph.names) == copies
         assert graph.names == tuple(node.get_friendly_name() for node in model.get_ordered_ops())
         extracted.clear()
         affinity = complete.complete(model, {graph.names[-2]: "CPU_B"}, ["CPU_A", "CPU_B"], graph)
