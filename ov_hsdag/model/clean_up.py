@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ov_hsdag.model.excerpt import LARGE, excerpt, structures
+from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt, structures
 from ov_hsdag.model.names import name_generated, names_of_file
 
 if TYPE_CHECKING:
@@ -17,6 +17,11 @@ _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
 def clean_up(model: ov.Model) -> bool:
+    """See `clean_up_by_excerpt`. Returns whether the transformations work."""
+    return clean_up_by_excerpt(model)[0]
+
+
+def clean_up_by_excerpt(model: ov.Model) -> tuple[bool, Excerpt | None]:
     """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
 
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
@@ -28,7 +33,8 @@ def clean_up(model: ov.Model) -> bool:
     Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
 
     Returns:
-        Whether they work. Otherwise the model computes what it did, with the same Parameters and Results.
+        Whether they work. Otherwise the model computes what it did, with the same Parameters and Results. Then the
+        excerpt of a large model that was left as it was; None for any other.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
@@ -43,15 +49,15 @@ def clean_up(model: ov.Model) -> bool:
     names = {node.get_friendly_name() for node in model.get_ops()}
     part = excerpt(model) if len(names) >= LARGE else None
     if part is not None and _changes_nothing(part.model, folding=bool(measured)):
-        return True
+        return True, part
     before = model.clone()  # shares the constants' memory
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
         _restore(model, before)
-        return False
+        return False, None
     name_generated(model, names)
-    return True
+    return True, None
 
 
 def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:

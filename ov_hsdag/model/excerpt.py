@@ -7,7 +7,7 @@ with more around them than makes the kinds differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,11 +52,17 @@ class Excerpt:
         model: a copy of a part of the nodes, under their friendly names; Parameters and Results stand where it ends.
         names: friendly names of the nodes that the whole model has as well: at least one of each kind.
         kinds: number of kinds of nodes.
+        whole: friendly names of all nodes of the whole model.
     """
 
     model: ov.Model
     names: tuple[str, ...]
     kinds: int
+    whole: frozenset[str]
+
+    def has_all(self, names: Iterable[str]) -> bool:
+        """Whether all nodes of these names were in the whole model."""
+        return self.whole.issuperset(names)
 
 
 def excerpt(model: ov.Model, radius: int = RADIUS) -> Excerpt | None:
@@ -229,7 +235,8 @@ def _part(model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], ki
 
     copy = model.clone()  # shares the constants' memory
     nodes = copy.get_ordered_ops()
-    if [node.get_friendly_name() for node in nodes] != [node.get_friendly_name() for node in order]:
+    whole = [node.get_friendly_name() for node in order]
+    if [node.get_friendly_name() for node in nodes] != whole:
         return None
     inside = {nodes[number].get_instance_id() for number in np.flatnonzero(kept).tolist()}
     instead: dict[tuple[int, int], ov.Node] = {}
@@ -261,8 +268,8 @@ def _part(model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], ki
             readers = output.get_target_inputs()
             if any(reader.get_node().get_instance_id() not in inside for reader in readers):
                 results.append(op.Result(output))
-    names = tuple(order[number].get_friendly_name() for number in np.flatnonzero(kept).tolist())
+    names = tuple(whole[number] for number in np.flatnonzero(kept).tolist())
     try:
-        return Excerpt(ov.Model(results, sinks, parameters, "excerpt"), names, kinds)
+        return Excerpt(ov.Model(results, sinks, parameters, "excerpt"), names, kinds, frozenset(whole))
     except RuntimeError:
         return None  # an operation that wants to know more of its inputs than types and shapes

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.clean_up import clean_up
+from ov_hsdag.model.clean_up import clean_up_by_excerpt
+from ov_hsdag.model.excerpt import Excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.utils.timing import Clock
@@ -25,6 +26,13 @@ _COPY = re.compile(r"(/copy_\d+)+$")
 def normalize(
     model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None
 ) -> ComputationGraph:
+    """See `normalize_by_excerpt`, whose graph it returns."""
+    return normalize_by_excerpt(model, shapes, clock)[0]
+
+
+def normalize_by_excerpt(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None
+) -> tuple[ComputationGraph, Excerpt | None]:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
@@ -36,24 +44,27 @@ def normalize(
         clock: counts the phases "normalise", "graph" and "legality" (keys of `Placement.seconds`, spelt as they were).
 
     Returns:
-        The graph of the model as it is afterwards.
+        The graph of the model as it is afterwards, and the excerpt of a large model in which nothing but copies is
+        new; None for any other.
 
     Raises:
         UserError: `shapes` names no input of the model or does not fit it.
     """
     clock = clock or Clock()
     with clock("normalise"):
-        clean_up(model)
+        part = clean_up_by_excerpt(model)[1]
         part_lengths(model)
         unique_names(model)
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes)
+        if part is not None and not part.has_all(_COPY.sub("", name) for name in graph.names):
+            part = None
     with clock("legality"):
         copied = replicate(model, graph, graph.legality.hosts).copied
     if not copied:
-        return graph
+        return graph, part
     with clock("graph"):
-        return graph.with_copies(model, copied)
+        return graph.with_copies(model, copied), part
 
 
 def unique_names(model: ov.Model) -> None:

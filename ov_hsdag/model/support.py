@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 _CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
 
 
-def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core) -> NDArray[np.bool_]:
+def support(
+    model: ov.Model,
+    graph: ComputationGraph,
+    devices: Sequence[str],
+    core: ov.Core,
+    part: Excerpt | None = None,
+) -> NDArray[np.bool_]:
     """Which devices run which nodes: those that they claim (`ov.Core.query_model`) and, where claims of their kind are
     known to be empty at times, compile alone.
 
@@ -36,6 +42,7 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
         graph: the graph of that model.
         devices: devices that the core has.
         core: the core.
+        part: excerpt of the model, where one is there already.
 
     Returns:
         bool [nodes, devices]. A warning says which claims were taken back.
@@ -43,7 +50,8 @@ def support(model: ov.Model, graph: ComputationGraph, devices: Sequence[str], co
     Raises:
         RunError: a device cannot say what it supports.
     """
-    part = excerpt(model) if graph.nodes >= LARGE and devices else None
+    if part is None and graph.nodes >= LARGE and devices:
+        part = excerpt(model)
     columns: dict[tuple[object, ...], NDArray[np.bool_]] = {}
     sorts = [_sort(core, device) for device in devices]
     for device, sort in zip(devices, sorts, strict=True):

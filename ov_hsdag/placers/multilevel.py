@@ -14,21 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.placers.contiguous import equal_devices
+from ov_hsdag.placers.contiguous import Contiguous, equal_devices
+from ov_hsdag.placers.filling import Filling, crowded
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # Moves that are tried by default: 50 to 100 ms on one core for models of up to a thousand groups.
 _MOVES = 500_000
 _MOVES_PER_GROUP = 100
 
+# Where a device cannot hold the model, so many times as many: good placements are rarer.
+_MORE_MOVES = 3
+
 
 @dataclass(frozen=True)
 class Multilevel:
     """Multilevel search from single devices and contiguous partitions.
 
+    Where a device cannot hold the model, there is local search from simple placements besides: live tensors count for
+    limits, and moves on coarse graphs know nothing of them.
+
     Attributes:
         seconds: to search; results then depend on the machine. None: as many moves as are tried in a tenth of a second
-            for models of a thousand groups, always with the same result.
+            for models of a thousand groups (three tenths where memory is short), always with the same result.
         seed: of the random numbers.
         threads: searches at the same time, each with a seed of its own.
     """
@@ -40,10 +50,16 @@ class Multilevel:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        return _in_list_order(problem, self._search(problem).placement)
-
-    def _search(self, problem: PlacementProblem) -> Found:
-        return search(problem, seconds=self.seconds, seed=self.seed, threads=self.threads)
+        full = crowded(problem)
+        moves = (_MORE_MOVES if full else 1) * default_moves(problem) if self.seconds is None else None
+        found = search(problem, seconds=self.seconds, max_moves=moves, seed=self.seed, threads=self.threads)
+        if not full:
+            return _in_list_order(problem, found.placement)
+        simple = [*simple_placers(problem), Contiguous(), MinCut(), Filling()]
+        starts = np.stack([placer.place(problem) for placer in simple])
+        refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed)
+        best = refined[scores.argmin()] if scores.min() < found.score else found.placement
+        return _in_list_order(problem, best)
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,13 +94,13 @@ def prepare(
         profile.device(name)
     if not model.get_ops():
         raise UserError("the model is empty: it has no operations")
-    graph = normalize.normalize(model, shapes, clock)
+    graph, part = normalize.normalize_by_excerpt(model, shapes, clock)
     with clock("legality"):
         groups = colocation.colocation(graph)
     with clock("support"):
         supported = cost_model.assumed_support(profile, graph, names)
         absent = discovery.absent(core, names)
         present = [name for name in names if name not in absent]
-        supported[:, [names.index(name) for name in present]] = support(model, graph, present, core)
+        supported[:, [names.index(name) for name in present]] = support(model, graph, present, core, part)
         require_support(graph, groups, supported, names)
     return ModelAnalysis(model, shapes, graph, tuple(names), supported)
