@@ -43,7 +43,6 @@ from ov_hsdag import _native
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import search
-from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.training import corpus
@@ -166,14 +165,7 @@ def before(problem: PlacementProblem, seconds: float) -> Curve:
         curve.append((time.process_time() - begin, float(problem.scores(placement)[0])))
         if time.process_time() - begin > seconds:
             return curve
-    used = time.process_time() - begin
-    for limit in TIMES:
-        if not used < limit <= seconds:
-            continue
-        ms = 1e3 * (limit - used)
-        found = refine(problem, np.stack(starts), max_moves=10**12, budget_ms=ms, processor_time=True)[1].min()
-        curve.append((limit, float(found)))
-    return curve
+    return curve + partitioners.local_search(problem, starts, begin, [limit for limit in TIMES if limit <= seconds])
 
 
 RIVALS: dict[str, Callable[[PlacementProblem, float], Curve]] = {

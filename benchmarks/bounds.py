@@ -31,7 +31,7 @@ from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.placers.contiguous import equal_devices
+from ov_hsdag.placers.contiguous import interchangeable_devices
 from ov_hsdag.problem.problem import PlacementProblem
 
 # HiGHS meets its constraints, and closes gaps, within such a share.
@@ -238,21 +238,7 @@ class _Programme:
         largest[self._period] = np.inf
         largest[: self._used] = self._problem.group_supported.ravel()
         # Of equal devices the first has the first group that all of them run.
-        problem = self._problem
-        fused_with, penalty_us = problem.fusions
-        columns = np.concatenate(
-            [
-                problem.node_us,
-                problem.supported,
-                fused_with,
-                penalty_us,
-                problem.submodel_us[None],
-                problem.transfer_shares[None],
-                problem.memory_bytes[None],
-                problem.node_held,
-            ]
-        )
-        kind = equal_devices(problem, columns)
+        kind = interchangeable_devices(self._problem)
         first = [int(np.flatnonzero(kind == number)[0]) for number in kind]
         for device in range(self._devices):
             if first[device] != device:

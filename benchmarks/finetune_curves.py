@@ -42,8 +42,9 @@ from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import Measurement, Measurer
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.finetune import SCRATCH, Budget, Entry, Settings, finetune, pooled
+from ov_hsdag.training.finetune.proposals import random_partition
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.files import write_json
@@ -72,21 +73,11 @@ F32 = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 
 
-def contiguous(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns a random contiguous partition, devices in random order, repaired; uint8 [groups]."""
-    order = topological_groups(problem)
-    ends = np.sort(generator.integers(0, len(order) + 1, len(problem.devices) - 1))
-    part = np.searchsorted(ends, np.arange(len(order)), side="right")
-    placement = np.empty(problem.group_count, np.uint8)
-    placement[order] = generator.permutation(len(problem.devices))[part]
-    return problem.repair(placement)
-
-
 def draw(problem: PlacementProblem, seed: int, number: int, known: set[bytes]) -> NDArray[np.uint8]:
     """The random placement of a measurement; one that was not measured yet."""
     generator = np.random.default_rng([seed, number])
     while True:
-        placement = problem.random(generator, 1)[0] if number % 2 else contiguous(problem, generator)
+        placement = problem.random(generator, 1)[0] if number % 2 else random_partition(problem, generator)
         if placement.tobytes() not in known and problem.evaluate(placement).infeasible[0] == 0:
             return placement
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,14 +201,31 @@ def run(problem: PlacementProblem, name: str, seconds: float, times: tuple[float
                 return curve
         assert chosen is not None
         starts.append(chosen)
+    return curve + local_search(problem, starts, begin, [limit for limit in times if limit <= seconds])
+
+
+def local_search(
+    problem: PlacementProblem, starts: Sequence[NDArray[np.uint8]], begin: float, times: Sequence[float]
+) -> list[tuple[float, float]]:
+    """What local search makes of placements in the rest of each time.
+
+    Args:
+        problem: of the placements.
+        starts: placements, uint8 [groups] each.
+        begin: processor time, s, from which times count.
+        times: limits, s; those that have passed are left out.
+
+    Returns:
+        Each limit and the best score, µs.
+    """
     used = time.process_time() - begin
+    found = []
     for limit in times:
-        if not used < limit <= seconds:
-            continue
-        ms = 1e3 * (limit - used)
-        score = refine(problem, np.stack(starts), max_moves=10**12, budget_ms=ms, processor_time=True)[1].min()
-        curve.append((limit, float(score)))
-    return curve
+        if used < limit:
+            ms = 1e3 * (limit - used)
+            scores = refine(problem, np.stack(starts), max_moves=10**12, budget_ms=ms, processor_time=True)[1]
+            found.append((limit, float(scores.min())))
+    return found
 
 
 def _orders(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:

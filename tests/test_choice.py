@@ -185,3 +185,11 @@ def test_choices() -> None:
     assert challenge({"hsdag": [1.0]}, SIMPLE) is None and choose({"hsdag": [1.0], "mincut": [2.0]}, SIMPLE) == "mincut"
     assert settled({"A": [1.0] * 8, "B": [0.9] * 8}) and not settled({"A": [0.9] * 8, "B": [1.0] * 8})
     assert settled({"A": [1.0] * 8, "B": [1.0] * 8}) and settled({"A": [1.0]})
+
+
+def test_gains_that_were_measured_apart_multiply_with_their_intervals() -> None:
+    ratio = Ratio(2.0, 1.8, 2.2).times(Ratio(1.5, 1.5, 1.5))
+    assert ratio.median == pytest.approx(3.0)
+    assert (ratio.low, ratio.high) == pytest.approx((2.7, 3.3))  # the second is certain
+    both = Ratio(2.0, 1.8, 2.2).times(Ratio(1.5, 1.2, 1.8))
+    assert both.low < 1.5 * 1.8 and both.low > 1.2 * 1.8 and 1.8 * 2.2 > both.high > 1.5 * 2.2

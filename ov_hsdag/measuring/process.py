@@ -95,7 +95,7 @@ class Candidate:
     @classmethod
     def copies(cls, names: Sequence[str]) -> Candidate:
         """A copy of the model on each of some devices, all at work at the same time."""
-        return cls(worker.COPIES + ",".join(names))
+        return cls(worker.ON_EACH + ",".join(names))
 
     @classmethod
     def placed(cls, devices: DeviceSet, affinity: Mapping[str, str]) -> Candidate:

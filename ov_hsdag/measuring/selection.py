@@ -127,12 +127,11 @@ def select(
     ways = {name: _way(name, devices) for name in simple}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
     placements = {**simple, **others}
-    needs, on = _needs(problem, placements), copy_devices(problem)
-    if on:
+    needs, on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
+    if copies is not None:
         ways[COPIES] = Candidate.copies(on)
-        needs[COPIES] = (copies_summary(problem) or {})["memory_bytes"]
-    begin = time.monotonic()
-    end = begin + seconds
+        needs[COPIES] = copies["memory_bytes"]
+    end = time.monotonic() + seconds
     try:
         comparison = Comparison(
             model,
@@ -260,26 +259,14 @@ def _copies(
         return {**none, "submodels": None, "failed": why, "times_chosen": None, "times_chosen_ci": None}
     gain = choice.Ratio.of(rates[COPIES], rates[chosen])
 
-    def scaled(key: str) -> Any:
-        return None if figures[key] is None else round(gain.median * figures[key], 4)
-
-    def interval(key: str) -> list[float] | None:
-        """As sure as both gains together: their logarithms are independent."""
-        if figures[key] is None or figures[f"{key}_ci" if key != "ratio" else "ci"] is None:
-            return None
-        low, high = figures[f"{key}_ci" if key != "ratio" else "ci"]
-        own, middle = figures[key], gain.median * figures[key]
-        return [
-            round(middle * math.exp(-math.hypot(math.log(gain.median / gain.low), math.log(own / low))), 4),
-            round(middle * math.exp(math.hypot(math.log(gain.high / gain.median), math.log(high / own))), 4),
-        ]
-
+    ips = figures["throughput_ips"]
+    found: dict[str, Any] = {"throughput_ips": None if ips is None else round(gain.median * ips, 4)}
+    for key, ci in (("ratio", "ci"), ("times_best_single", "times_best_single_ci")):
+        own = gain.times(choice.Ratio(figures[key], *figures[ci])) if figures[key] and figures[ci] else None
+        found[key] = round(own.median, 4) if own else None
+        found[ci] = [round(own.low, 4), round(own.high, 4)] if own else None
     return {
-        "throughput_ips": scaled("throughput_ips"),
-        "ratio": scaled("ratio"),
-        "ci": interval("ratio"),
-        "times_best_single": scaled("times_best_single"),
-        "times_best_single_ci": interval("times_best_single"),
+        **found,
         "submodels": None,
         "failed": None,
         "times_chosen": round(gain.median, 4),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MODEL, INPUTS = "model.xml", "inputs.npz"
 """Files of the folder that all workers of a model share."""
 
-COPIES = "MULTI:"
+ON_EACH = "MULTI:"
 """What the device of a command begins with where the whole model is to run on each of those that follow."""
 
 _MAGIC = b"hsdg"
@@ -116,8 +116,8 @@ class Station:
         """Compiles, warms up and infers once."""
         self._runner = None  # frees its memory before the next is compiled
         device = command["device"]
-        if device.startswith(COPIES):
-            names = device.removeprefix(COPIES).split(",")
+        if device.startswith(ON_EACH):
+            names = device.removeprefix(ON_EACH).split(",")
             runner: Runner | Copies = Copies([self._compiled(name, command) for name in names], phases_of(self._inputs))
         else:
             runner = self._compiled(device, command)

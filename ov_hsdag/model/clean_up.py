@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
-def clean_up(model: ov.Model) -> bool:
-    """See `clean_up_by_excerpt`. Returns whether the transformations work."""
-    return clean_up_by_excerpt(model)[0]
-
-
-def clean_up_by_excerpt(model: ov.Model) -> tuple[bool, Excerpt | None]:
+def clean_up(model: ov.Model) -> tuple[bool, Excerpt | None]:
     """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
 
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of

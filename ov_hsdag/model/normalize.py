@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.clean_up import clean_up_by_excerpt
+from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.model.excerpt import Excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
@@ -52,7 +52,7 @@ def normalize_by_excerpt(
     """
     clock = clock or Clock()
     with clock("normalise"):
-        part = clean_up_by_excerpt(model)[1]
+        part = clean_up(model)[1]
         part_lengths(model)
         unique_names(model)
     with clock("graph"):

@@ -355,6 +355,22 @@ def equal_devices(problem: PlacementProblem, columns: Floats) -> NDArray[np.int6
     return kind
 
 
+def interchangeable_devices(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Devices that may change places in every placement, by the problem's own costs, have one number, int64 [D]."""
+    fused_with, penalty_us = problem.fusions
+    columns = [
+        problem.node_us,
+        problem.supported,
+        fused_with,
+        penalty_us,
+        problem.submodel_us[None],
+        problem.transfer_shares[None],
+        problem.memory_bytes[None],
+        problem.node_held,
+    ]
+    return equal_devices(problem, np.concatenate(columns))
+
+
 def _states(kind: NDArray[np.int64]) -> float:
     """Pairs of a device's kind and what is left behind it: Σ_k m_k Π_{j ≠ k} (m_j + 1) for m_k devices of kind k."""
     members = np.bincount(kind).astype(np.float64)

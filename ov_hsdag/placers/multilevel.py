@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.placers.contiguous import Contiguous, equal_devices
+from ov_hsdag.placers.contiguous import Contiguous, interchangeable_devices
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.refine import refine
@@ -143,22 +143,7 @@ def search(
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The placement in which equal devices begin in the order of the list: which of them does what is the same."""
     device = np.arange(len(problem.devices))
-    fused_with, penalty_us = problem.fusions
-    kind = equal_devices(
-        problem,
-        np.concatenate(
-            [
-                problem.node_us,
-                problem.supported,
-                fused_with,
-                penalty_us,
-                problem.submodel_us[None],
-                problem.transfer_shares[None],
-                problem.memory_bytes[None],
-                problem.node_held,
-            ]
-        ),
-    )
+    kind = interchangeable_devices(problem)
     used, first = np.unique(placement[topological_groups(problem)], return_index=True)
     begins = np.full(len(device), len(placement))
     begins[used] = first

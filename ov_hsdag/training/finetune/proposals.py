@@ -150,16 +150,20 @@ def _random_candidates(
     believed: PlacementProblem, generator: np.random.Generator
 ) -> tuple[Placements, NDArray[np.float64]]:
     """Contiguous partitions at random cuts, and each group on any device, as many of either, with their scores."""
-    order, devices = topological_groups(believed), len(believed.devices)
-    found = [believed.random(generator, _MANY_RANDOM // 2)]
-    for _ in range(_MANY_RANDOM // 2):
-        ends = np.sort(generator.integers(0, len(order) + 1, devices - 1))
-        part = np.searchsorted(ends, np.arange(len(order)), side="right")
-        placement = np.empty(believed.group_count, np.uint8)
-        placement[order] = generator.permutation(devices)[part]
-        found.append(believed.repair(placement)[None])
+    half = _MANY_RANDOM // 2
+    found = [believed.random(generator, half), *(random_partition(believed, generator)[None] for _ in range(half))]
     fresh = distinct(np.concatenate(found))
     return fresh, believed.scores(fresh, usable_cores())
+
+
+def random_partition(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Returns a contiguous partition at random cuts, devices in random order, repaired; uint8 [groups]."""
+    order = topological_groups(problem)
+    ends = np.sort(generator.integers(0, len(order) + 1, len(problem.devices) - 1))
+    part = np.searchsorted(ends, np.arange(len(order)), side="right")
+    placement = np.empty(problem.group_count, np.uint8)
+    placement[order] = generator.permutation(len(problem.devices))[part]
+    return problem.repair(placement)
 
 
 def _refined(
