@@ -1,0 +1,179 @@
+"""What all baselines pay with: one environment that judges placements, counts them, and keeps the best.
+
+environment = Environment(problem, Budget(evaluations=1000))
+environment.run(baseline, seed=0)          # calls baseline.place(environment, 0) until it returns or the budget ends
+environment.best.placement, environment.best.cost, environment.curve
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.problem.problem import PlacementProblem
+
+Floats = NDArray[np.float64]
+Placements = NDArray[np.uint8]
+Judge = Callable[[Placements], Floats]
+"""Costs of placements, uint8 [batch, groups] → seconds, inf where infeasible, float64 [batch]."""
+
+
+class BudgetSpent(Exception):
+    """An evaluation was asked for that the budget does not have. `Environment.run` catches it."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a baseline has to stop. Whichever limit is reached first ends it.
+
+    Attributes:
+        evaluations: of placements; None: no limit.
+        seconds: of processor time, learning included; None: no limit.
+    """
+
+    evaluations: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best placement so far.
+
+    Attributes:
+        placement: device numbers, uint8 [groups].
+        cost: as it was measured, seconds.
+        evaluations: how many evaluations there had been, this one included.
+        seconds: processor seconds until then.
+    """
+
+    placement: Placements
+    cost: float
+    evaluations: int
+    seconds: float
+
+
+class Baseline(Protocol):
+    """Any method of placement."""
+
+    def place(self, environment: Environment, seed: int) -> None:
+        """Asks the environment for costs of placements; the result is `environment.best`."""
+
+
+class Environment:
+    """A placement problem as baselines see it: an objective with a price.
+
+    Attributes:
+        problem: what is placed; graph, costs and limits may be read without a price.
+        budget: what may be spent.
+        evaluations: spent so far.
+        best: the best feasible placement so far by measured cost, None before the first.
+        curve: each improvement of `best`: (evaluations, processor seconds, cost in seconds).
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        budget: Budget | None = None,
+        *,
+        judge: Judge | None = None,
+        noise: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """
+        Args:
+            problem: its objective decides what is minimised.
+            budget: None: no limit.
+            judge: of placements; None: the simulator with the problem's objective: seconds of one request for latency,
+                seconds between results with many requests in flight for throughput.
+            noise: standard deviation of the logarithm of a measured cost over the judge's.
+            seed: of the noise alone.
+        """
+        self.problem = problem
+        self.budget = budget or Budget()
+        self.evaluations = 0
+        self.best: Best | None = None
+        self.curve: list[tuple[int, float, float]] = []
+        self._judge: Judge = judge or (lambda placements: problem.scores(placements) * 1e-6)
+        self._noise = noise
+        self._generator = np.random.default_rng(seed)
+        self._begin = time.process_time()
+        self._elsewhere = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Processor seconds of this process since the environment was made, and those that `charge` added."""
+        return time.process_time() - self._begin + self._elsewhere
+
+    @property
+    def remaining(self) -> int | None:
+        """Evaluations that the budget still has, 0 where its seconds are spent; None: no limit."""
+        if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
+            return 0
+        return None if self.budget.evaluations is None else max(self.budget.evaluations - self.evaluations, 0)
+
+    def charge(self, seconds: float) -> None:
+        """Adds processor seconds that a baseline spent in other processes."""
+        self._elsewhere += seconds
+
+    def cost(self, placement: NDArray[np.integer[Any]]) -> float:
+        """Measures one placement [groups]: seconds, inf where infeasible.
+
+        Raises:
+            BudgetSpent: the budget has no evaluation left.
+        """
+        return float(self.costs(np.asarray(placement)[None])[0])
+
+    def costs(self, placements: NDArray[np.integer[Any]]) -> Floats:
+        """Measures placements, each one evaluation.
+
+        Args:
+            placements: device numbers, [batch, groups].
+
+        Returns:
+            Seconds (per inference for throughput), inf where infeasible, float64 [batch].
+
+        Raises:
+            BudgetSpent: the budget has not enough evaluations; the first placements are measured as far as it goes.
+        """
+        left = self.remaining
+        batch = np.asarray(placements, np.uint8)[:left]
+        if len(batch):
+            costs = self._judge(batch)
+            if self._noise:
+                costs = costs * np.exp(self._noise * self._generator.standard_normal(len(batch)))
+            for placement, cost in zip(batch, costs.tolist(), strict=True):
+                self._count(placement, cost)
+        if len(batch) < len(placements):
+            raise BudgetSpent
+        return costs if len(batch) else np.zeros(0)
+
+    def _count(self, placement: Placements, cost: float) -> None:
+        self.evaluations += 1
+        if cost < (math.inf if self.best is None else self.best.cost):
+            self.best = Best(placement.copy(), cost, self.evaluations, self.seconds)
+            self.curve.append((self.evaluations, self.best.seconds, cost))
+
+    def exact(self, placements: NDArray[np.integer[Any]]) -> Floats:
+        """Costs without noise, for reports: not counted, and not for baselines to learn from. As `costs` otherwise."""
+        return self._judge(np.atleast_2d(np.asarray(placements, np.uint8)))
+
+    def run(self, baseline: Baseline, seed: int = 0) -> Best | None:
+        """Lets a baseline place until it returns or the budget is spent.
+
+        Args:
+            baseline: what places.
+            seed: of everything random in it.
+
+        Returns:
+            The best placement, None where none was feasible.
+        """
+        with contextlib.suppress(BudgetSpent):
+            baseline.place(self, seed)
+        return self.best
