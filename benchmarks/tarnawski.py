@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bounds import bracket
+from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.multilevel import search
@@ -302,7 +302,7 @@ def run(
         executable: their dynamic programme; None: what it printed is taken from `CONTIGUOUS`.
         seconds: of search; None: the default number of moves.
         seed: of the search.
-        bound_seconds: for a lower bound (benchmarks/bounds.py); None: without.
+        bound_seconds: for a lower bound (ov_hsdag/baselines/relaxation.py); None: without.
 
     Raises:
         ValueError: their programme and `Instance.loads` do not agree on its split.

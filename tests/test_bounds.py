@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.bounds import Bracket, bracket, relaxed
+from ov_hsdag.baselines.relaxation import Bracket, bracket, relaxed
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from tests.graphs import random_problem

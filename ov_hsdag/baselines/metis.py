@@ -1,0 +1,150 @@
+"""METIS as a placer: a graph partitioner that knows nothing of devices.
+
+Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM Journal on
+Scientific Computing 20(1), 1998. Vertices are colocation groups, weighted by their work or by their weights in memory;
+edges are tensors, weighted by the time of their transfer; parts are as large as devices are fast, or as their memory is
+large. A partitioner knows neither which device runs what nor that parts must not wait for each other: parts go to
+devices in all orders (up to four devices), unsupported groups to a device that runs them, and the result is repaired.
+
+It is optional: `pip install pymetis`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.baselines.budget import Environment
+from ov_hsdag.problem.problem import PlacementProblem
+
+# A part may be so much larger than its target.
+IMBALANCE = 0.05
+_ALL_ORDERS = 4
+_WEIGHT = 1_000_000
+
+
+@dataclass(frozen=True)
+class Metis:
+    """METIS' parts for each target that `Vertices` has, on devices in each order; all are measured."""
+
+    name: str = "METIS"
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`.
+
+        Raises:
+            ImportError: pymetis is not installed.
+        """
+        vertices = Vertices(environment.problem)
+        partition = metis(vertices, seed + 1)
+        for weights, share in vertices.targets():
+            for placement in orders(environment.problem, partition(weights, share)):
+                environment.cost(placement)
+
+
+class Vertices:
+    """A problem as partitioners see it."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        us = problem.group_us
+        finite = np.isfinite(us)
+        least = np.where(finite, us, np.inf).min(axis=1)
+        total = np.where(finite, us, least[:, None]).sum(axis=0)
+        self.work = _whole(least, _WEIGHT)
+        self.held = _whole(problem.group_held.max(axis=1), _WEIGHT)
+        count = len(problem.devices)
+        apart = ~np.eye(count, dtype=bool)
+        bytes_ = problem.tensors.bytes
+        moved = problem.transfer_us[apart].mean() + problem.transfer_us_per_byte[apart].mean() * bytes_
+        self.tensor_weight = _whole(moved, 1000 * max(len(bytes_), 1)) + 1
+        speed = 1 / np.maximum(total, 1e-9)
+        self.speed = speed / speed.sum()
+        limits = problem.memory_bytes
+        needed = max(problem.group_held.max(axis=1).sum(), 1.0)
+        room = np.where(limits < 0, 1.0, 0.85 * limits / needed)
+        self.limited = bool((limits >= 0).any())
+        self.room = np.minimum(room, 1.0)
+
+    def targets(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Vertex weights, and the share of them that each device should have."""
+        if self.problem.objective == "throughput":
+            yield self.work, self.speed
+            if self.limited:
+                yield self.work, _at_most(self.speed, self.room)
+                yield self.held, _at_most(self.speed, self.room)
+        else:
+            filled = np.zeros(len(self.room))
+            for device in np.argsort(-self.speed):
+                filled[device] = min(self.room[device], 1 - filled.sum())
+            yield self.held if self.limited else self.work, filled
+            yield self.held if self.limited else self.work, _at_most(self.speed, self.room)
+
+
+def _whole(values: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    return np.asarray(np.ceil(values / max(float(values.sum()), 1e-30) * total), np.int64)
+
+
+def _at_most(share: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares where none is above its room, as far as there is room."""
+    result = np.minimum(share, room)
+    for _ in range(len(share)):
+        left = 1 - result.sum()
+        free = room - result
+        if left <= 1e-9 or free.sum() <= 1e-9:
+            break
+        result = np.minimum(room, result + left * free / free.sum())
+    return np.asarray(result / result.sum())
+
+
+Partition = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.integer]]
+
+
+def metis(vertices: Vertices, seed: int = 1) -> Partition:
+    """METIS on the graph of pairs of groups.
+
+    Raises:
+        ImportError: pymetis is not installed.
+    """
+    import pymetis
+
+    tensors = vertices.problem.tensors
+    fan = np.diff(tensors.consumer_ptr)
+    source = np.repeat(tensors.source, fan).astype(np.int64)
+    target = tensors.consumers.astype(np.int64)
+    weight = np.repeat(vertices.tensor_weight // np.maximum(fan, 1) + 1, fan)
+    count = vertices.problem.group_count
+    key = np.concatenate([source * count + target, target * count + source])
+    pairs, number = np.unique(key, return_inverse=True)
+    weights = np.bincount(number, np.concatenate([weight, weight])).astype(np.int64)
+    xadj = np.searchsorted(pairs, np.arange(count + 1) * count)
+    options = pymetis.Options(ufactor=int(1000 * IMBALANCE), seed=seed)
+
+    def partition(vertex_weights: NDArray[np.int64], share: NDArray[np.float64]) -> NDArray[np.integer]:
+        share = np.maximum(share, 1e-4)
+        _, part = pymetis.part_graph(
+            len(share),
+            pymetis.CSRAdjacency(xadj.tolist(), (pairs % count).tolist()),
+            vweights=vertex_weights.tolist(),
+            eweights=weights.tolist(),
+            tpwgts=(share / share.sum()).tolist(),
+            options=options,
+        )
+        return np.asarray(part)
+
+    return partition
+
+
+def orders(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:
+    """Placements that give the parts to devices in each order, uint8 [groups] each, repaired where HETERO refuses."""
+    count = len(problem.devices)
+    every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]
+    for order in every:
+        placement = problem.where_supported(np.asarray(order, np.uint8)[part])
+        if problem.evaluate(placement).broken[0]:
+            placement = problem.repair(placement)
+        yield placement

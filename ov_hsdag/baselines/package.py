@@ -1,0 +1,110 @@
+"""What this package has, in the form of baselines: thin adapters of its placers, HETERO's rule and single devices.
+
+All ask for one evaluation, of the placement that they would give a user; what they compute from the problem's costs by
+themselves counts as processor seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.baselines.budget import Environment
+from ov_hsdag.baselines.task_graph import runnable
+from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.policy.candidates import best_by_prediction, find_candidates, policy_placers
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One placer's placement.
+
+    Attributes:
+        name: in tables.
+        placer: makes a placer for a seed.
+    """
+
+    name: str
+    placer: Callable[[int], Placer]
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`."""
+        environment.cost(runnable(environment.problem, self.placer(seed).place(environment.problem)))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Everything on one device; infeasible where it lacks an operation or memory.
+
+    Attributes:
+        device: its number.
+        name: in tables.
+    """
+
+    device: int
+    name: str
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`."""
+        environment.cost(environment.problem.single(self.device))
+
+
+@dataclass(frozen=True)
+class HeteroRule:
+    """What HETERO does without a placement: the first device of a list takes all that it supports, and so on.
+
+    Attributes:
+        reverse: the list of the problem's devices from its end.
+        name: in tables.
+    """
+
+    reverse: bool = False
+    name: str = "HETERO's rule"
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`."""
+        supported = environment.problem.group_supported
+        last = supported.shape[1] - 1
+        chosen = last - supported[:, ::-1].argmax(axis=1) if self.reverse else supported.argmax(axis=1)
+        environment.cost(chosen.astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What `ov_hsdag.place` gives a user without measuring: the best by prediction of all its placers, policy included.
+
+    Attributes:
+        name: in tables.
+    """
+
+    name: str = "HSDAG as shipped"
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`. No evaluation where no placement keeps the memory limits."""
+        found = shipped_placement(environment.problem)
+        if found is not None:
+            environment.cost(found)
+
+
+def shipped_placement(problem: PlacementProblem) -> NDArray[np.uint8] | None:
+    """The placement of `Shipped`, uint8 [groups]; None where none is feasible."""
+    candidates, _ = find_candidates(problem, policy_placers(None), required=False)
+    try:
+        return best_by_prediction(problem, candidates).placement
+    except (RunError, UserError):
+        return None
+
+
+MINIMUM_CUT = Placed("minimum cut", lambda seed: MinCut())
+CONTIGUOUS_PARTITION = Placed("contiguous partition", lambda seed: Contiguous())
+SEARCH = Placed("search, no network", lambda seed: Multilevel(seed=seed))
+NETWORK = Placed("network alone", lambda seed: HSDAGPlacer(refined=0, seed=seed))

@@ -1,0 +1,328 @@
+"""Lower bounds of placement problems, and optima of small ones: what the best known placement is compared with.
+
+The simulator's objective is at least what adds up: times of operations, transfers, penalties of fusions whose tensor
+crosses, and one submodel on each device that is used. Weights and states alone must keep within the memory limits. Left
+out are further submodels, tensors that are alive, and what HETERO refuses; so the least of what adds up is a lower
+bound, and where its placement scores just that in the simulator, that is the optimum. What has no placement in this
+relaxation has none at all.
+
+`bracket` solves the relaxation as a mixed-integer programme by HiGHS (scipy.optimize.milp), within a time limit, after
+which the bound is that of the branches that are open. For latency on two devices without memory limits its linear
+relaxation is a minimum cut, and integral. `relaxed` is for large problems: a linear programme without transfers, which
+by duality is the best of all Lagrangian bounds with prices for the devices' time and memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.placers.contiguous import interchangeable_devices
+from ov_hsdag.problem.problem import PlacementProblem
+
+# HiGHS meets its constraints, and closes gaps, within such a share.
+_TOLERANCE = 1e-6
+
+# Programmes with more variables are not begun.
+_MOST_VARIABLES = 300_000
+
+_INFEASIBLE = 2  # status of scipy's solvers
+
+
+@dataclass(frozen=True, eq=False)
+class Bracket:
+    """What is known of a problem's optimum.
+
+    Attributes:
+        bound: the objective of no placement is less, µs; inf where it is proven that none is feasible.
+        score: of `placement` by the simulator, µs; inf where none was found.
+        placement: the best of what the solver found and what was given, uint8 [groups], or None.
+    """
+
+    bound: float
+    score: float
+    placement: NDArray[np.uint8] | None
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that the problem has no feasible placement."""
+        return bool(np.isinf(self.bound))
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that no placement is better, within the solver's tolerance."""
+        return bool(np.isfinite(self.score) and self.score <= self.bound * (1 + 10 * _TOLERANCE))
+
+
+def relaxed(problem: PlacementProblem) -> float:
+    """A lower bound by a linear programme: items may be divided, and transfers take no time.
+
+    Args:
+        problem: of any size; 5,000 groups on eight devices take seconds.
+
+    Returns:
+        µs; inf where weights do not fit into the devices' memory however they are divided.
+
+    Raises:
+        RuntimeError: HiGHS ended without a solution.
+    """
+    groups, devices = problem.group_count, len(problem.devices)
+    us, held = problem.group_us.ravel(), problem.group_held.ravel()
+    allowed = np.isfinite(us)
+    scale = _scale(problem)
+    columns = np.arange(groups * devices)
+    by_device = sparse.csr_matrix((np.ones(len(columns)), (columns % devices, columns)), (devices, len(columns)))
+    once = sparse.csr_matrix((np.ones(len(columns)), (columns // devices, columns)), (groups, len(columns) + 1))
+    work = np.where(allowed, us, 0.0) / scale
+    rows, limits = [], []
+    if problem.objective == "throughput":
+        rows.append(sparse.hstack([by_device.multiply(work[None]), -np.ones((devices, 1))]))
+        limits.append(np.zeros(devices))
+        cost = np.append(np.zeros(len(columns)), 1.0)
+    else:
+        cost = np.append(work, 0.0)
+    limited = np.flatnonzero(problem.memory_bytes >= 0)
+    if len(limited):
+        unit = np.maximum(problem.memory_bytes[limited], 1).astype(float)
+        memory = sparse.diags(1 / unit) @ by_device[limited].multiply(held[None])
+        rows.append(sparse.hstack([memory, sparse.csr_matrix((len(limited), 1))]))
+        limits.append(problem.memory_bytes[limited] / unit)
+    result = linprog(
+        cost,
+        A_ub=sparse.vstack(rows).tocsr() if rows else None,
+        b_ub=np.concatenate(limits) if limits else None,
+        A_eq=once,
+        b_eq=np.ones(groups),
+        bounds=np.column_stack([np.zeros(len(cost)), np.append(allowed.astype(float), np.inf)]),
+    )
+    if result.status == _INFEASIBLE:
+        return np.inf
+    if result.status != 0:
+        raise RuntimeError(f"HiGHS: {result.message}")
+    return float(result.fun * scale * (1 - _TOLERANCE))
+
+
+def bracket(
+    problem: PlacementProblem, *, seconds: float = 10.0, known: NDArray[np.integer[Any]] | None = None
+) -> Bracket:
+    """Bounds a problem's optimum from both sides.
+
+    Args:
+        problem: to place; optima are found for tens of groups, mostly.
+        seconds: of the solver, about.
+        known: a placement, as good as there is, [groups].
+
+    Returns:
+        The bound, at least that of `relaxed`, and the better one of what is known and what was found.
+
+    Raises:
+        RuntimeError: HiGHS ended without saying why.
+    """
+    bound = relaxed(problem)
+    placement = None if known is None else np.asarray(known, np.uint8)
+    score = np.inf if placement is None else float(problem.scores(placement)[0])
+    if np.isfinite(bound):
+        programme = _Programme(problem)
+        if programme.variables <= _MOST_VARIABLES:
+            better, found = programme.solve(seconds)
+            bound = max(bound, better)
+            if found is not None and (found_score := float(problem.scores(found)[0])) < score:
+                placement, score = found, found_score
+    return Bracket(bound, score, placement if np.isfinite(score) else None)
+
+
+def _scale(problem: PlacementProblem) -> float:
+    """What times are divided by: all work where it is slowest."""
+    return max(float(np.where(np.isfinite(problem.group_us), problem.group_us, 0.0).max(axis=1).sum()), 1e-9)
+
+
+class _Programme:
+    """The relaxation as a mixed-integer programme.
+
+    Variables: x[g, d], whether group g is on device d; used[d]; r[t, a, b] for a ≠ b, whether device b receives tensor
+    t from a; and for throughput the period. r[t, a, b] <= x[source, a], and for each consumer c the sum of r[t, a, b]
+    over a is at least x[c, b] - x[source, b].
+    """
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self._problem = problem
+        self._groups, self._devices = problem.group_count, len(problem.devices)
+        self._links = [(a, b) for a in range(self._devices) for b in range(self._devices) if a != b]
+        self._used = self._groups * self._devices
+        self._received = self._used + self._devices
+        self._period = self._received + len(problem.tensors) * len(self._links)
+        self.variables = self._period + 1
+        self._scale = _scale(problem)
+        self._rows: list[NDArray[np.int64]] = []
+        self._columns: list[NDArray[np.int64]] = []
+        self._values: list[NDArray[np.float64]] = []
+        self._lower: list[NDArray[np.float64]] = []
+        self._upper: list[NDArray[np.float64]] = []
+        self._count = 0
+
+    def solve(self, seconds: float) -> tuple[float, NDArray[np.uint8] | None]:
+        """The bound, µs, and a placement where one was found."""
+        problem, scale = self._problem, self._scale
+        self._add_assignment()
+        self._add_transfers()
+        loads = self._loads()
+        cost = np.zeros(self.variables)
+        if problem.objective == "throughput":
+            self._add(loads, np.full(self._devices, -np.inf), np.zeros(self._devices))
+            cost[self._period] = 1.0
+        else:
+            cost = self._latency()
+        integral = np.zeros(self.variables)
+        integral[: self._received] = 1
+        result = milp(
+            cost,
+            integrality=integral,
+            bounds=Bounds(0.0, self._largest()),
+            constraints=LinearConstraint(
+                sparse.csr_matrix(
+                    (np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))),
+                    (self._count, self.variables),
+                ),
+                np.concatenate(self._lower),
+                np.concatenate(self._upper),
+            ),
+            options={"time_limit": seconds, "mip_rel_gap": _TOLERANCE},
+        )
+        if result.status == _INFEASIBLE:
+            return np.inf, None
+        dual = getattr(result, "mip_dual_bound", None)
+        if dual is None or not np.isfinite(dual):
+            if result.status in (0, 1):  # out of time before there was a bound
+                return 0.0, None
+            raise RuntimeError(f"HiGHS: {result.message}")
+        placement = None
+        if result.x is not None:
+            assigned = result.x[: self._used].reshape(self._groups, self._devices)
+            placement = assigned.argmax(axis=1).astype(np.uint8)
+        return float(dual * scale * (1 - _TOLERANCE)), placement
+
+    def _x(self, group: NDArray[np.integer[Any]] | int, device: int) -> Any:
+        return group * self._devices + device
+
+    def _add(self, matrix: sparse.coo_matrix, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
+        self._rows.append(matrix.row.astype(np.int64) + self._count)
+        self._columns.append(matrix.col.astype(np.int64))
+        self._values.append(matrix.data.astype(np.float64))
+        self._lower.append(lower)
+        self._upper.append(upper)
+        self._count += matrix.shape[0]
+
+    def _matrix(self, parts: list[tuple[Any, Any, Any]], rows: int) -> sparse.coo_matrix:
+        """A matrix of parts (row, column, value), each broadcast."""
+        filled = [np.broadcast_arrays(*(np.asarray(array, float) for array in part)) for part in parts]
+        row, column, value = (np.concatenate([part[k].ravel() for part in filled]) for k in range(3))
+        return sparse.coo_matrix((value, (row.astype(int), column.astype(int))), (rows, self.variables))
+
+    def _largest(self) -> NDArray[np.float64]:
+        """Upper bounds of the variables."""
+        largest = np.ones(self.variables)
+        largest[self._period] = np.inf
+        largest[: self._used] = self._problem.group_supported.ravel()
+        # Of equal devices the first has the first group that all of them run.
+        kind = interchangeable_devices(self._problem)
+        first = [int(np.flatnonzero(kind == number)[0]) for number in kind]
+        for device in range(self._devices):
+            if first[device] != device:
+                largest[self._x(0, device)] = 0.0
+        return largest
+
+    def _add_assignment(self) -> None:
+        """Each group on one device, weights within the limits, devices with groups are used."""
+        problem, groups, devices = self._problem, self._groups, self._devices
+        group = np.repeat(np.arange(groups), devices)
+        columns = np.arange(groups * devices)
+        self._add(self._matrix([(group, columns, 1.0)], groups), np.ones(groups), np.ones(groups))
+        # Parameters, constants and Results alone make no submodel.
+        computing = np.zeros(groups, bool)
+        computing[problem.groups[np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))]] = True
+        columns = columns[np.repeat(computing, devices)]
+        rows = np.arange(len(columns))
+        self._add(
+            self._matrix([(rows, columns, 1.0), (rows, self._used + columns % devices, -1.0)], len(rows)),
+            np.full(len(rows), -np.inf),
+            np.zeros(len(rows)),
+        )
+        for device in np.flatnonzero(problem.memory_bytes >= 0).tolist():
+            limit = float(problem.memory_bytes[device])
+            unit = max(limit, 1.0)
+            share = problem.group_held[:, device] / unit
+            self._add(
+                self._matrix([(0, self._x(np.arange(groups), device), share)], 1),
+                np.array([-np.inf]),
+                np.array([limit / unit]),
+            )
+
+    def _r(self, tensor: Any, link: int) -> Any:
+        return self._received + tensor * len(self._links) + link
+
+    def _add_transfers(self) -> None:
+        tensors = self._problem.tensors
+        count = len(tensors)
+        if not count:
+            return
+        every = np.arange(count)
+        for link, (sender, _) in enumerate(self._links):
+            self._add(
+                self._matrix(
+                    [(every, self._r(every, link), 1.0), (every, self._x(tensors.source, sender), -1.0)], count
+                ),
+                np.full(count, -np.inf),
+                np.zeros(count),
+            )
+        tensor = np.repeat(every, np.diff(tensors.consumer_ptr))
+        rows = np.arange(len(tensor))
+        for receiver in range(self._devices):
+            parts: list[tuple[Any, Any, Any]] = [
+                (rows, self._r(tensor, link), 1.0) for link, (_, to) in enumerate(self._links) if to == receiver
+            ]
+            parts.append((rows, self._x(tensors.consumers, receiver), -1.0))
+            parts.append((rows, self._x(tensors.source[tensor], receiver), 1.0))
+            self._add(self._matrix(parts, len(rows)), np.zeros(len(rows)), np.full(len(rows), np.inf))
+
+    def _moved(self, link: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Time of each tensor's transfer, and the penalty of the fusion that its receiver breaks, [tensors] each."""
+        problem = self._problem
+        a, b = self._links[link]
+        us = problem.transfer_us[a, b] + problem.transfer_us_per_byte[a, b] * problem.tensors.bytes
+        return us / self._scale, problem.tensor_fusion_penalty_us[:, b] / self._scale
+
+    def _work(self) -> NDArray[np.float64]:
+        us = self._problem.group_us
+        return np.where(np.isfinite(us), us, 0.0) / self._scale
+
+    def _loads(self) -> sparse.coo_matrix:
+        """Each device's work less the period."""
+        problem = self._problem
+        every, shares, work = np.arange(len(problem.tensors)), problem.transfer_shares, self._work()
+        parts: list[tuple[Any, Any, Any]] = []
+        for device in range(self._devices):
+            parts.append((device, self._x(np.arange(self._groups), device), work[:, device]))
+            parts.append((device, self._used + device, problem.submodel_us[device] / self._scale))
+            parts.append((device, self._period, -1.0))
+        for link, (a, b) in enumerate(self._links):
+            us, penalty = self._moved(link)
+            parts.append((a, self._r(every, link), us * shares[a]))
+            parts.append((b, self._r(every, link), us * shares[b] + penalty))
+        return self._matrix(parts, self._devices)
+
+    def _latency(self) -> NDArray[np.float64]:
+        problem = self._problem
+        cost = np.zeros(self.variables)
+        cost[: self._used] = self._work().ravel()
+        cost[self._used : self._received] = problem.submodel_us / self._scale
+        every = np.arange(len(problem.tensors))
+        for link in range(len(self._links)):
+            us, penalty = self._moved(link)
+            cost[self._r(every, link)] = us + penalty
+        return cost
