@@ -58,11 +58,11 @@ def asked(compiled: ov.CompiledModel) -> tuple[int, int]:
     return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")), number
 
 
-@pytest.mark.parametrize("submodels", [2, 3, 4, 7, 12])
-def test_at_least_as_many_requests_as_submodels(submodels: int) -> None:
+@pytest.mark.parametrize("submodels", [2, 3, 4, 7, 8])
+def test_two_requests_for_each_submodel(submodels: int) -> None:
     made, requests = asked(ov.Core().compile_model(cut(submodels), HETERO))
     assert made == submodels
-    assert requests == max(submodels, 4)
+    assert requests == max(2 * submodels, 6)
 
 
 def test_requests_do_not_grow_without_end() -> None:
@@ -77,7 +77,7 @@ def test_all_requests_of_the_default_queue_compute(tmp_path: Path) -> None:
     inputs = [np.full((1, 64), number / 10, np.float32) for number in range(12)]
     wanted = core.compile_model(chain(), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     queue = ov.AsyncInferQueue(core.compile_model(path, HETERO))
-    assert len(queue) == 4
+    assert len(queue) == 6
     results: dict[int, np.ndarray] = {}
     queue.set_callback(lambda request, number: results.update({number: request.get_output_tensor().data.copy()}))
     for number, data in enumerate(inputs):
@@ -90,15 +90,15 @@ def test_all_requests_of_the_default_queue_compute(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "requests"),
     [
-        (None, 4),
-        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 4),
+        (None, 6),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, 6),
         ({"PERFORMANCE_HINT": "LATENCY"}, 1),
         ({hint.performance_mode(): hint.PerformanceMode.LATENCY}, 1),
         (dict([hint.performance_mode(hint.PerformanceMode.LATENCY)]), 1),
         ({"DEVICE_PROPERTIES": {"CPU_B": {"PERFORMANCE_HINT": "LATENCY"}}}, 1),
         ({"PERFORMANCE_HINT_NUM_REQUESTS": 3}, 3),
-        ({"PERFORMANCE_HINT_NUM_REQUESTS": "0"}, 4),
-        ({"PERFORMANCE_HINT_NUM_REQUESTS": 9}, 4),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": "0"}, 6),
+        ({"PERFORMANCE_HINT_NUM_REQUESTS": 9}, 6),
     ],
 )
 def test_hints_of_the_caller_count(config: dict[str, Any] | None, requests: int) -> None:
@@ -126,7 +126,7 @@ def test_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wrong_arguments_are_told_as_ever() -> None:
-    for arguments in ((), (3,), (None, 4)):
+    for arguments in ((), (3,), (None, 6)):
         with pytest.raises(TypeError):
             ov.AsyncInferQueue(*arguments)
     with pytest.raises(RuntimeError, match="NO_SUCH_PROPERTY"):
@@ -136,14 +136,14 @@ def test_wrong_arguments_are_told_as_ever() -> None:
 def test_rule() -> None:
     assert requests_in_flight(1, 1, 1) == 1
     assert requests_in_flight(8, 1, 5) == 8
-    assert requests_in_flight(1, 2, 2) == 4
-    assert requests_in_flight(1, 3, 3) == 6
-    assert requests_in_flight(1, 2, 5) == 5
+    assert requests_in_flight(1, 2, 2) == 6
+    assert requests_in_flight(1, 3, 3) == 9
+    assert requests_in_flight(1, 2, 5) == 10
     assert requests_in_flight(12, 2, 5) == 12
     assert requests_in_flight(1, 2, 300) == MOST
 
 
-@pytest.mark.parametrize(("objective", "requests"), [("throughput", 4), ("latency", 1)])
+@pytest.mark.parametrize(("objective", "requests"), [("throughput", 6), ("latency", 1)])
 def test_unmodified_benchmark_app(tmp_path: Path, objective: str, requests: int) -> None:
     path = tmp_path / "model.xml"
     ov.save_model(cut(3, objective), path)
@@ -163,11 +163,11 @@ def test_unmodified_benchmark_app(tmp_path: Path, objective: str, requests: int)
 
 def test_placing_says_what_it_takes() -> None:
     affinity = {"a": "CPU_A", "b": "CPU_B"}
-    placement = Placement(DEVICES, affinity, objective="throughput", predicted={"submodels": 6})
+    placement = Placement(DEVICES, affinity, objective="throughput", predicted={"submodels": 4})
     said = advice(placement)
     assert said is not None
     assert "\n" not in said
-    assert said.startswith("requests: keep 6 in flight ")
-    assert said.endswith("-nireq 6)")
+    assert said.startswith("requests: keep 8 in flight ")
+    assert said.endswith("-nireq 8)")
     assert advice(Placement(DEVICES, affinity)) is None
     assert advice(Placement(DEVICES, {"a": "CPU_A"}, objective="throughput")) is None

@@ -70,12 +70,15 @@ ov::CompiledModel compile_model(ov::Core& core, const std::shared_ptr<const ov::
 }
 
 std::uint32_t requests_in_flight(const ov::CompiledModel& compiled) {
-    constexpr std::uint32_t kMost = 16;  // ov_hsdag.devices.requests.MOST
+    // As in ov_hsdag.devices.requests.
+    constexpr std::uint32_t kPerDevice = 3;
+    constexpr std::uint32_t kPerSubmodel = 2;
+    constexpr std::uint32_t kMost = 16;
     const std::uint32_t reported = compiled.get_property(ov::optimal_number_of_infer_requests);
     const auto devices = static_cast<std::uint32_t>(compiled.get_property(ov::execution_devices).size());
     if (devices < 2) return reported;
     const auto submodels = compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::uint32_t>();
-    return std::max({reported, 2 * devices, std::min(submodels, kMost)});
+    return std::max({reported, kPerDevice * devices, std::min(kPerSubmodel * submodels, kMost)});
 }
 
 }  // namespace ov_hsdag
