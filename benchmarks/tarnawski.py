@@ -285,6 +285,20 @@ class Record:
     milliseconds: float
 
 
+def expert_load(instance: Instance, path: Path, clone: Path) -> float | None:
+    """Largest load of the human experts' split, ms; None where there is none.
+
+    Args:
+        instance: read from `path`.
+        path: in the clone.
+        clone: of their repository.
+    """
+    human = clone / "human-experts" / f"{path.name.removesuffix('.json')}_expert.json"
+    if path.parent.name != "LayerGraphs" or not human.exists():
+        return None
+    return float(instance.loads(instance.placement(json.loads(human.read_text()))).max())
+
+
 def run(
     path: Path,
     clone: Path,
@@ -318,10 +332,7 @@ def run(
         load = instance.loads(instance.placement(split)).max()
         if abs(load - contiguous) > 1e-6 * contiguous:
             raise ValueError(f"{name}: {contiguous} by their programme, {load} by our evaluation of its split")
-    expert = None
-    human = clone / "human-experts" / f"{path.name.removesuffix('.json')}_expert.json"
-    if path.parent.name == "LayerGraphs" and human.exists():
-        expert = float(instance.loads(instance.placement(json.loads(human.read_text()))).max())
+    expert = expert_load(instance, path, clone)
     problem = instance.problem()
     begin = time.perf_counter()
     found = search(problem, seconds=seconds, seed=seed)

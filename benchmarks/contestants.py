@@ -1,0 +1,154 @@
+"""Who takes part in the comparisons: every baseline, what the package has, and HSDAG as published and as shipped.
+
+What needs more than a problem and a budget is not here: HETERO's pipeline hint, AUTO and copies of the model on each
+device run on real devices alone (measured.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.baselines.annealing import Annealing
+from ov_hsdag.baselines.baechi import MEtf, MSct
+from ov_hsdag.baselines.budget import Baseline, Environment
+from ov_hsdag.baselines.celeritas import Celeritas
+from ov_hsdag.baselines.metis import Metis
+from ov_hsdag.baselines.package import (
+    CONTIGUOUS_PARTITION,
+    MINIMUM_CUT,
+    NETWORK,
+    SEARCH,
+    Alone,
+    HeteroRule,
+    Shipped,
+)
+from ov_hsdag.baselines.tarnawski import DynamicProgramme, IntegerProgramme
+
+if TYPE_CHECKING:
+    from ov_hsdag.training.config import HSDAGConfig
+
+SHIPPED = Shipped().name
+"""The name of what users get."""
+
+# Clusters at which parsing stops where it is not to be limited to four.
+MANY_CLUSTERS = 48
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method of placement.
+
+    Attributes:
+        name: in tables.
+        make: the method.
+        seeded: whether its placements depend on the seed.
+        learns: whether it learns from its evaluations, and takes accordingly long.
+    """
+
+    name: str
+    make: Callable[[], Baseline]
+    seeded: bool = False
+    learns: bool = False
+
+
+def _learned(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
+    def make() -> Baseline:
+        found: Baseline = getattr(importlib.import_module(f"ov_hsdag.baselines.{module}"), name)(**settings)
+        return found
+
+    return make
+
+
+@dataclass(frozen=True)
+class Published:
+    """HSDAG as published, learned on the problem itself: `HSDAGConfig.paper()` with every placement measured.
+
+    Attributes:
+        without: groups of features that are left out (`ov_hsdag.training.config.ABLATIONS`).
+        clusters: at which parsing stops.
+        learning_rate: of the authors' published code; 0: nothing is learned.
+    """
+
+    without: tuple[str, ...] = ()
+    clusters: int | None = None
+    learning_rate: float = 1e-3
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`."""
+        from ov_hsdag.training import episode
+        from ov_hsdag.training.config import HSDAGConfig, Widths
+
+        @dataclass(frozen=True, eq=False)
+        class Measured(episode.Task):
+            """Scores are measured, not looked up."""
+
+            def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+                return environment.costs(placements) * 1e6
+
+        devices = len(environment.problem.devices)
+        plain = episode.Task.of(environment.problem, HSDAGConfig.paper(Widths(0, 0, 0, 0), devices, self.without))
+        task = Measured(plain.problem, plain.x, plain.graphs, plain.reference)
+        config: HSDAGConfig = HSDAGConfig.paper(Widths.of(task.x), devices, self.without)
+        if self.clusters is not None:
+            config = replace(config, min_clusters=self.clusters)
+        left = environment.remaining
+        episodes = episode.EPISODES if left is None else max(-(-left // config.steps), 1)
+        episode.train(task, config, episodes=episodes, learning_rate=self.learning_rate, seed=seed)
+
+
+SIMPLE = (
+    Contestant("HETERO's rule", HeteroRule),
+    Contestant("m-ETF (Baechi)", MEtf),
+    Contestant("m-SCT (Baechi)", MSct),
+    Contestant("Celeritas", Celeritas),
+    Contestant("dynamic programme (Tarnawski)", DynamicProgramme),
+    Contestant("integer programme (Tarnawski)", IntegerProgramme),
+    Contestant("METIS", Metis, seeded=True),
+    Contestant("simulated annealing", Annealing, seeded=True),
+    Contestant("minimum cut", lambda: MINIMUM_CUT),
+    Contestant("contiguous partition", lambda: CONTIGUOUS_PARTITION),
+    Contestant("search, no network", lambda: SEARCH, seeded=True),
+    Contestant("network alone", lambda: NETWORK, seeded=True),
+)
+"""What learns nothing while it places."""
+
+LEARNED = (
+    Contestant("Placeto", _learned("placeto", "Placeto"), seeded=True, learns=True),
+    Contestant("RNN-based", _learned("rnn", "RNN"), seeded=True, learns=True),
+    Contestant("GO, from scratch", _learned("go", "GO"), seeded=True, learns=True),
+    Contestant("HSDAG as published", Published, seeded=True, learns=True),
+)
+"""What learns on the very problem."""
+
+ABLATIONS = (
+    Contestant("HSDAG as published", lambda: Published(clusters=MANY_CLUSTERS), seeded=True, learns=True),
+    *(
+        Contestant(
+            f"without {label}",
+            lambda group=group: Published((group,), clusters=MANY_CLUSTERS),  # type: ignore[misc]
+            seeded=True,
+            learns=True,
+        )
+        for group, label in (
+            ("output_shape", "output shape"),
+            ("node_id", "node id"),
+            ("structure", "structural features"),
+        )
+    ),
+    Contestant("not trained", lambda: Published(clusters=MANY_CLUSTERS, learning_rate=0.0), seeded=True, learns=True),
+    Contestant("four clusters", Published, seeded=True, learns=True),
+)
+"""HSDAG as published with parsing that stops at `MANY_CLUSTERS`, and with one thing changed each."""
+
+OURS = Contestant(SHIPPED, Shipped)
+
+
+def single(number: int, name: str) -> Contestant:
+    """One device of a problem."""
+    return Contestant(name, lambda: Alone(number, name))

@@ -1,0 +1,176 @@
+"""Every contestant on public instances that nobody here made: those of Tarnawski et al., with their published optima.
+
+    git clone https://github.com/msr-fiddle/dnn-partitioning
+    python -m benchmarks.outside dnn-partitioning          # results/outside.json and .md
+
+The instances, and how ours and their problems differ, are in tarnawski.py. What is minimised, measured and printed is
+*their* objective, the largest load of a device for one inference. Contestants that compute with costs see them through
+the placement problem made of the instance; what its simulator charges is never less. The instances for latency are left
+out: devices there work at the same time on one inference, which HETERO does not do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness
+from benchmarks.contestants import LEARNED, OURS, SIMPLE, Contestant, single
+from benchmarks.tarnawski import CONTIGUOUS, CPU, Instance, expert_load
+from ov_hsdag.baselines.budget import Budget
+from ov_hsdag.baselines.relaxation import bracket
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.files import write_json, write_text
+
+RESULTS = Path(__file__).parent / "results" / "outside.json"
+
+EVALUATIONS = 500
+SEEDS = 5
+
+
+def contestants() -> list[Contestant]:
+    """Rows of the table."""
+    return [single(CPU, "CPU alone"), single(CPU + 1, "one accelerator alone"), *SIMPLE, *LEARNED, OURS]
+
+
+@cache
+def _loaded(path: Path) -> tuple[Instance, PlacementProblem]:
+    instance = Instance.load(path)
+    return instance, instance.problem()
+
+
+def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Largest loads of placements as the instance defines them, s, inf where it has none, float64 [batch].
+
+    Args:
+        instance: of theirs.
+        problem: made of it.
+        placements: uint8 [batch, groups].
+    """
+    found = np.full(len(placements), np.inf)
+    for number, placement in enumerate(placements):
+        try:
+            found[number] = 1e-3 * instance.loads(placement[problem.groups].astype(np.int64)).max()
+        except ValueError:  # no memory, or an operation that the device does not run
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Attributes:
+        path: of the instance.
+        contestant: number in `contestants()`.
+        seed: of the contestant.
+        seconds: of the budget.
+    """
+
+    path: Path
+    contestant: int
+    seed: int
+    seconds: float
+
+
+def run(task: Task) -> dict[str, Any]:
+    """The run; `load_ms` is their objective."""
+    instance, problem = _loaded(task.path)
+    cell = harness.run(
+        problem,
+        contestants()[task.contestant],
+        Budget(EVALUATIONS, task.seconds),
+        seed=task.seed,
+        judge=lambda placements: judge(instance, problem, placements),
+    )
+    us = cell.pop("us")
+    for left_out in ("drawn_us", "again_us", "placement"):
+        cell.pop(left_out, None)
+    return {"load_ms": None if us is None else us * 1e-3, **cell}
+
+
+def bound(task: tuple[Path, float]) -> float:
+    """What no placement's period is less than by our simulator, ms; theirs may be a little less."""
+    _, problem = _loaded(task[0])
+    return bracket(problem, seconds=task[1]).bound
+
+
+def name_of(path: Path) -> str:
+    """Granularity and model, as in `CONTIGUOUS`."""
+    return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
+
+
+def measure(clone: Path, seconds: float, bound_seconds: float) -> dict[str, Any]:
+    """All runs on all instances of a clone of their repository."""
+    begin = time.perf_counter()
+    paths, rows = sorted((clone / "throughput-inputs").glob("*/*_inference.json")), contestants()
+    tasks = [
+        Task(path, row, seed, seconds)
+        for row, contestant in enumerate(rows)
+        for path in paths
+        for seed in range(SEEDS if contestant.seeded else 1)
+    ]
+    cells = {}
+    ordered = sorted(tasks, key=lambda task: not rows[task.contestant].learns)
+    for number, (task, cell) in enumerate(harness.in_parallel(run, ordered), start=1):
+        cells[task] = cell
+        if number % 50 == 0 or number == len(tasks):
+            print(f"{number}/{len(tasks)}", file=sys.stderr, flush=True)
+    bounds = {path: found for (path, _), found in harness.in_parallel(bound, [(path, bound_seconds) for path in paths])}
+    instances = {}
+    for path in paths:
+        instance, problem = _loaded(path)
+        instances[name_of(path)] = {
+            "nodes": len(instance.ids),
+            "groups": problem.group_count,
+            "accelerators": instance.accelerators,
+            "contiguous_optimum_ms": CONTIGUOUS.get(name_of(path)),
+            "expert_ms": expert_load(instance, path, clone),
+            "bound_ms": bounds[path],
+        }
+    return {
+        "about": {
+            **harness.about(),
+            "wall_seconds": round(time.perf_counter() - begin),
+            "processor_seconds": round(sum(cell["seconds"] for cell in cells.values())),
+        },
+        "settings": {"evaluations": EVALUATIONS, "seconds": seconds, "seeds": SEEDS},
+        "instances": instances,
+        "cells": {
+            name_of(path): {
+                contestant.name: [cells[task] for task in tasks if (task.path, task.contestant) == (path, row)]
+                for row, contestant in enumerate(rows)
+            }
+            for path in paths
+        },
+    }
+
+
+def main() -> None:
+    """Makes the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("clone", type=Path, help="of https://github.com/msr-fiddle/dnn-partitioning")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
+    parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if not (options.clone / "throughput-inputs").is_dir():
+        parser.error(f"{options.clone} has no folder throughput-inputs")
+    result = measure(options.clone, options.seconds, options.bound_seconds)
+    write_json(options.output, result)
+    from benchmarks.results_page import outside
+
+    write_text(options.output.with_suffix(".md"), outside(result))
+    print(outside(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,500 @@
+"""The comparisons with other methods as Markdown and plots, made of the JSON files that their benchmarks wrote.
+
+    python -m benchmarks.results_page       # the section of docs/results.md between the markers, docs/field_*.svg
+
+Each table is followed by three sentences: who won, what that says, what it does not say. Their figures come from the
+files; no figure is written here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import mannwhitneyu
+
+from benchmarks import svg
+from benchmarks.contestants import LEARNED, SHIPPED
+from benchmarks.harness import TIE
+from ov_hsdag.utils.files import write_text
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "results.md"
+BEGIN, END = "<!-- field: made by benchmarks/results_page.py -->", "<!-- field: end -->"
+
+CPU_ONLY, GPU_ONLY = "CPU only", "GPU only"
+_LEARNED = {contestant.name for contestant in LEARNED}
+
+Result = Mapping[str, Any]
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column is text."""
+    lines = [list(head), ["---", *["---:"] * (len(head) - 1)], *map(list, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def paragraph(text: str) -> str:
+    """Text in lines of at most 120 characters."""
+    return "\n".join(textwrap.wrap(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as people list them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
+
+
+def made_on(result: Result) -> str:
+    """Machine, versions, date and what it took."""
+    about = result["about"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
+    took = ""
+    if "wall_seconds" in about:
+        took = (
+            f" It took {about['wall_seconds'] / 60:.0f} min, {about['processor_seconds'] / 60:.0f} min of processors."
+        )
+    return f"{about['date']}, {about['machine']}; Python {about['python']}, {versions}.{took}"
+
+
+def why(cells: Sequence[Result]) -> str:
+    """Why there is no figure, for a table's cell."""
+    return f"*{next((cell['why'] for cell in cells if cell['why']), 'not run')}*"
+
+
+def values(cells: Sequence[Result], key: str) -> list[float]:
+    """Figures of the cells that have one."""
+    return [cell[key] for cell in cells if cell.get(key) is not None]
+
+
+def middle(cells: Sequence[Result], key: str) -> float:
+    """Median of a figure over seeds, inf where no cell has one."""
+    found = values(cells, key)
+    return statistics.median(found) if found else math.inf
+
+
+# ---- (a) the paper's experiment
+
+
+def paper(result: Result) -> str:
+    """paper_table.py's tables."""
+    settings = result["settings"]
+    models = list(result["models"])
+    said = [
+        [
+            model,
+            *(str(entry[key]) for key in ("nodes", "groups", "coarse_groups")),
+            f"{entry['gpu_over_cpu']:.2f}",
+            f"{entry['gpu_over_cpu_allowed'][0]:.2f} to {entry['gpu_over_cpu_allowed'][1]:.2f}",
+            f"{entry['paper_saved_percent']}",
+        ]
+        for model, entry in result["models"].items()
+    ]
+    parts = [
+        "# The experiment of HSDAG's paper",
+        f"Made by `python -m benchmarks.paper_table`; runs are in paper_table.json. {made_on(result)}",
+        paragraph(
+            """**Simulated, on a machine that is only partly known.** The paper's times in seconds could not be found
+            in public sources: not for a single device, and not for any other row. What was found is the share of the
+            CPU's time that HSDAG saves (58.2% for BERT from the abstract, the other two from a summary that was not
+            checked against the paper), and that no other row is more than 60.24% slower. The profile `paper_2023`
+            (benchmarks/profiles/paper_2023.json) is the data sheets of the two devices that the paper names, with
+            three factors of the GPU fitted to what these percentages allow of GPU alone / CPU alone; how long the CPU
+            takes is its data sheet's. Rows of the paper without a source are left out of the tables."""
+        ),
+        markdown_table(
+            ["", "nodes", "groups", "coarse", "GPU / CPU, fitted", "allowed", "HSDAG in the paper saves, %"], said
+        ),
+        paragraph(
+            f"""Budget of each run: {settings["evaluations"]} evaluations (the authors' code: 25 episodes of 20) and
+            {settings["seconds"]:g} s of processor time. A measurement scatters by {100 * settings["noise"]:.1f}%. What
+            depends on a seed ran with {settings["seeds"]}; figures are medians. Methods that compute with costs know
+            those of the machine that they are run on; those that learn know its measurements."""
+        ),
+        "## In the paper's layout",
+        _paper_layout(result, models),
+        _paper_layout_says(result, models),
+        "## On plausible machines",
+        paragraph(
+            f"""{settings["machines"]} machines drawn around the profile (`paper_machines.draw`): each operation and
+            type of operation faster or slower by a random factor (10 to 60%), transfers and submodels up to three
+            times cheaper or dearer, GPU / CPU anywhere in the interval above. A method wins on a machine where its
+            placement is more than {100 * TIE:g}% faster than the best single device, without noise. *Behind*: of the
+            best that any method found, in the mean."""
+        ),
+        _paper_machines(result, models),
+        _paper_machines_says(result, models),
+        "## Ablations",
+        paragraph(
+            """HSDAG as published where there is something to find: latency on the drawn machine on which a split gains
+            most, and throughput on the fitted profile, with parsing that stops at 48 clusters in place of four. Cost of
+            the best placement against the full method's, medians over seeds; in bold what a Mann-Whitney test at 5%
+            tells from it."""
+        ),
+        _paper_ablations(result, models),
+        _paper_ablations_says(result, models),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _paper_layout(result: Result, models: Sequence[str]) -> str:
+    head = [""]
+    for model in models:
+        head += [f"{model}: best drawn, ms", "again, ms", "saved, %"]
+    body = []
+    for row in result["fitted"][models[0]]:
+        line = [f"**{row}**" if row == SHIPPED else row]
+        for model in models:
+            cells = result["fitted"][model][row]
+            if not values(cells, "us"):
+                line += [why(cells), "", ""]
+                continue
+            cpu = middle(result["fitted"][model][CPU_ONLY], "us")
+            saved = 100 * (1 - middle(cells, "us") / cpu)
+            drawn, again = middle(cells, "drawn_us") / 1e3, middle(cells, "again_us") / 1e3
+            line += [f"{drawn:.2f}", f"{again:.2f}", f"{saved:.1f}"]
+        body.append([cell or why_empty for cell, why_empty in zip(line, ["", *["–"] * (len(line) - 1)], strict=True)])
+    return markdown_table(head, body)
+
+
+def _paper_layout_says(result: Result, models: Sequence[str]) -> str:
+    fitted = result["fitted"]
+    exact = {model: {row: middle(cells, "us") for row, cells in fitted[model].items()} for model in models}
+    best = {model: min(exact[model].values()) for model in models}
+    winners = [row for row in exact[models[0]] if all(exact[m][row] <= best[m] * (1 + TIE) for m in models)]
+    saved = [f"{100 * (1 - best[model] / exact[model][CPU_ONLY]):.1f}% for {model}" for model in models]
+    over_single = max(1 - best[model] / min(exact[model][CPU_ONLY], exact[model][GPU_ONLY]) for model in models)
+    many = [row for row in fitted[models[0]] if row in _LEARNED or row == "simulated annealing"]
+    flattery = [
+        100 * (1 - middle(fitted[model][row], "drawn_us") / middle(fitted[model][row], "us"))
+        for model in models
+        for row in many
+        if values(fitted[model][row], "us")
+    ]
+    ours = "is among them" if SHIPPED in winners else "is not among them"
+    return paragraph(
+        f"""{len(winners)} of {len(exact[models[0]])} methods are best or within {100 * TIE:g}% of the best for all
+        models ({listed(winners)}); {SHIPPED} {ours}, and the best saves {listed(saved)} of the CPU's time. That is
+        {100 * over_single:.1f}% more than the best single device gives by itself at most, so that on this machine the
+        choice of the device is nearly everything, and the least of hundreds of noisy draws flatters whoever draws by
+        {statistics.mean(flattery) if flattery else 0:.1f}% in the mean, which measuring once more takes away. It does
+        not say that the paper's gains are wrong: its machine's times per operation are not known, and the fit knows one
+        ratio for each model."""
+    )
+
+
+def _drawn(result: Result, model: str, row: str) -> dict[str, float]:
+    """Cost by machine, inf where there is none."""
+    cells = result["drawn"][model][row]
+    return {machine: math.inf if cell["us"] is None else cell["us"] for machine, cell in cells.items()}
+
+
+def _singles(result: Result, model: str) -> dict[str, float]:
+    cpu, gpu = _drawn(result, model, CPU_ONLY), _drawn(result, model, GPU_ONLY)
+    return {machine: min(cpu[machine], gpu[machine]) for machine in cpu}
+
+
+def _best_known(result: Result, model: str) -> dict[str, float]:
+    rows = [_drawn(result, model, row) for row in result["drawn"][model]]
+    return {machine: min(row.get(machine, math.inf) for row in rows) for machine in _singles(result, model)}
+
+
+def _wins(result: Result, model: str, cost: Mapping[str, float]) -> list[float]:
+    """Gains over the best single device where a split wins."""
+    single = _singles(result, model)
+    return [1 - cost[k] / single[k] for k in cost if cost[k] < single[k] * (1 - TIE)]
+
+
+def _paper_machines(result: Result, models: Sequence[str]) -> str:
+    head = ["", "machines"]
+    for model in models:
+        head += [f"{model}: wins, %", "by, %", "behind, %"]
+    body = []
+    for row in result["drawn"][models[0]]:
+        machines = len(result["drawn"][models[0]][row])
+        line = [f"**{row}**" if row == SHIPPED else row, str(machines)]
+        for model in models:
+            cost, known = _drawn(result, model, row), _best_known(result, model)
+            found = [k for k in cost if math.isfinite(cost[k])]
+            if not found:
+                line += [why(list(result["drawn"][model][row].values())), "–", "–"]
+                continue
+            won = _wins(result, model, cost)
+            behind = statistics.mean(cost[k] / known[k] - 1 for k in found)
+            line += [
+                f"{100 * len(won) / len(cost):.0f}",
+                f"{100 * statistics.mean(won):.1f}" if won else "0",
+                f"{100 * behind:.1f}",
+            ]
+        body.append(line)
+    line = ["any method", str(len(_singles(result, models[0])))]
+    could = ["at most, by the bound", line[1]]
+    for model in models:
+        known, single = _best_known(result, model), _singles(result, model)
+        won = _wins(result, model, known)
+        line += [f"{100 * len(won) / len(known):.0f}", f"{100 * statistics.mean(won):.1f}" if won else "0", "0"]
+        bounds = {k: v for k, v in result["bounds"][model].items() if k != "profile"}
+        room = [1 - bounds[k] / single[k] for k in bounds if bounds[k] < single[k] * (1 - TIE)]
+        could += [f"{100 * len(room) / len(bounds):.0f}", f"{100 * statistics.mean(room):.1f}" if room else "0", "–"]
+    return markdown_table(head, [*body, line, could])
+
+
+def _paper_machines_says(result: Result, models: Sequence[str]) -> str:
+    shares, gains, best = [], [], 0.0
+    for model in models:
+        known = _best_known(result, model)
+        won = _wins(result, model, known)
+        shares.append(f"{100 * len(won) / len(known):.0f}% of the machines for {model}")
+        gains += won
+        best = max([best, *won])
+    behind = [
+        _drawn(result, model, SHIPPED)[k] / v - 1 for model in models for k, v in _best_known(result, model).items()
+    ]
+    lost = sum(share > TIE for share in behind)
+    paper_gain = max(entry["paper_saved_percent"] for entry in result["models"].values())
+    mean = f"{100 * statistics.mean(gains):.1f}%" if gains else "nothing"
+    return paragraph(
+        f"""A split beats the best single device on {listed(shares)}, by {mean} in the mean and {100 * best:.1f}% at
+        most; {SHIPPED} is within {100 * TIE:g}% of the best known on {len(behind) - lost} of {len(behind)} problems and
+        {100 * max(behind):.1f}% behind at worst. For one request at a time, on machines that fit what is known of the
+        paper's, whoever picks the right device has most of what there is, and {paper_gain}%, which the paper saves over
+        the CPU for one model, can only be mainly the GPU's. It does not say what splits give where devices lack
+        operations or memory or where many requests are in flight, and the draws are as good as their model of HETERO,
+        which lets one submodel run after the other."""
+    )
+
+
+def _ablations(result: Result) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """(model, objective) → row → costs of all seeds."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for entry in result["ablations"]:
+        key = (entry["model"], entry["objective"])
+        cost = math.inf if entry["us"] is None else entry["us"]
+        found.setdefault(key, {}).setdefault(entry["row"], []).append(cost)
+    return found
+
+
+def _paper_ablations(result: Result, models: Sequence[str]) -> str:
+    found = _ablations(result)
+    keys = [(model, objective) for objective in ("latency", "throughput") for model in models]
+    keys = [key for key in keys if key in found]
+    body = []
+    for row in found[keys[0]]:
+        line = [row]
+        for key in keys:
+            full = next(iter(found[key].values()))
+            ratio = statistics.median(found[key][row]) / statistics.median(full)
+            text = "1" if found[key][row] is full else f"{ratio:.3f}"
+            line.append(f"**{text}**" if text != "1" and _differs(full, found[key][row]) else text)
+        body.append(line)
+    return markdown_table(["", *(f"{model}, {objective}" for model, objective in keys)], body)
+
+
+def _differs(a: Sequence[float], b: Sequence[float]) -> bool:
+    return bool(mannwhitneyu(a, b).pvalue < 0.05)
+
+
+def _paper_ablations_says(result: Result, models: Sequence[str]) -> str:
+    found = _ablations(result)
+    tested = worse = better = 0
+    untrained_worse = untrained = 0
+    spread = []
+    for rows in found.values():
+        full = next(iter(rows.values()))
+        spread.append(max(full) / min(full) - 1)
+        for row, costs in rows.items():
+            if costs is full:
+                continue
+            slower = statistics.median(costs) > statistics.median(full)
+            if row == "not trained":
+                untrained += 1
+                untrained_worse += _differs(full, costs) and slower
+            elif row.startswith("without"):
+                tested += 1
+                worse += _differs(full, costs) and slower
+                better += _differs(full, costs) and not slower
+    return paragraph(
+        f"""Leaving a group of features out makes the result measurably worse in {worse} of {tested} cases and
+        measurably better in {better}; not training at all makes it worse in {untrained_worse} of {untrained}. What
+        the paper's ablation calls the contribution of its features is here less than the scatter between seeds
+        ({100 * statistics.mean(spread):.0f}% between the best and the worst of five in the mean). It does not say that
+        the features are useless: with five seeds and a budget of hundreds of draws only large effects can be seen, and
+        the policy that ships is trained over many problems, not on one."""
+    )
+
+
+# ---- (f) public instances
+
+
+def outside(result: Result) -> str:
+    """outside.py's table."""
+    settings = result["settings"]
+    names = list(result["instances"])
+    head = ["largest load, ms", *names]
+    facts = [
+        ["operations", *(str(result["instances"][name]["nodes"]) for name in names)],
+        ["accelerators", *(str(result["instances"][name]["accelerators"]) for name in names)],
+        ["published optimum of contiguous splits", *_figures(result, names, "contiguous_optimum_ms")],
+        ["human experts", *_figures(result, names, "expert_ms")],
+        ["lower bound of any placement", *_figures(result, names, "bound_ms")],
+    ]
+    body = []
+    for row in result["cells"][names[0]]:
+        line = [f"**{row}**" if row == SHIPPED else row]
+        for name in names:
+            cells = result["cells"][name][row]
+            loads = values(cells, "load_ms")
+            line.append(_spread(loads) if loads else why(cells))
+        body.append(line)
+    return (
+        "\n\n".join(
+            [
+                "# Public instances",
+                f"Made by `python -m benchmarks.outside CLONE`; runs are in outside.json. {made_on(result)}",
+                paragraph(
+                    f"""The instances for throughput of Tarnawski et al. (NeurIPS 2020), in their objective: the largest
+                    load of a device for one inference. Published optima are of contiguous splits, by their exact
+                    dynamic programme; experts split layer graphs alone. Budget of each run:
+                    {settings["evaluations"]} evaluations and {settings["seconds"]:g} s of processor time; medians of
+                    {settings["seeds"]} seeds (least … most). Lower bounds are HiGHS' within its limit of time."""
+                ),
+                markdown_table(head, [*facts, *body]),
+                _outside_says(result, names),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _figures(result: Result, names: Sequence[str], key: str) -> list[str]:
+    found = [result["instances"][name][key] for name in names]
+    return ["*none published*" if value is None else f"{value:.2f}" for value in found]
+
+
+def _spread(figures: Sequence[float]) -> str:
+    centre = f"{statistics.median(figures):.2f}"
+    low, high = f"{min(figures):.2f}", f"{max(figures):.2f}"
+    return centre if low == high else f"{centre} ({low} … {high})"
+
+
+def _loads(result: Result) -> dict[str, dict[str, float]]:
+    """Row → instance → median load."""
+    names = list(result["cells"])
+    return {
+        row: {name: middle(result["cells"][name][row], "load_ms") for name in names}
+        for row in result["cells"][names[0]]
+    }
+
+
+def _outside_says(result: Result, names: Sequence[str]) -> str:
+    loads = _loads(result)
+    best = {name: min(row[name] for row in loads.values()) for name in names}
+    ours = loads[SHIPPED]
+    tied = [name for name in names if ours[name] <= best[name] * (1 + TIE)]
+    lost = {name: min(loads, key=lambda row: loads[row][name]) for name in names if name not in tied}
+    published = {name: result["instances"][name]["contiguous_optimum_ms"] for name in names}
+    known = [name for name in names if published[name] is not None]
+    below = [name for name in known if ours[name] < published[name] * (1 - TIE)]
+    above = [name for name in known if ours[name] > published[name] * (1 + TIE)]
+    gain = max((1 - ours[name] / published[name] for name in below), default=0.0)
+    learned = {
+        row: statistics.geometric_mean(loads[row][name] / best[name] for name in names)
+        for row in loads
+        if row in _LEARNED and all(math.isfinite(loads[row][name]) for name in names)
+    }
+    order = sorted(learned, key=lambda row: learned[row])
+    behind = f"; where it is not: {', '.join(f'{name} ({row})' for name, row in lost.items())}" if lost else ""
+    far = (
+        f"What learns on the instance itself ends {100 * (learned[order[0]] - 1):.0f}% ({order[0]}) to"
+        f" {100 * (learned[order[-1]] - 1):.0f}% ({order[-1]}) above the best in the geometric mean"
+        if order
+        else "No method that learns on the instance itself has an answer everywhere"
+    )
+    return paragraph(
+        f"""{SHIPPED} is best or within {100 * TIE:g}% of the best on {len(tied)} of {len(names)} instances{behind}; it
+        is below the published optimum of contiguous splits on {len(below)} of {len(known)} by up to
+        {100 * gain:.0f}%, as splits need not be contiguous in HETERO, and above it on {len(above)}. {far}, and list
+        schedulers, which minimise the end of one inference, leave devices idle where many are in flight. It does
+        not say that a placement which is better by this objective is faster on a machine: loads are sums of
+        published costs, and the problems have no costs of submodels, which is what HETERO's splits pay first."""
+    )
+
+
+# ---- plots and page
+
+
+def paper_plot(result: Result) -> str:
+    """Cost of each method's placement over the best single device, on every drawn machine."""
+    models = list(result["models"])
+    rows: dict[str, dict[str, list[float]]] = {}
+    for row in result["drawn"][models[0]]:
+        rows[row] = {}
+        for model in models:
+            cost, single = _drawn(result, model, row), _singles(result, model)
+            rows[row][model] = [cost[k] / single[k] for k in cost]
+    return svg.dots(
+        "Latency on plausible machines of the paper's experiment",
+        "latency / best single device's (larger than 3 drawn at 3)",
+        rows,
+        most=3.0,
+    )
+
+
+def outside_plot(result: Result) -> str:
+    """Load of each method over the best, on every instance."""
+    loads = _loads(result)
+    best = {name: min(row[name] for row in loads.values()) for name in result["cells"]}
+    rows = {row: {name: [cost[name] / best[name]] for name in best} for row, cost in loads.items()}
+    return svg.dots(
+        "Public instances of Tarnawski et al.",
+        "largest load / best of all methods (larger than 10 drawn at 10)",
+        rows,
+        most=10.0,
+    )
+
+
+SECTIONS: dict[str, tuple[Callable[[Result], str], Callable[[Result], str] | None]] = {
+    "paper_table": (paper, paper_plot),
+    "outside": (outside, outside_plot),
+}
+"""Files of results/ → what makes Markdown and a plot of one."""
+
+
+def section(folder: Path = RESULTS, plots: Path = PAGE.parent) -> str:
+    """The section of docs/results.md; its plots are written beside it. Files that are missing are left out."""
+    parts = []
+    for stem, (text, plot) in SECTIONS.items():
+        path = folder / f"{stem}.json"
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text(encoding="utf-8"))
+        # One level below the page's own headings.
+        made = "\n".join(f"#{line}" if line.startswith("#") else line for line in text(result).splitlines())
+        if plot is not None:
+            name = f"field_{stem}.svg"
+            write_text(plots / name, plot(result))
+            made += f"\n\n![{made.splitlines()[0].lstrip('# ')}]({name})"
+        parts.append(made)
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Writes the section."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.parse_args()
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not rest:
+        before, after = f"{page.rstrip()}\n\n", "\n"
+    write_text(PAGE, f"{before}{BEGIN}\n\n{section()}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
