@@ -197,23 +197,28 @@ def held_bytes(
         precisions: of KV caches, [devices].
         states: of the graph.
     """
-    constants = np.flatnonzero(graph.weight_bytes)
-    narrow = np.array([graph.output_types[output] == "f32" for output in graph.output_ptr[constants]], bool)
-    multiplied = np.array([_is_multiplied(graph, int(output)) for output in graph.output_ptr[constants]], bool)
     result = np.repeat(graph.weight_bytes[:, None], len(names), axis=1)
     for column, (name, precision) in enumerate(zip(names, precisions, strict=True)):
         device = profile.device(name)
         if device.precision != "f32":
-            # The CPU plugin converts what it multiplies by, and leaves tables in the file that is mapped.
-            result[constants[narrow & multiplied if device.kind == "CPU" else narrow], column] //= 2
+            result[_converted(graph, device.kind), column] //= 2
         size = states.elements * _BYTES[precision] + (states.heads * _QUANTISED_EXTRA if precision == "u8" else 0.0)
         size = np.where(states.cache, size, states.bytes * _BUFFERS.get(device.kind, 1))
         result[states.node, column] += np.ceil(size).astype(np.int64)
     return result
 
 
-def _is_multiplied(graph: ComputationGraph, output: int) -> bool:
-    return any(graph.types[node] in ("MatMul", "Convolution") for node in graph.consumers(output).tolist())
+def _converted(graph: ComputationGraph, kind: str) -> NDArray[np.intp]:
+    """Constants that a device of a kind that infers in 16 bits keeps in 16 bits, and the model in 32."""
+    constants = np.flatnonzero(graph.weight_bytes)
+    outputs = graph.output_ptr[constants]
+    narrow = np.array([graph.output_types[output] == "f32" for output in outputs], bool)
+    if kind == "CPU":  # its plugin converts what it multiplies by, and leaves tables in the file that is mapped
+        multiplies = np.array([name in ("MatMul", "Convolution") for name in graph.types], bool)
+        multiplied = np.zeros(graph.outputs, bool)
+        multiplied[graph.input_output[multiplies[graph.input_node]]] = True
+        narrow &= multiplied[outputs]
+    return constants[narrow]
 
 
 def live_bytes(graph: ComputationGraph, states: States) -> NDArray[np.int64]:
