@@ -426,6 +426,152 @@ def _outside_says(result: Result, names: Sequence[str]) -> str:
     )
 
 
+# ---- (e) what placing costs
+
+
+def cost(result: Result) -> str:
+    """cost.py's table."""
+    settings, sizes = result["settings"], list(result["sizes"])
+    head = ["processor seconds (period / best)"]
+    head += [f"{result['sizes'][size]['operations']:,} operations" for size in sizes]
+    best = _cheapest(result)
+    body = []
+    for row, of_size in result["cells"].items():
+        line = [f"**{row}**" if row == SHIPPED else row]
+        for size in sizes:
+            cell = of_size[size]
+            line.append(why([cell]) if cell["us"] is None else f"{cell['seconds']:.2f} ({cell['us'] / best[size]:.2f})")
+        body.append(line)
+    return (
+        "\n\n".join(
+            [
+                "# What placing costs",
+                f"Made by `python -m benchmarks.cost`; runs are in cost.json. {made_on(result)}",
+                paragraph(
+                    f"""Encoders of growing depth on a Flex 170 and a Xeon (built-in profiles), throughput, simulated.
+                    Budget of each run: {settings["evaluations"]} evaluations and {settings["seconds"]:g} s of processor
+                    time of all threads together, reading the problem's costs included; extracting the graph from the
+                    model, which all methods share, is not. In brackets: period of the placement over the best that any
+                    method found for this graph."""
+                ),
+                markdown_table(head, body),
+                _cost_says(result),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _cheapest(result: Result) -> dict[str, float]:
+    """Best cost of each size."""
+    return {
+        size: min(cell[size]["us"] for cell in result["cells"].values() if cell[size]["us"] is not None)
+        for size in result["sizes"]
+    }
+
+
+def _cost_says(result: Result) -> str:
+    sizes, best = list(result["sizes"]), _cheapest(result)
+    first, last = sizes[0], sizes[-1]
+    good = [
+        row
+        for row, of_size in result["cells"].items()
+        if all(cell["us"] is not None and cell["us"] <= best[size] * 1.05 for size, cell in of_size.items())
+    ]
+    lost = [row for row, of_size in result["cells"].items() if any(cell["us"] is None for cell in of_size.values())]
+    ours = result["cells"][SHIPPED]
+    seconds = [of_size["seconds"] for of_size in (ours[first], ours[last])]
+    behind = max(ours[size]["us"] / best[size] - 1 for size in sizes if ours[size]["us"] is not None)
+    took = f"{seconds[0]:.2f} s at the smallest and {seconds[1]:.1f} s at the largest graph"
+    return paragraph(
+        f"""{SHIPPED} takes {took} and is {100 * behind:.1f}% behind the best at worst; within 5% of the best at all
+        sizes are {listed(good) if good else "no methods"}. What is in the budget for {len(result["cells"])} methods at
+        {result["sizes"][first]["operations"]:,} operations is so for {len(result["cells"]) - len(lost)} at
+        {result["sizes"][last]["operations"]:,}{f" (not for {listed(lost)})" if lost else ""}. It does not say how long
+        a user waits, which reading, transforming and measuring the model decide (docs/results.md has these times), nor
+        that another implementation of a method would not be faster: these are ours, in Python and PyTorch."""
+    )
+
+
+# ---- (b) measured on real HETERO
+
+_MEASURED = f"{SHIPPED}, measured"
+_SETTINGS = {
+    "latency": "Latency of one request",
+    "throughput": "Throughput",
+    "memory": "Throughput, each device with memory for 60% of the model",
+}
+
+
+def measured(result: Result) -> str:
+    """measured.py's tables."""
+    settings = result["settings"]
+    parts = [
+        "# Measured on real HETERO",
+        f"Made by `python -m benchmarks.measured`; figures are in measured.json. {made_on(result)}",
+        paragraph(
+            f"""Two one-core devices made of the CPU plugin; all ways to run a model in turns, {settings["rounds"]}
+            rounds of {settings["seconds"]:g} s. Figures are rates over those of {_MEASURED}, medians of the rounds that
+            both ran in, with 95% intervals; above 1 is faster than ours. Of equal placements one was measured. Methods
+            place by predicted costs with {settings["evaluations"]} evaluations."""
+        ),
+    ]
+    for setting, title in _SETTINGS.items():
+        models = [model for model, of in result["cells"].items() if setting in of]
+        if not models:
+            continue
+        rows = list(dict.fromkeys(row for model in models for row in result["cells"][model][setting]))
+        body = []
+        for row in rows:
+            line = [f"**{row}**" if row in (SHIPPED, _MEASURED) else row]
+            for model in models:
+                cell = result["cells"][model][setting].get(row, {"why": "not run"})
+                line.append(f"*{cell['why']}*" if "why" in cell else _interval(cell))
+            body.append(line)
+        parts += [f"## {title}", markdown_table(["", *models], body), _measured_says(result, setting, models)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _interval(cell: Result) -> str:
+    centre, low, high = cell["of_ours"]
+    same = f" (as {cell['same_as']})" if cell.get("same_as") else ""
+    return f"{centre:.3f} ({low:.3f} … {high:.3f}){same}"
+
+
+def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
+    cells = {model: result["cells"][model][setting] for model in models}
+    faster = {
+        model: [row for row, cell in of.items() if "of_ours" in cell and cell["of_ours"][1] > 1 + TIE]
+        for model, of in cells.items()
+    }
+    behind = {model: rows for model, rows in faster.items() if rows}
+
+    def mean(row: str) -> float | None:
+        found = [of[row]["of_ours"][0] for of in cells.values() if "of_ours" in of.get(row, {})]
+        return statistics.geometric_mean(found) if found else None
+
+    means = {row: mean(row) for row in dict.fromkeys(row for of in cells.values() for row in of)}
+    others = {row: value for row, value in means.items() if value is not None and row not in (SHIPPED, _MEASURED)}
+    nearest = sorted(others, key=lambda row: -others[row])[:3]
+    near = listed([f"{row} ({others[row]:.3f})" for row in nearest])
+    lost = "; ".join(f"{model}: {listed(rows)}" for model, rows in behind.items())
+    where = f" (where it is: {lost})" if lost else ""
+    none = sum(value is None for value in means.values())
+    told = (
+        "One request leaves one of the two devices idle whatever the placement, so that a tie with the better device is"
+        " what can be had"
+        if setting == "latency"
+        else "With many requests in flight both devices can work all the time: what counts is how evenly work is cut"
+        " and how little moves"
+    )
+    return paragraph(
+        f"""Nothing is measurably faster than {_MEASURED} on {len(models) - len(behind)} of {len(models)}
+        models{where}; in the geometric mean over the models that they run the nearest are {near}. {told}; {none} of
+        {len(means)} ways to run a model have no figure at all here. It does not say how a GPU or an NPU beside a CPU
+        would do: the devices are equal cores of one machine, which share its memory."""
+    )
+
+
 # ---- plots and page
 
 
@@ -462,6 +608,8 @@ def outside_plot(result: Result) -> str:
 SECTIONS: dict[str, tuple[Callable[[Result], str], Callable[[Result], str] | None]] = {
     "paper_table": (paper, paper_plot),
     "outside": (outside, outside_plot),
+    "measured": (measured, None),
+    "cost": (cost, None),
 }
 """Files of results/ → what makes Markdown and a plot of one."""
 

@@ -4,6 +4,7 @@ on models of the zoo."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,18 @@ def test_list_schedulers_leave_full_devices(tmp_path: Path) -> None:
         best = Environment(problem).run(baseline)
         assert best is not None
         assert (best.placement == 1).sum() <= 2
+
+
+def test_live_tensors_leave_less_room_for_weights(tmp_path: Path) -> None:
+    """Weights alone fill the accelerators to the last byte, where nothing is left for what flows between operations."""
+    made = instance(
+        tmp_path, dict.fromkeys(range(8), 1.0), [(k, k + 1, 1e-8) for k in range(7)], accelerators=2, size=24.0
+    )
+    problem = replace(made.problem(), live_bytes=np.full(8, 4, np.int64))
+    for baseline in (MEtf(), MSct(), Celeritas(), DynamicProgramme()):
+        best = Environment(problem).run(baseline)
+        assert best is not None
+        assert not problem.evaluate(best.placement).infeasible[0]
 
 
 @pytest.mark.parametrize("seed", range(5))

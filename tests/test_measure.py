@@ -149,6 +149,12 @@ def test_a_placement_that_fails_in_inference_only_is_a_failure(core: ov.Core) ->
     assert not measurer.measure(dict.fromkeys(names, "CPU_A")).failed
 
 
+def test_auto_is_timed_though_its_requests_do_not_tell_their_states(core: ov.Core) -> None:
+    model = ZOO["mobilenet-v2-small"].build()
+    runner = Runner(core.compile_model(model, "AUTO:CPU"), random_inputs(model), "latency", 1)
+    assert runner.rate(0.05) > 0
+
+
 def test_a_state_begins_anew_with_each_request(core: ov.Core) -> None:
     """A cache that grew with every inference would make later trials slower and slower."""
     model, problem = problem_of("llama-stateful", core, "throughput")

@@ -10,12 +10,13 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from benchmarks import harness, outside, paper_machines, paper_table, results_page, svg
-from benchmarks.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Published
+from benchmarks import cost, harness, measured, outside, paper_machines, paper_table, results_page, svg
+from benchmarks.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, Published
 from benchmarks.paper_machines import interval
 from benchmarks.tarnawski import Instance
 from ov_hsdag.baselines.budget import Budget, Environment
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices import virtual
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
@@ -120,11 +121,11 @@ def _cell(us: float | None, **more: Any) -> dict[str, Any]:
 def made_up_paper() -> dict[str, Any]:
     """CPU 100, GPU 80; ours 70 where it wins; one method has no answer."""
     rows = [one.name for one in paper_table.contestants()]
-    cost = dict.fromkeys(rows, 80.0) | {"CPU only": 100.0, SHIPPED: 70.0}
+    times = dict.fromkeys(rows, 80.0) | {"CPU only": 100.0, SHIPPED: 70.0}
     models = list(paper_machines.MODELS)
 
     def cells(row: str) -> list[dict[str, Any]]:
-        return [_cell(None if row == "RNN-based" else cost[row])]
+        return [_cell(None if row == "RNN-based" else times[row])]
 
     entry = {"nodes": 5, "groups": 4, "coarse_groups": 3, "gpu_over_cpu": 0.8, "gpu_over_cpu_allowed": [0.5, 1.5]}
     return {
@@ -139,12 +140,12 @@ def made_up_paper() -> dict[str, Any]:
         },
         "bounds": {model: {"profile": 60.0, "0": 60.0, "1": 70.0} for model in models},
         "ablations": [
-            {"model": model, "machine": 0, "objective": objective, "row": one.name, "seed": seed, **_cell(cost_)}
+            {"model": model, "machine": 0, "objective": objective, "row": one.name, "seed": seed, **_cell(us)}
             for model in models
             for objective in ("latency", "throughput")
             for one in ABLATIONS
             for seed in range(5)
-            for cost_ in [80.0 + seed + (50 if one.name == "not trained" else 0)]
+            for us in [80.0 + seed + (50 if one.name == "not trained" else 0)]
         ],
     }  # fmt: skip
 
@@ -205,3 +206,64 @@ def test_plots_keep_values_inside() -> None:
     text = svg.dots("A & B", "ratio", {"x": {"one": [1.0, 500.0]}, "y": {"two": [0.9]}}, most=3.0)
     assert text.count("<circle") == 3 + 2
     assert "A &amp; B" in text
+
+
+def test_the_table_of_costs_says_who_did_not_end() -> None:
+    cells = {name: {"300": _cell(100.0), "3000": _cell(200.0)} for name in ("METIS", SHIPPED)}
+    cells["m-SCT (Baechi)"] = {"300": _cell(150.0), "3000": _cell(None)}
+    result = {
+        "about": harness.about(),
+        "settings": {"seconds": 1.0, "evaluations": 5, "devices": "x", "family": "encoder"},
+        "sizes": {size: {"operations": int(size), "groups": 10} for size in ("300", "3000")},
+        "cells": cells,
+    }
+    text = results_page.cost(result)
+    check_tables(text)
+    flat = " ".join(text.split())
+    assert f"within 5% of the best at all sizes are METIS and {SHIPPED}" in flat
+    assert "is so for 2 at 3,000 (not for m-SCT (Baechi))" in flat
+
+
+def test_what_computes_for_too_long_is_ended() -> None:
+    class Endless:
+        def place(self, environment: Environment, seed: int = 0) -> None:
+            while True:
+                pass
+
+    problem = random_problem(1, nodes=8)
+    cell = cost.run_apart(problem, Contestant("endless", Endless), 0.1)
+    assert (cell["us"], cell["why"]) == (None, "not done within 0.1 s")
+    assert cost.run_apart(problem, OURS, 20.0)["us"] is not None
+
+
+def test_the_measured_tables_name_what_is_faster() -> None:
+    ours = f"{SHIPPED}, measured"
+
+    def row(centre: float) -> dict[str, Any]:
+        return {"value": 1.0, "of_ours": [centre, centre - 0.01, centre + 0.01], "same_as": ""}
+
+    cell = {ours: row(1.0), "METIS": row(1.2), "copies": {"why": "needs the whole model on a device"}}
+    result = {
+        "about": harness.about(),
+        "settings": {"rounds": 3, "seconds": 0.1, "evaluations": 5, "room": 0.6},
+        "cells": {"a": {"throughput": cell}, "b": {"throughput": {ours: row(1.0), "METIS": row(0.9)}}},
+    }
+    text = results_page.measured(result)
+    check_tables(text)
+    flat = " ".join(text.split())
+    assert "on 1 of 2 models (where it is: a: METIS)" in flat
+    assert "1 of 3 ways to run a model have no figure" in flat
+    assert "*not run*" in text
+
+
+@pytest.mark.slow
+def test_every_way_to_run_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{limits};CPU_B:{limits}")
+    core = ov.Core()
+    virtual.register(core)
+    monkeypatch.setattr(measured, "LEARNED", ())
+    cell = measured.run(ZOO["bert-small"], "throughput", core, rounds=3, seconds=0.05, budget=3.0)
+    assert all(("of_ours" in row) != ("why" in row) for row in cell.values())
+    for name in ("CPU_A", "hetero", "hetero-pipeline", "copies", "AUTO", "m-ETF (Baechi)", SHIPPED, measured.MEASURED):
+        assert "of_ours" in cell[name], cell[name]

@@ -14,7 +14,8 @@ and m-SCT. Both schedule ready tasks one after the other; a device without room 
 Child j of i is its favourite where x_ij is below a half (the authors' code, github.com/beomyeol/baechi, m_sct.py).
 
 The paper's devices are equal. On unequal ones a start says nothing about an end, so that both also run with the
-earliest end in place of the earliest start, and the better placement counts: two evaluations. The linear programme has
+earliest end in place of the earliest start, and the better placement counts: two evaluations. Memory is counted by
+weights and states, and where live tensors then exceed it, less of it is filled. The linear programme has
 times as means over devices. Both minimise the end of the last task with devices at work at the same time, which is
 neither of HETERO's objectives: within one request its submodels run one after the other.
 """
@@ -42,7 +43,7 @@ class MEtf:
     name: str = "m-ETF"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`; deterministic, two evaluations."""
+        """See `Baseline.place`; deterministic, two evaluations, more where memory is short."""
         _both(environment, TaskGraph.of(environment.problem), None)
 
 
@@ -53,14 +54,17 @@ class MSct:
     name: str = "m-SCT"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`; deterministic, two evaluations."""
+        """See `Baseline.place`; deterministic, two evaluations, more where memory is short."""
         tasks = TaskGraph.of(environment.problem)
         _both(environment, tasks, favourite_children(tasks))
 
 
 def _both(environment: Environment, tasks: TaskGraph, favourite: Ints | None) -> None:
-    for by_end in (False, True):
-        environment.cost(tasks.placement(schedule(tasks, favourite, by_end=by_end).device))
+    for filled in tasks.fillings():
+        for by_end in (False, True):
+            environment.cost(tasks.placement(schedule(filled, favourite, by_end=by_end).device))
+        if environment.best is not None:
+            return
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,12 +35,15 @@ class Celeritas:
     name: str = "Celeritas"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`; deterministic, an evaluation for each bound."""
+        """See `Baseline.place`; deterministic, an evaluation for each bound, more where memory is short."""
         tasks = TaskGraph.of(environment.problem)
         sequence = order(tasks)
-        for bound in self.bounds:
-            device = spread(tasks, sequence, fuse(tasks, sequence, bound))
-            environment.cost(tasks.placement(device))
+        clusters = [fuse(tasks, sequence, bound) for bound in self.bounds]
+        for filled in tasks.fillings():
+            for cluster in clusters:
+                environment.cost(tasks.placement(spread(filled, sequence, cluster)))
+            if environment.best is not None:
+                return
 
 
 def order(tasks: TaskGraph) -> Ints:

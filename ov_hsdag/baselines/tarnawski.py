@@ -41,21 +41,27 @@ class DynamicProgramme:
     """The best contiguous split.
 
     Attributes:
-        most_ideals: with more ideals than these, only prefixes of two linear orders count, and at most so many.
+        most_ideals: with more ideals than these, only prefixes of two linear orders count.
+        most_prefixes: of these, at equal steps of the work.
     """
 
     most_ideals: int = 1500
+    most_prefixes: int = 500
     name: str = "dynamic programme"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`; deterministic, an evaluation for each set of ideals."""
+        """See `Baseline.place`; deterministic, an evaluation for each set of ideals, more where memory is short."""
         tasks = TaskGraph.of(environment.problem)
         found = ideals(tasks, self.most_ideals)
         orders = () if found is not None else (np.arange(tasks.count), order(tasks))
-        for members in [found] if found is not None else [prefixes(tasks, one, self.most_ideals) for one in orders]:
-            device = contiguous_split(tasks, members)
-            if device is not None:
-                environment.cost(tasks.placement(device))
+        every = [found] if found is not None else [prefixes(tasks, one, self.most_prefixes) for one in orders]
+        for filled in tasks.fillings():
+            for members in every:
+                device = contiguous_split(filled, members)
+                if device is not None:
+                    environment.cost(tasks.placement(device))
+            if environment.best is not None:
+                return
 
 
 @dataclass(frozen=True)

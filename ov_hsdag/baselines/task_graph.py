@@ -7,7 +7,8 @@ groups): no order starts one of these before the other has begun.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,9 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+FILLED = (0.9, 0.75, 0.6)
+"""Shares of memory limits that are tried where placements that count weights alone exceed them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,7 @@ class TaskGraph:
         source: sending task of each message, int64 [messages].
         target: its receiving task, int64 [messages].
         tensor: the tensor (of `problem.tensors`) that it carries, int64 [messages].
+        filled: share of the devices' memory limits that schedulers may fill with what is kept: live tensors need some.
     """
 
     problem: PlacementProblem
@@ -44,6 +49,7 @@ class TaskGraph:
     source: Ints
     target: Ints
     tensor: Ints
+    filled: float = 1.0
 
     @classmethod
     def of(cls, problem: PlacementProblem) -> TaskGraph:
@@ -74,9 +80,15 @@ class TaskGraph:
 
     @cached_property
     def room(self) -> Floats:
-        """Memory of each device, inf where it has no limit, float64 [devices]."""
+        """Memory of each device that may be filled, inf where it has no limit, float64 [devices]."""
         limits = self.problem.memory_bytes
-        return np.where(limits < 0, np.inf, limits.astype(np.float64))
+        return np.where(limits < 0, np.inf, self.filled * limits)
+
+    def fillings(self) -> Iterator[TaskGraph]:
+        """The same tasks with less and less memory: for who counts weights alone, until a placement is feasible."""
+        yield self
+        if (self.problem.memory_bytes >= 0).any():
+            yield from (replace(self, filled=share) for share in FILLED)
 
     @cached_property
     def message_us(self) -> Floats:

@@ -23,7 +23,10 @@ class FirstStates:
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs) -> None:
         """Runs what is before the first step, on a request of the compiled model. Raises RuntimeError."""
-        self.stateful = bool(request.query_state())
+        try:
+            self.stateful = bool(request.query_state())
+        except RuntimeError:  # AUTO's requests do not tell (src/plugins/auto/src/infer_request.cpp)
+            self.stateful = False
         self.inferences = 0
         self._past = timed.past
         self._states: dict[str, NDArray[Any]] = {}
