@@ -5,56 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import openvino as ov
 import pytest
 
 from ov_hsdag.baselines.schedule import Scheduler, Units
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
-from tests.graphs import random_problem
-
-
-def problem_of(sources: list[list[int]], us: list[list[float]], **changes: object) -> PlacementProblem:
-    """A Parameter (node 0), operations that read earlier nodes, and a Result for each that nobody reads.
-
-    Each node is a group. A transfer takes 2 µs, a submodel 1 µs.
-    """
-    used = {source for feeds in sources for source in feeds}
-    ends = [node for node in range(1, len(sources) + 1) if node not in used]
-    feeds = [[], *sources, *([end] for end in ends)]
-    count, outputs, devices = len(feeds), len(sources) + 1, len(us[0])
-    graph = ComputationGraph(
-        names=tuple(f"n{number}" for number in range(count)),
-        types=("Parameter", *["Relu"] * len(sources), *["Result"] * len(ends)),
-        kinds=np.array([NodeKind.PARAMETER] + [NodeKind.OP] * len(sources) + [NodeKind.RESULT] * len(ends), np.uint8),
-        input_ptr=np.cumsum([0, *map(len, feeds)]).astype(np.int32),
-        input_output=np.array([source for row in feeds for source in row], np.int32),
-        output_ptr=np.minimum(np.arange(count + 1), outputs).astype(np.int32),
-        output_bytes=np.full(outputs, 4, np.int64),
-        output_shapes=((1,),) * outputs,
-        output_ranks=np.ones(outputs, np.int16),
-        output_movable=np.ones(outputs, bool),
-        output_types=("f32",) * outputs,
-        flops=np.zeros(count),
-        weight_bytes=np.zeros(count, np.int64),
-        variables=("",) * count,
-    )
-    problem = PlacementProblem(
-        graph=graph,
-        devices=tuple("ABC"[:devices]),
-        objective="latency",
-        node_us=np.array([[0.0] * devices, *us, *[[0.0] * devices] * len(ends)]),
-        supported=np.ones((count, devices), bool),
-        # Results go with what they show.
-        groups=np.array([*range(outputs), *ends], np.int32),
-        transfer_us=np.full((devices, devices), 2.0) * (1 - np.eye(devices)),
-        transfer_us_per_byte=np.zeros((devices, devices)),
-        submodel_us=np.ones(devices),
-        memory_bytes=np.full(devices, -1, np.int64),
-        rule=split_rule(ov.__version__),
-    )
-    return replace(problem, **changes)  # type: ignore[arg-type]
+from tests.graphs import problem_of, random_problem
 
 
 def two_branches() -> PlacementProblem:

@@ -235,7 +235,7 @@ def test_operation_types_and_shapes_of_a_real_model() -> None:
     problem = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"))
     x = policy_input(problem)
     graph, node = problem.graph, problem.coarse[problem.groups]
-    convolution, other = 2, features._TYPE_COLUMNS - 1
+    convolution, other = 2, features.TYPE_COLUMNS - 1
     share = np.zeros(len(x.node_x))
     for group in range(len(share)):
         members = [n for n in np.flatnonzero(node == group) if graph.kinds[n] != NodeKind.CONSTANT]

@@ -77,7 +77,8 @@ _TYPE_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("RandomUniform", "Multinomial"),
 )
 _TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for name in names}
-_TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
+TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
+"""Number of families of operation types."""
 
 # Dimensions of the output shape that are seen, counted from the last.
 _DIMENSIONS = 5
@@ -175,14 +176,17 @@ def _log(ratio: Any) -> Floats:
         return np.nan_to_num(np.clip(np.log(ratio), -_CLIP, _CLIP), nan=0.0) / _CLIP
 
 
+def type_columns(graph: ComputationGraph) -> NDArray[np.int64]:
+    """Family of each node's operation type, 0 … TYPE_COLUMNS - 1, int64 [nodes]."""
+    return np.fromiter((_TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in graph.types), np.int64, graph.nodes)
+
+
 def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
     """Share of each family of types among a group's nodes, constants aside, [size, families + 1]."""
     seen = graph.kinds != NodeKind.CONSTANT
-    column = np.fromiter((_TYPE_COLUMN.get(name, _TYPE_COLUMNS - 1) for name in graph.types), np.int64, graph.nodes)
-    counts = np.bincount(
-        view.node[seen].astype(np.int64) * _TYPE_COLUMNS + column[seen], None, view.size * _TYPE_COLUMNS
-    )
-    table = counts.reshape(view.size, _TYPE_COLUMNS)
+    column = type_columns(graph)
+    counts = np.bincount(view.node[seen].astype(np.int64) * TYPE_COLUMNS + column[seen], None, view.size * TYPE_COLUMNS)
+    table = counts.reshape(view.size, TYPE_COLUMNS)
     return share(table, table.sum(axis=1, keepdims=True))
 
 

@@ -1,0 +1,315 @@
+"""Placeto: Addanki et al., Learning Generalizable Device Placement Algorithms, NeurIPS 2019.
+
+Where its sections are:
+
+- 3.1 (Markov decision process): `run_episode`. A state is the graph with a placement; each step gives one node, in
+  topological order, a device; an episode visits all nodes `passes` times. The reward of a step is how much faster the
+  placement became by it.
+- 3.2 (policy network): `Network`. Features of a node are its run times, the bytes that it sends, its present device,
+  whether it is the current one, and whether it has been visited. Messages run along the edges and against them for
+  `rounds` rounds; then the current node's embedding is joined by summaries of all nodes above it, below it, and
+  parallel to it, and a classifier gives its device.
+- 3.3 (training): `Placeto.train` and `Placeto.place`. REINFORCE with an entropy bonus and a baseline for each step
+  of an episode, the mean return of that step in the last episodes of the graph. The policy knows no graph by heart:
+  trained on some, it places others without training (`episodes=0`) or with.
+
+The authors' code (github.com/aravic/generalizable-device-placement) has options that the paper does not name; of these,
+logarithms of run times and scaled summaries are used here; operations are grouped first, as there. Advantages are
+divided by their deviation in an episode. A step that leaves the node where it is needs no measurement and no count;
+infeasible placements count as `learning.FAILED`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ov_hsdag.baselines import learning
+from ov_hsdag.baselines.budget import BudgetSpent, Environment
+from ov_hsdag.baselines.graph import UnitGraph, colocated
+
+# Steps of an episode that are learned from at once; more take more memory.
+_CHUNK = 64
+
+# Episodes without a move after which a policy is done with a graph.
+_IDLE = 10
+
+
+@dataclass(eq=False)
+class Placeto:
+    """The baseline.
+
+    Attributes:
+        colocate: nodes are what the RNN placer's rule of co-location leaves of colocation groups; otherwise those.
+        random_start: an episode begins with each node on any device that supports it, drawn; otherwise with HETERO's
+            rule.
+        hidden: size of embeddings.
+        rounds: of message passing.
+        passes: visits of each node in an episode.
+        learning_rate: of Adam at first; it falls to a tenth over `decay_episodes`.
+        entropy: weight of the entropy bonus at first; it falls to nothing over `decay_episodes`.
+        decay_episodes: see the two above.
+        discount: of later rewards.
+        history: episodes that a baseline is the mean of.
+        norm: largest norm of the gradient.
+        network: what `train` learned, None before.
+    """
+
+    colocate: bool = True
+    random_start: bool = False
+    hidden: int = 16
+    rounds: int = 8
+    passes: int = 1
+    learning_rate: float = 5e-3
+    entropy: float = 0.3
+    decay_episodes: int = 100
+    discount: float = 0.95
+    history: int = 10
+    norm: float = 1.0
+    network: Network | None = field(default=None, repr=False)
+
+    def train(self, environments: Sequence[Environment], seed: int, episodes: int | None = None) -> None:
+        """Learns a policy on several graphs, one episode on each in turn, until all budgets are spent.
+
+        Args:
+            environments: with equally many devices.
+            seed: of weights and draws.
+            episodes: on each; None: as many as the budgets allow.
+        """
+        with learning.seeded(seed):
+            tasks = [Task.of(environment, self.colocate) for environment in environments]
+            self.network = Network(tasks[0], self.hidden, self.rounds)
+            self._learn(self.network, tasks, episodes)
+
+    def place(self, environment: Environment, seed: int, episodes: int | None = None) -> None:
+        """Places with the trained policy, or a new one, and learns on.
+
+        Args:
+            environment: to place.
+            seed: of draws, and of the weights of a new policy.
+            episodes: of learning; 0: one episode with the likeliest devices and nothing learned (zero-shot). None: as
+                many as the budget allows.
+        """
+        with learning.seeded(seed):
+            task = Task.of(environment, self.colocate)
+            network = Network(task, self.hidden, self.rounds) if self.network is None else copy.deepcopy(self.network)
+            if episodes == 0:
+                run_episode(network, task, self.passes, self.random_start, greedy=True)
+            else:
+                self._learn(network, [task], episodes)
+
+    def _learn(self, network: Network, tasks: list[Task], episodes: int | None) -> None:
+        optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
+        history: list[deque[NDArray[np.float64]]] = [deque(maxlen=self.history) for _ in tasks]
+        number, going, idle = 0, set(range(len(tasks))), [0] * len(tasks)
+        while going and (episodes is None or number < episodes):
+            late = min(number / self.decay_episodes, 1.0)
+            for group in optimizer.param_groups:
+                group["lr"] = self.learning_rate * (1 - 0.9 * late)
+            for which in sorted(going):
+                before = tasks[which].environment.evaluations
+                try:
+                    episode = run_episode(network, tasks[which], self.passes, self.random_start)
+                except BudgetSpent:
+                    going.discard(which)
+                    continue
+                gains = returns(episode.rewards, self.discount)
+                history[which].append(gains)
+                advantage = gains - np.mean(history[which], axis=0)
+                advantage /= max(float(advantage.std()), 1e-2)
+                self._update(network, optimizer, tasks[which], episode, advantage, self.entropy * (1 - late))
+                # The first measurement is that of the start: a policy that moves nothing has come to its end.
+                idle[which] = idle[which] + 1 if tasks[which].environment.evaluations <= before + 1 else 0
+                if idle[which] == _IDLE:
+                    going.discard(which)
+            number += 1
+
+    def _update(
+        self,
+        network: Network,
+        optimizer: torch.optim.Optimizer,
+        task: Task,
+        episode: Episode,
+        advantage: NDArray[np.float64],
+        entropy: float,
+    ) -> None:
+        optimizer.zero_grad()
+        steps = len(advantage)
+        gains = torch.from_numpy(advantage.astype(np.float32))
+        for begin in range(0, steps, _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            log_probability = network(task, episode.states[part], episode.nodes[part])
+            chosen = learning.taken(log_probability, episode.actions[part])
+            bonus = entropy * learning.entropy(log_probability) * len(chosen)
+            loss = -((gains[part] * chosen).sum() + bonus) / steps
+            loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(network.parameters(), self.norm)
+        optimizer.step()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A graph as tensors.
+
+    Attributes:
+        environment: to place.
+        graph: what is placed.
+        static: features that no step changes, float32 [N, F].
+        supported: bool [N, devices].
+        parents: whether column is a parent of row, float32 [N, N]; its transpose are the children.
+        above: whether column is an ancestor of row, float32 [N, N].
+        parallel: whether column is neither above nor below row, nor row itself, float32 [N, N].
+    """
+
+    environment: Environment
+    graph: UnitGraph
+    static: Tensor
+    supported: Tensor
+    parents: Tensor
+    above: Tensor
+    parallel: Tensor
+
+    @classmethod
+    def of(cls, environment: Environment, colocate: bool) -> Task:
+        problem = environment.problem
+        graph = UnitGraph.of(problem, colocated(problem) if colocate else None)
+        parents = np.zeros((graph.size, graph.size), np.float32)
+        parents[graph.edges[1], graph.edges[0]] = 1
+        above = graph.ancestors
+        parallel = ~(above | above.T | np.eye(graph.size, dtype=bool))
+        arrays = (graph.costs.astype(np.float32), graph.supported, parents, above.astype(np.float32))
+        static, supported, edges, reached = (torch.from_numpy(array) for array in arrays)
+        return cls(environment, graph, static, supported, edges, reached, torch.from_numpy(parallel).float())
+
+    def state(self, devices: Tensor, visited: Tensor, node: int) -> Tensor:
+        """Features of all nodes in a step, float32 [N, F + devices + 2]."""
+        place = nn.functional.one_hot(devices, self.supported.shape[1]).float()
+        marks = torch.zeros(len(devices), 2)
+        marks[node, 0] = 1
+        marks[:, 1] = visited
+        return torch.cat([self.static, place, marks], dim=1)
+
+
+def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs), nn.ReLU())
+
+
+class _Aggregator(nn.Module):
+    """g(Σ f(x)) over the nodes that a mask names."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.f, self.g = _mlp(size, size, size), _mlp(size, size, size)
+
+    def forward(self, mask: Tensor, x: Tensor) -> Tensor:
+        result: Tensor = self.g(mask @ self.f(x))
+        return result
+
+
+class Network(nn.Module):
+    """The policy of section 3.2."""
+
+    def __init__(self, task: Task, hidden: int, rounds: int) -> None:
+        """
+        Args:
+            task: any with as many devices as all that will be placed.
+            hidden: size of embeddings.
+            rounds: of message passing.
+        """
+        super().__init__()
+        devices = task.supported.shape[1]
+        self.rounds = rounds
+        self.own = _mlp(task.static.shape[1] + devices + 2, hidden, hidden)
+        self.down, self.up = _Aggregator(hidden), _Aggregator(hidden)
+        self.ancestors, self.descendants, self.others = (_Aggregator(2 * hidden) for _ in range(3))
+        self.classifier = nn.Sequential(nn.Linear(8 * hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, devices))
+
+    def forward(self, task: Task, states: Tensor, nodes: Tensor) -> Tensor:
+        """Returns the log-probabilities of the current nodes' devices, [T, devices].
+
+        Args:
+            task: the graph.
+            states: features of all nodes in T steps, [T, N, F].
+            nodes: the current ones, int64 [T].
+        """
+        own = self.own(states)
+        along = self._pass(self.down, task.parents, own)
+        x = torch.cat([along, self._pass(self.up, task.parents.T, own)], dim=-1)
+        sets = (task.above[nodes], task.above.T[nodes], task.parallel[nodes])
+        summaries = [
+            aggregator(mask[:, None] / len(task.static), x).squeeze(1)
+            for aggregator, mask in zip((self.ancestors, self.descendants, self.others), sets, strict=True)
+        ]
+        current = x[torch.arange(len(nodes)), nodes]
+        logits = self.classifier(torch.cat([*summaries, current], dim=1))
+        return learning.masked(logits, task.supported[nodes])
+
+    def _pass(self, aggregator: _Aggregator, adjacency: Tensor, own: Tensor) -> Tensor:
+        """Messages of several rounds; nodes that nobody sends to keep their own embedding."""
+        receives = (adjacency.sum(1, keepdim=True) > 0).float()
+        x = own
+        for _ in range(self.rounds):
+            x = own + receives * aggregator(adjacency, x)
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """What the steps of an episode saw, did and earned.
+
+    Attributes:
+        states: float32 [T, N, F].
+        nodes: int64 [T].
+        actions: devices, int64 [T].
+        rewards: float64 [T].
+    """
+
+    states: Tensor
+    nodes: Tensor
+    actions: Tensor
+    rewards: NDArray[np.float64]
+
+
+def run_episode(network: Network, task: Task, passes: int, random_start: bool = False, greedy: bool = False) -> Episode:
+    """Improves a placement node by node, `passes` times."""
+    environment, graph = task.environment, task.graph
+    supported = task.supported.float()
+    devices = torch.multinomial(supported, 1).squeeze(1) if random_start else supported.argmax(1)
+    cost = _log_time(environment, graph, devices)
+    states, nodes, actions, rewards = [], [], [], []
+    for _ in range(passes):
+        visited = torch.zeros(graph.size)
+        for node in range(graph.size):
+            states.append(task.state(devices, visited, node))
+            nodes.append(node)
+            with torch.no_grad():
+                action = int(learning.draw(network(task, states[-1][None], torch.tensor([node])), greedy))
+            actions.append(action)
+            earned = 0.0
+            if action != int(devices[node]):
+                devices[node] = action
+                after = _log_time(environment, graph, devices)
+                earned, cost = cost - after, after
+            rewards.append(earned)
+            visited[node] = 1
+    return Episode(torch.stack(states), torch.tensor(nodes), torch.tensor(actions), np.array(rewards))
+
+
+def _log_time(environment: Environment, graph: UnitGraph, devices: Tensor) -> float:
+    cost = environment.cost(graph.expand(devices.numpy()))
+    return float(np.log(cost / graph.reference if np.isfinite(cost) else learning.FAILED))
+
+
+def returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+    """Sums of later rewards, discounted, float64 [T]."""
+    result = rewards.copy()
+    for step in range(len(result) - 2, -1, -1):
+        result[step] += discount * result[step + 1]
+    return result

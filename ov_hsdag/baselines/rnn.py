@@ -1,0 +1,263 @@
+"""The RNN placer: Mirhoseini et al., Device Placement Optimization with Reinforcement Learning, ICML 2017.
+
+Where its sections are:
+
+- 3.1 (policy gradients): `learn`. REINFORCE on -√(run time) of a batch of drawn placements, less a moving average;
+  infeasible placements count as a large constant (`learning.FAILED`), and are not learned from after `settled` updates.
+- 3.2 (architecture): `Network`. An LSTM reads the operations in topological order as embeddings of their type, output
+  shapes and adjacency; an LSTM with content-based attention (Bahdanau et al., 2015) emits a device for each, and reads
+  an embedding of it in the next step.
+- 3.3 (co-locating operations): `ov_hsdag.baselines.graph.colocated`. To the colocation groups that the framework
+  demands, here legality's, comes the paper's own rule: an operation joins the only one that consumes its output.
+- 3.4 (distributed training): `Distributed`. Several controllers, a process each, update shared parameters without
+  waiting for each other; each has its own moving average. The process that owns the environment is their worker, which
+  measures.
+
+What the paper leaves to TensorFlow or to its machines is chosen here: run times are in units of the graph's fastest
+devices, so that one constant and one learning rate serve models of all sizes; each controller has its own state of Adam
+where the paper has one parameter server; devices that lack an operation of a group are masked; in its step, the decoder
+also reads what the encoder said of the operation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ov_hsdag.baselines import learning
+from ov_hsdag.baselines.budget import BudgetSpent, Environment
+from ov_hsdag.baselines.graph import SHAPE, UnitGraph, colocated
+from ov_hsdag.utils.errors import RunError
+
+Ask = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
+"""Measures placements, uint8 [batch, groups] → seconds [batch]; raises BudgetSpent."""
+
+# Seconds to wait for a message before looking whether controllers are alive.
+_PATIENCE = 5.0
+
+
+@dataclass(frozen=True)
+class RNN:
+    """The baseline.
+
+    Attributes:
+        hidden: size of both LSTMs.
+        embedding: size of the embeddings of types and devices.
+        batch: placements that are drawn for each update.
+        learning_rate: of Adam.
+        decay: of the moving average.
+        entropy: weight of an entropy bonus, which the paper lacks; without it, few measurements end in one device.
+        norm: largest norm of the gradient.
+        settled: updates after which infeasible placements are not learned from.
+        colocate: whether the paper's rule of co-location applies.
+        controllers: number of them; with more than one, results depend on how processes take turns.
+        updates: of each controller, None: as many as the budget allows.
+    """
+
+    hidden: int = 64
+    embedding: int = 16
+    batch: int = 10
+    learning_rate: float = 3e-3
+    decay: float = 0.9
+    entropy: float = 0.3
+    norm: float = 1.0
+    settled: int = 5000
+    colocate: bool = True
+    controllers: int = 1
+    updates: int | None = None
+
+    def place(self, environment: Environment, seed: int) -> None:
+        """Learns to place the environment's problem, from scratch."""
+        problem = environment.problem
+        graph = UnitGraph.of(problem, colocated(problem) if self.colocate else None)
+        with learning.seeded(seed):
+            network = Network(graph, self)
+            if self.controllers == 1:
+                learn(network, graph, environment.costs, self)
+                return
+        Distributed(environment, graph, network, self).run(seed)
+
+
+class Network(nn.Module):
+    """The sequence-to-sequence model of section 3.2, for one graph."""
+
+    def __init__(self, graph: UnitGraph, settings: RNN) -> None:
+        """
+        Args:
+            graph: whose units are placed.
+            settings: sizes.
+        """
+        super().__init__()
+        hidden, embedding = settings.hidden, settings.embedding
+        devices = graph.supported.shape[1]
+        kinds, kind = np.unique(graph.kind, return_inverse=True)
+        adjacency = np.zeros((graph.size, graph.size), np.float32)
+        adjacency[graph.edges[0], graph.edges[1]] = adjacency[graph.edges[1], graph.edges[0]] = 1
+        known = np.concatenate([graph.shapes, adjacency], axis=1).astype(np.float32)
+        self.kind: Tensor
+        self.known: Tensor
+        self.supported: Tensor
+        self.register_buffer("kind", torch.from_numpy(kind))
+        self.register_buffer("known", torch.from_numpy(known))
+        self.register_buffer("supported", torch.from_numpy(graph.supported))
+        self.types = nn.Embedding(len(kinds), embedding)
+        # The last one stands for what comes before the first operation.
+        self.devices = nn.Embedding(devices + 1, embedding)
+        self.encoder = nn.LSTM(embedding + SHAPE + graph.size, hidden)
+        self.decoder = nn.LSTMCell(embedding + hidden, hidden)
+        self.of_encoder = nn.Linear(hidden, hidden, bias=False)
+        self.of_decoder = nn.Linear(hidden, hidden)
+        self.score = nn.Linear(hidden, 1, bias=False)
+        self.output = nn.Linear(2 * hidden, devices)
+
+    def forward(self, batch: int, greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws placements.
+
+        Args:
+            batch: number of placements.
+            greedy: takes the likeliest device in each step.
+
+        Returns:
+            Devices, int64 [batch, units]; their joint log-probability [batch]; the mean entropy of what they were drawn
+            from, summed over steps, a scalar.
+        """
+        states, (h, c) = self.encoder(torch.cat([self.types(self.kind), self.known], dim=1))
+        keys = self.of_encoder(states)
+        h, c = h.expand(batch, -1), c.expand(batch, -1)
+        device = torch.full((batch,), self.devices.num_embeddings - 1)
+        chosen, total, entropy = [], torch.zeros(batch), torch.zeros(())
+        for state, supported in zip(states, self.supported, strict=True):
+            h, c = self.decoder(torch.cat([self.devices(device), state.expand(batch, -1)], dim=1), (h, c))
+            weight = torch.softmax(self.score(torch.tanh(keys + self.of_decoder(h)[:, None])).squeeze(-1), dim=1)
+            logits = self.output(torch.cat([h, weight @ states], dim=1))
+            log_probability = learning.masked(logits, supported)
+            device = learning.draw(log_probability, greedy)
+            chosen.append(device)
+            total = total + learning.taken(log_probability, device)
+            entropy = entropy + learning.entropy(log_probability)
+        return torch.stack(chosen, dim=1), total, entropy
+
+
+def learn(network: Network, graph: UnitGraph, ask: Ask, settings: RNN) -> None:
+    """Learns until the budget is spent (section 3.1).
+
+    Args:
+        network: is changed.
+        graph: of the network.
+        ask: measures placements.
+        settings: of the baseline.
+
+    Raises:
+        BudgetSpent: as `ask` does.
+    """
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    baseline = learning.MovingAverage(settings.decay)
+    done = 0
+    while settings.updates is None or done < settings.updates:
+        devices, log_probability, entropy = network(settings.batch)
+        costs = ask(graph.expand(devices.numpy()))
+        advantage = baseline.advantage(learning.rewards(costs, graph.reference))
+        advantage = learning.scaled(advantage, costs)
+        if done >= settings.settled:
+            advantage = np.where(np.isfinite(costs), advantage, 0.0)
+        loss = -(torch.from_numpy(advantage.astype(np.float32)) * log_probability).mean() - settings.entropy * entropy
+        learning.step(optimizer, network, loss, settings.norm)
+        done += 1
+
+
+class Distributed:
+    """Controllers in processes of their own, and their worker in this one (section 3.4).
+
+    Attributes:
+        served: batches that were measured for each controller.
+    """
+
+    def __init__(self, environment: Environment, graph: UnitGraph, network: Network, settings: RNN) -> None:
+        """
+        Args:
+            environment: pays.
+            graph: of the network.
+            network: moves to shared memory and is changed.
+            settings: of the baseline.
+        """
+        self.served = [0] * settings.controllers
+        self._environment = environment
+        self._graph = graph
+        self._settings = settings
+        self._network = network.share_memory()
+        # Forked children of a process that has used torch's threads can hang.
+        self._context = torch.multiprocessing.get_context("spawn")
+
+    def run(self, seed: int) -> None:
+        """Measures what controllers draw until the budget is spent or all have made their updates.
+
+        Raises:
+            BudgetSpent: the budget is spent.
+            RunError: a controller died.
+        """
+        requests, pipes, processes = self._context.Queue(), [], []
+        for number in range(self._settings.controllers):
+            ours, theirs = self._context.Pipe()
+            arguments = (number, seed, self._network, self._graph, self._settings, requests, theirs)
+            processes.append(self._context.Process(target=_controller, args=arguments, daemon=True))
+            pipes.append(ours)
+        try:
+            for process in processes:
+                process.start()
+            self._serve(requests, pipes, processes)
+        finally:
+            for process, pipe in zip(processes, pipes, strict=True):
+                if process.is_alive():
+                    pipe.send(None)
+            for process in processes:
+                process.join(_PATIENCE)
+                if process.is_alive():
+                    process.terminate()
+
+    def _serve(self, requests: Any, pipes: list[Any], processes: list[Any]) -> None:
+        charged = [0.0] * len(processes)
+        working = set(range(len(processes)))
+        while working:
+            try:
+                number, placements, seconds = requests.get(timeout=_PATIENCE)
+            except OSError as error:
+                raise RunError(f"controllers cannot be heard: {error}") from error
+            except Exception as error:  # queue.Empty, which multiprocessing does not name
+                if dead := [n for n in working if processes[n].exitcode not in (None, 0)]:
+                    raise RunError(f"controller {dead[0]} ended with {processes[dead[0]].exitcode}") from error
+                continue
+            self._environment.charge(seconds - charged[number])
+            charged[number] = seconds
+            if placements is None:
+                working.discard(number)
+            else:
+                pipes[number].send(self._environment.costs(placements))
+                self.served[number] += 1
+
+
+def _controller(
+    number: int, seed: int, network: Network, graph: UnitGraph, settings: RNN, requests: Any, pipe: Any
+) -> None:
+    """A controller's process."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed * 1000 + number)
+
+    def ask(placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+        requests.put((number, placements, time.process_time()))
+        costs: NDArray[np.float64] | None = pipe.recv()
+        if costs is None:
+            raise BudgetSpent
+        return costs
+
+    try:
+        learn(network, graph, ask, settings)
+        requests.put((number, None, time.process_time()))
+    except BudgetSpent:
+        pass
