@@ -30,7 +30,7 @@ def test_a_budget_of_evaluations_is_never_exceeded() -> None:
     problem = random_problem(3)
     environment = Environment(problem, Budget(evaluations=5))
     environment.costs(np.stack([problem.single(0)] * 3))
-    assert environment.remaining == 2
+    assert environment.remaining == 2 and environment.spent == 0.6
     with pytest.raises(BudgetSpent):
         environment.costs(np.stack([problem.single(1)] * 3))
     assert environment.evaluations == 5

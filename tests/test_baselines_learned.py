@@ -63,7 +63,7 @@ class Kept:
 LEARNERS = {
     "rnn": rnn.RNN(colocate=False),
     "placeto": placeto.Placeto(colocate=False),
-    "go": go.GO(colocate=False, settles=40),
+    "go": go.GO(colocate=False),
 }
 
 
@@ -155,12 +155,12 @@ def family() -> tuple[PlacementProblem, ...]:
 def test_a_trained_policy_places_graphs_it_has_not_seen(name: str) -> None:
     """Zero-shot, one trained on three graphs is better than one that was not trained, and near the optimum."""
     *seen, unseen = family()
-    baseline = placeto.Placeto(colocate=False) if name == "placeto" else go.GO(colocate=False, settles=40)
+    baseline = placeto.Placeto(colocate=False) if name == "placeto" else go.GO(colocate=False)
     fresh, trained = Environment(unseen), Environment(unseen)
     fresh.run(baseline, 0, episodes=0)
-    environments = [Environment(problem, Budget(evaluations=600)) for problem in seen]
+    environments = [Environment(problem, Budget(evaluations=300)) for problem in seen]
     baseline.train(environments, seed=0)
-    assert all(environment.evaluations == 600 for environment in environments)
+    assert all(environment.evaluations == 300 for environment in environments)
     trained.run(baseline, 0, episodes=0)
     every = np.array(list(itertools.product(range(2), repeat=unseen.group_count)), np.uint8)
     least = unseen.scores(every).min() * 1e-6
@@ -219,9 +219,9 @@ def test_go_decides_priorities_and_fusion_with_the_placement() -> None:
     placements = np.array(list(itertools.product(range(2), repeat=problem.group_count)), np.uint8)
     single = scheduler.costs(placements).min()
     alone = Environment(problem, Budget(evaluations=200), judge=scheduler.costs)
-    alone.run(go.GO(colocate=False, settles=40), 0)
+    alone.run(go.GO(colocate=False), 0)
     assert alone.best is not None and alone.best.cost == pytest.approx(single)
     several = Environment(problem, Budget(evaluations=400), judge=scheduler.costs)
-    several.run(go.GO(multi_task=True, colocate=False, settles=40), 0)
+    several.run(go.GO(multi_task=True, colocate=False), 0)
     assert several.best is not None and several.best.placement.shape == (3, problem.group_count)
     assert several.best.cost == pytest.approx((6 + 11 + 53) * 1e-6) and several.best.cost < single

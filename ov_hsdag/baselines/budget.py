@@ -118,6 +118,14 @@ class Environment:
             return 0
         return None if self.budget.evaluations is None else max(self.budget.evaluations - self.evaluations, 0)
 
+    @property
+    def spent(self) -> float:
+        """Share of the budget that is spent, 0 … 1; 0 where there is no limit."""
+        evaluations, seconds = self.budget.evaluations, self.budget.seconds
+        shares = [self.evaluations / max(evaluations, 1)] if evaluations is not None else []
+        shares += [self.seconds / max(seconds, 1e-9)] if seconds is not None else []
+        return min(max(shares, default=0.0), 1.0)
+
     def charge(self, seconds: float) -> None:
         """Adds processor seconds that a baseline spent in other processes."""
         self._elsewhere += seconds

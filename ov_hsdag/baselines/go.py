@@ -58,7 +58,8 @@ class GO:
         clip: of PPO's ratios.
         learning_rate: of Adam.
         entropy: weight of the entropy bonus over √N in a graph of N nodes, which all earn one reward.
-        settles: updates in which the bonus falls to nothing.
+            It falls to nothing in `settles` updates, or sooner as the budget is spent.
+        settles: see above.
         decay: of each graph's moving-average baseline.
         norm: largest norm of the gradient.
         network: what `train` learned, None before.
@@ -129,7 +130,8 @@ class GO:
                 gains = learning.scaled(gains, costs)
                 batches.append((task, actions, torch.from_numpy(gains.astype(np.float32))))
             if batches:
-                self._update(network, optimizer, batches, self.entropy * max(1 - done / self.settles, 0.0))
+                late = max(done / self.settles, *(task.environment.spent for task in tasks))
+                self._update(network, optimizer, batches, self.entropy * max(1 - late, 0.0))
             done += 1
 
     def _update(

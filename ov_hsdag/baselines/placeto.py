@@ -53,9 +53,10 @@ class Placeto:
         hidden: size of embeddings.
         rounds: of message passing.
         passes: visits of each node in an episode.
-        learning_rate: of Adam at first; it falls to a tenth over `decay_episodes`.
-        entropy: weight of the entropy bonus at first; it falls to nothing over `decay_episodes`.
-        decay_episodes: see the two above.
+        learning_rate: of Adam at first; it falls to a tenth in `decay_episodes`, or sooner as the budget is
+            spent.
+        entropy: weight of the entropy bonus at first; it falls to nothing likewise.
+        decay_episodes: see above.
         discount: of later rewards.
         history: episodes that a baseline is the mean of.
         norm: largest norm of the gradient.
@@ -110,7 +111,7 @@ class Placeto:
         history: list[deque[NDArray[np.float64]]] = [deque(maxlen=self.history) for _ in tasks]
         number, going, idle = 0, set(range(len(tasks))), [0] * len(tasks)
         while going and (episodes is None or number < episodes):
-            late = min(number / self.decay_episodes, 1.0)
+            late = min(max(number / self.decay_episodes, *(task.environment.spent for task in tasks)), 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = self.learning_rate * (1 - 0.9 * late)
             for which in sorted(going):
