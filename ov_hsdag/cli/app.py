@@ -12,6 +12,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.bench import bench
 from ov_hsdag.cli.calibrate import calibrate
 from ov_hsdag.cli.devices import devices
+from ov_hsdag.cli.explain import explain
 from ov_hsdag.cli.extension import extension
 from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.fit import fit
@@ -38,7 +39,7 @@ class _Command(TyperCommand):
         return list(super().parse_args(ctx, args))
 
 
-for _command in (place, fit, verify, devices, calibrate, bench, finetune, pretrain, extension, strip):
+for _command in (place, fit, verify, explain, devices, calibrate, bench, finetune, pretrain, extension, strip):
     # Its first sentence, whole: what is made up without it is cut at 45 characters.
     app.command(cls=_Command, short_help=(_command.__doc__ or "").partition("\n\n")[0])(_command)
 

@@ -1,0 +1,187 @@
+"""`ov-hsdag explain`: what runs where in a placed model, what it costs there and elsewhere, and why it is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
+from ov_hsdag.model.placement import times
+from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.model_folder import model_files
+
+if TYPE_CHECKING:
+    from ov_hsdag.explain import ExplainedModel
+
+# Operations that are shown where none are asked for: those that take longest.
+_LONGEST = 20
+
+# Rows of submodels that people still read.
+_SUBMODELS = 12
+
+PlacedDevice = Annotated[
+    str | None,
+    typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices; by default those of the placement."),
+]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Option("--node", metavar="NAME", help="An operation, by its name; * and ? as in file names. Again for more."),
+]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", metavar="TYPE", help="Operations of a type, such as MatMul. Again for more."),
+]
+AllOperations = Annotated[bool, typer.Option("--all", help="Every operation, in the order of the model.")]
+PlacedObjective = Annotated[
+    str | None,
+    typer.Option(
+        "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
+    ),
+]
+Part = Annotated[
+    str | None, typer.Option("--part", metavar="NAME", help="Which model of a folder, where it has several.")
+]
+
+
+def explain(
+    model: common.Model,
+    device: PlacedDevice = None,
+    node: Nodes = None,
+    kind: Types = None,
+    every: AllOperations = False,
+    affinity: AffinityFile = None,
+    objective: PlacedObjective = None,
+    profile: ProfileFile = None,
+    memory: Memory = None,
+    shape: common.Shapes = None,
+    workload: WorkloadOption = None,
+    context: Context = None,
+    part: Part = None,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
+) -> None:
+    """Tell what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
+
+    A summary comes first, then the operations that take longest, or those of --node, --type or --all. Figures are
+    predictions, also of placements that were made elsewhere (affinities of the nodes, or --affinity).
+    """
+    common.check_model(model)
+    files = model_files(model, () if part is None else (part,))
+    if len(files) > 1:
+        names = ", ".join(file.stem for file in files)
+        raise UserError(f"{model} has several models: name the one to explain with --part ({names})")
+
+    from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.costs.stored import load_beside
+    from ov_hsdag.devices.device_set import DeviceSet
+    from ov_hsdag.devices.memory import parse_memory
+    from ov_hsdag.devices.virtual import new_core
+    from ov_hsdag.explain import explain as explain_model
+    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.placement import Placement
+    from ov_hsdag.problem.problem import check_objective
+
+    if objective is not None:
+        check_objective(objective)
+    devices = DeviceSet.parse(device).names if device is not None else None
+    examples = parse_shapes(shape or ())
+    costs = Profile.load(profile) if profile else None
+    given = Placement.load(affinity, devices) if affinity else None
+    with console.result(as_json) as show:
+        core = new_core()
+        with console.progress(f"reading {model}"):
+            loaded = common.read_model(core, files[0])
+        (shapes,) = example_shapes([loaded], examples)
+        carried = given or Placement.of(loaded)
+        limits = parse_memory(memory, devices or (carried.devices if carried else ())) if memory is not None else None
+        with console.progress(f"explaining {model}"):
+            found = explain_model(
+                loaded,
+                devices,
+                affinity=given,
+                objective=objective,
+                profile=costs,
+                core=core,
+                shapes=shapes,
+                memory=limits,
+                costs=load_beside(files[0]),
+                workload=workload,
+                context=context,
+            )
+            nodes = found.nodes(node or (), kind or ())
+            if not (node or kind or every or as_json):
+                nodes = sorted(nodes, key=lambda one: -found.explanation.node_us[one])[:_LONGEST]
+            summary = found.summary()
+            operations = [found.operation(one) for one in nodes]
+        show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
+
+
+def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
+    parts, gains = summary["parts_us"], summary["gains"]
+    devices = found.explanation.problem.devices
+    lines = [
+        f"{model} on HETERO:{','.join(devices)} ({summary['objective']}):"
+        f" one request {_ms(summary['latency_us'])}, a result every {_ms(summary['period_us'])} with many in flight"
+    ]
+    if not summary["feasible"]:
+        lines.append("HETERO cannot run this placement as it is: see the reasons of its operations")
+    lines.append(
+        f"one request: operations {_ms(parts['nodes'])}, broken fusions {_ms(parts['fusions'])}, starts of"
+        f" {len(summary['submodels'])} submodels {_ms(parts['submodels'])}, transfers {_ms(parts['transfers'])}"
+    )
+    for name, one in summary["devices"].items():
+        limit = one["memory_limit_bytes"]
+        may = f" of {limit / 2**20:,.0f}" if limit is not None else ""
+        lines.append(
+            f"{name}: {one['operations']:,} operations, {_ms(one['busy_us'])} a request,"
+            f" {one['memory_bytes'] / 2**20:,.1f}{may} MiB"
+        )
+    told = [
+        f"{times(gain)} {'copies on each device' if name == COPIES else name}" for name, gain in gains.items() if gain
+    ]
+    unable = [name for name, gain in gains.items() if gain is None]
+    if unable:
+        told.append(f"impossible on {' and on '.join(unable)} alone")
+    lines.append(f"predicted: {', '.join(told)}")
+    for number, one in enumerate(summary["submodels"][:_SUBMODELS]):
+        kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
+        lines.append(
+            f"submodel {number} on {one['device']}: {one['operations']:,} operations ({kinds}), {_ms(one['us'])},"
+            f" {one['first']} … {one['last']}"
+        )
+    if len(summary["submodels"]) > _SUBMODELS:
+        lines.append(f"and {len(summary['submodels']) - _SUBMODELS} more submodels (--json has all)")
+    cuts = summary["cuts"]
+    if cuts:
+        total = sum(cut["bytes"] for cut in cuts)
+        crossing = "1 tensor crosses" if len(cuts) == 1 else f"{len(cuts)} tensors cross"
+        lines.append(f"{crossing}, {total / 2**20:,.2f} MiB; the longest transfers:")
+        lines += [
+            f"  {cut['tensor']}: {cut['from']} to {cut['to']}, {cut['bytes'] / 2**20:,.2f} MiB, {_ms(cut['us'])}"
+            for cut in cuts[:3]
+        ]
+    if summary["closest_moves"]:
+        lines.append("the single moves that come closest to paying:")
+        for move in summary["closest_moves"]:
+            others = f" and {move['moves'] - 1} with it" if move["moves"] > 1 else ""
+            lines.append(f"  {move['operation']}{others} to {move['to']}: {move['cost_us']:+,.1f} µs")
+    return "\n".join(lines)
+
+
+def _told(one: dict[str, Any]) -> str:
+    """Two lines about an operation: where it is and what it costs on each device, and why it is there."""
+    elsewhere = [
+        f"{name} {'cannot' if us is None else f'{us:,.1f}'}"
+        for name, us in one["us_on"].items()
+        if name != one["device"]
+    ]
+    costs = f"{one['us']:,.1f} µs ({one['share']:.1%}); {', '.join(elsewhere)}"
+    return f"{one['name']} ({one['type']}) on {one['device']}: {costs}\n  {one['why']}"
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:,.3f} ms"

@@ -1,0 +1,339 @@
+"""Why a placement is as it is: what operations cost here and elsewhere, and what moving them would cost.
+
+Every figure is the simulator's: a move is judged by evaluating the placement with the move made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
+
+# Moves that change the objective by less than this share of it make no difference.
+_NOTHING = 1e-6
+
+# Placements that are simulated at a time.
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tensor that goes from one device to another.
+
+    Attributes:
+        node: that computes it.
+        output: its number among the graph's outputs.
+        source, target: device numbers.
+        bytes: that move.
+        us: time of the transfer, µs.
+    """
+
+    node: int
+    output: int
+    source: int
+    target: int
+    bytes: int
+    us: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The time of one request, µs, by what it is spent on; for a move, what each part grows by."""
+
+    nodes: float
+    fusions: float
+    submodels: float
+    transfers: float
+
+    @property
+    def total(self) -> float:
+        return self.nodes + self.fusions + self.submodels + self.transfers
+
+    def __sub__(self, other: Parts) -> Parts:
+        return Parts(
+            self.nodes - other.nodes,
+            self.fusions - other.fusions,
+            self.submodels - other.submodels,
+            self.transfers - other.transfers,
+        )
+
+
+@dataclass(frozen=True)
+class Move:
+    """A colocation group on another device, everything else where it is.
+
+    Attributes:
+        group: that moves.
+        device: where it goes, a device number.
+        cost_us: what the objective grows by, µs; negative where the move pays, inf where it is infeasible.
+        parts: what the time of one request grows by, feasible or not.
+        infeasible: as in `Evaluation.infeasible`.
+        excess_bytes: what the memory limit of the fullest device is exceeded by, 0 where none is.
+    """
+
+    group: int
+    device: int
+    cost_us: float
+    parts: Parts
+    infeasible: int
+    excess_bytes: int
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a node is on its device.
+
+    Attributes:
+        kind: "consumer" (it must be where its consumer is), "only" (no other device runs it), "shared" (no other device
+            runs `other`, with which it must share a device), "submodel" (elsewhere it would not share a submodel with
+            `other`), "order" (elsewhere HETERO could not order the submodels), "nothing" (elsewhere a submodel would
+            compute nothing), "memory" (it would not fit elsewhere), "dearer" (every move costs time), "equal" (a move
+            changes nothing) or "better" (a move pays).
+        text: the same for people.
+        other: a node that the reason is about, -1 for none.
+        move: the best other device; None where no move is possible.
+    """
+
+    kind: str
+    text: str
+    other: int = -1
+    move: Move | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """One feasible or infeasible placement of a problem, and all that can be said of it.
+
+    Attributes:
+        problem: the problem.
+        placement: device numbers, uint8 [groups].
+    """
+
+    problem: PlacementProblem
+    placement: NDArray[np.uint8]
+
+    @cached_property
+    def evaluation(self) -> Any:
+        """What the simulator says of the placement, `Evaluation` of a batch of one."""
+        return self.problem.evaluate(self.placement)
+
+    @cached_property
+    def score_us(self) -> float:
+        """The objective, feasible or not, µs."""
+        result = self.evaluation
+        return float((result.latency_us if self.problem.objective == "latency" else result.period_us)[0])
+
+    @cached_property
+    def submodel(self) -> NDArray[np.int32]:
+        """Submodel of each node, -1 for a node in none, int32 [nodes]."""
+        return np.asarray(self._split["submodel"], np.int32)
+
+    @cached_property
+    def submodel_device(self) -> NDArray[np.uint8]:
+        """Device number of each submodel, uint8 [submodels]."""
+        return np.asarray(self._split["submodel_device"], np.uint8)
+
+    @cached_property
+    def node_us(self) -> NDArray[np.float64]:
+        """Time of each node where it is, penalties of broken fusions included, µs, float64 [nodes]."""
+        nodes = np.arange(self.problem.graph.nodes)
+        own = self.problem.node_us[nodes, self.device]
+        return own + self.problem.node_fusion_penalty_us(self.placement, self.submodel)
+
+    @cached_property
+    def device(self) -> NDArray[np.uint8]:
+        """Device number of each node, uint8 [nodes]."""
+        return self.placement[self.problem.groups]
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """The tensors that move between devices, in the order of the graph."""
+        return tuple(_cuts(self.problem, self.device, self.submodel))
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The time of one request by what it is spent on."""
+        return _parts(self.problem, self.placement, self._split)
+
+    def move(self, group: int, device: int) -> Move:
+        """What moving a colocation group would change. Raises ValueError for the device that it is on."""
+        if self.placement[group] == device:
+            raise ValueError(f"group {group} is on device {device} already")
+        moved = self.placement.copy()
+        moved[group] = device
+        result = self.problem.evaluate(moved)
+        limits = self.problem.memory_bytes
+        over = np.where(limits >= 0, result.memory_bytes[0] - limits, 0)
+        value = result.latency_us if self.problem.objective == "latency" else result.period_us
+        infeasible = int(result.infeasible[0])
+        return Move(
+            group,
+            device,
+            np.inf if infeasible else float(value[0]) - self.score_us,
+            _parts(self.problem, moved, self.problem.split(moved)) - self.parts,
+            infeasible,
+            max(int(over.max()), 0),
+        )
+
+    @cached_property
+    def move_us(self) -> NDArray[np.float64]:
+        """What the objective grows by where one group moves, µs, inf where infeasible, float64 [groups, devices].
+
+        The device that a group is on has 0. Takes a simulation for each group and other device.
+        """
+        cost = np.full((self.problem.group_count, len(self.problem.devices)), np.inf)
+        cost[np.arange(len(cost)), self.placement] = 0.0
+        able = self.problem.group_supported & ~np.isfinite(cost)
+        pairs = np.argwhere(able)
+        for begin in range(0, len(pairs), _BATCH):
+            group, device = pairs[begin : begin + _BATCH].T
+            moved = np.repeat(self.placement[None], len(group), axis=0)
+            moved[np.arange(len(group)), group] = device
+            cost[group, device] = self.problem.scores(moved, threads=2) - self.score_us
+        return cost
+
+    def closest_moves(self, count: int = 3) -> list[Move]:
+        """The feasible moves of single groups that cost least, best first; those of constants alone left out."""
+        operations = np.zeros(self.problem.group_count, bool)
+        operations[self.problem.groups[self.problem.graph.kinds == NodeKind.OP]] = True
+        cost = np.where(operations[:, None], self.move_us, np.inf)
+        cost[np.arange(len(cost)), self.placement] = np.inf
+        order = np.argsort(cost, axis=None, kind="stable")[:count]
+        found = [divmod(int(one), cost.shape[1]) for one in order if np.isfinite(cost.flat[one])]
+        return [self.move(group, device) for group, device in found]
+
+    def reason(self, node: int) -> Reason:
+        """Why a node is where it is: the first rule that leaves no choice, or what the best move would cost."""
+        problem, graph = self.problem, self.problem.graph
+        group, here = int(problem.groups[node]), int(self.device[node])
+        name = problem.devices[here]
+        members = np.flatnonzero(problem.groups == group)
+        others = [d for d in range(len(problem.devices)) if d != here]
+        if not others:
+            return Reason("only", f"{name} is the only device of the list")
+        able = [d for d in others if problem.group_supported[group, d]]
+        if not able:
+            if not problem.supported[node, others].any():
+                return Reason("only", f"only {name} runs {graph.types[node]} here")
+            lacking = members[~problem.supported[members][:, others].all(axis=1)]
+            other = int(lacking[np.argmin(np.abs(lacking - node))])
+            told = f"it must share a device with {self.called(other)}, which"
+            lacks = [problem.devices[d] for d in others if not problem.supported[other, d]]
+            return Reason("shared", f"{told} {' and '.join(lacks)} cannot run", other)
+        if graph.legality.replicable[node]:
+            consumers = self._consumers(node)
+            if len(consumers):
+                other = int(consumers[0])
+                return Reason("consumer", f"it is where its consumer is, {self.called(other)}", other)
+        moves = [self.move(group, d) for d in able]
+        best = min(moves, key=lambda move: (move.cost_us, bool(move.infeasible & ~int(OVER_MEMORY)), move.excess_bytes))
+        if not np.isfinite(best.cost_us):
+            return self._infeasible(node, best)
+        there = problem.devices[best.device]
+        share = best.cost_us / max(self.score_us, 1e-30)
+        if share < -_NOTHING:
+            text = f"on {there} the {self._objective} would be {-best.cost_us:,.1f} µs ({-share:.2%}) shorter"
+            return Reason("better", f"{text}: {told_parts(best.parts)}", move=best)
+        if share <= _NOTHING:
+            return Reason("equal", f"on {there} the {self._objective} would be the same", move=best)
+        text = f"on {there} the {self._objective} would be {best.cost_us:,.1f} µs ({share:.2%}) longer"
+        return Reason("dearer", f"{text}: {told_parts(best.parts)}", move=best)
+
+    def called(self, node: int) -> str:
+        """A node as people read it: its name, with its type where the name does not have it."""
+        name, kind = self.problem.graph.names[node], self.problem.graph.types[node]
+        return name if kind.lower() in name.lower() else f"{name} ({kind})"
+
+    @property
+    def _objective(self) -> str:
+        return "latency" if self.problem.objective == "latency" else "time between results"
+
+    @cached_property
+    def _split(self) -> dict[str, Any]:
+        return self.problem.split(self.placement)
+
+    def _consumers(self, node: int) -> NDArray[np.int32]:
+        """Operations that read a node and are of its group, in the order of the graph."""
+        graph = self.problem.graph
+        read = [graph.consumers(output) for output in range(graph.output_ptr[node], graph.output_ptr[node + 1])]
+        found = np.unique(np.concatenate(read)) if read else np.zeros(0, np.int32)
+        return found[self.problem.groups[found] == self.problem.groups[node]]
+
+    def _infeasible(self, node: int, move: Move) -> Reason:
+        """The reason where no other device may have the node's group."""
+        there = self.problem.devices[move.device]
+        if move.infeasible & 16:
+            moved = self.placement.copy()
+            moved[move.group] = move.device
+            submodel = self.problem.split(moved)["submodel"]
+            pairs = self.problem.same_submodel
+            parted = pairs[submodel[pairs[:, 0]] != submodel[pairs[:, 1]]]
+            one, other = (int(end) for end in parted[0])
+            text = f"on {there} HETERO would part {self.called(one)} and {self.called(other)}, which share a submodel"
+            return Reason("submodel", text, other if node == one else one, move)
+        if move.infeasible & 1:
+            return Reason("order", f"on {there} submodels would wait for each other", move=move)
+        if move.infeasible & 8:
+            return Reason("nothing", f"on {there} a submodel would compute nothing", move=move)
+        over = self.problem.evaluate(self._moved(move)).memory_bytes[0] - self.problem.memory_bytes
+        full = int(np.argmax(np.where(self.problem.memory_bytes >= 0, over, -1)))
+        scale = 1.0 if self.problem.storage_ratio is None else float(self.problem.storage_ratio[full])
+        missing = move.excess_bytes * scale / 2**20
+        text = f"on {there}, {self.problem.devices[full]} would need {missing:,.1f} MiB more than it may have"
+        saved = -move.parts.total
+        return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
+
+    def _moved(self, move: Move) -> NDArray[np.uint8]:
+        moved = self.placement.copy()
+        moved[move.group] = move.device
+        return moved
+
+
+def told_parts(parts: Parts) -> str:
+    """What a move changes, for people: "operations +3.0 µs, transfers -1.2 µs"; parts that stay are left out."""
+    named = (
+        ("operations", parts.nodes),
+        ("broken fusions", parts.fusions),
+        ("starts of submodels", parts.submodels),
+        ("transfers", parts.transfers),
+    )
+    told = [f"{name} {value:+,.1f} µs" for name, value in named if abs(value) >= 0.05]
+    return ", ".join(told) if told else "less than 0.1 µs in all"
+
+
+def _cuts(problem: PlacementProblem, device: NDArray[np.uint8], submodel: NDArray[np.int32]) -> list[Cut]:
+    """As the simulator counts them: a tensor goes to each device once (cpp_ext/simulate.cpp, charge_transfers)."""
+    graph = problem.graph
+    source, target = graph.input_source, graph.input_node
+    crossing = (
+        (device[source] != device[target])
+        & (graph.kinds[target] != NodeKind.RESULT)
+        & (graph.kinds[source] != NodeKind.CONSTANT)
+        & (submodel[source] != submodel[target])
+    )
+    pairs = np.unique(np.stack([graph.input_output[crossing], device[target[crossing]]], axis=1), axis=0)
+    moved = graph.output_bytes if problem.moved_bytes is None else problem.moved_bytes
+    found = []
+    for output, to in pairs.tolist():
+        node = int(graph.output_node[output])
+        link, size = (int(device[node]), to), int(moved[output])
+        us = float(problem.transfer_us[link] + problem.transfer_us_per_byte[link] * size)
+        found.append(Cut(node, output, link[0], to, size, us))
+    return found
+
+
+def _parts(problem: PlacementProblem, placement: NDArray[np.uint8], split: dict[str, Any]) -> Parts:
+    device = placement[problem.groups]
+    submodel = np.asarray(split["submodel"], np.int32)
+    return Parts(
+        float(problem.node_us[np.arange(problem.graph.nodes), device].sum()),
+        float(problem.node_fusion_penalty_us(placement, submodel).sum()),
+        float(problem.submodel_us[split["submodel_device"]].sum()),
+        sum(cut.us for cut in _cuts(problem, device, submodel)),
+    )

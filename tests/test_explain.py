@@ -1,0 +1,212 @@
+"""What is said of a placement: its figures are the simulator's, and each reason holds when the move is tried."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ov_hsdag
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.explain import explain
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.problem.explanation import Explanation
+from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.catalog import select
+from tests.decoders import stateful_decoder
+from tests.graphs import random_model, random_problem
+from tests.test_cli import assert_one_error_line, run
+
+PAIR = "HETERO:GPU,CPU"
+SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")
+MODELS = (
+    "resnet-small",
+    "lstm-stateful",
+    "branching",
+    "dlrm",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+)
+OPERATIONS = 20
+
+
+def check_move(explained: Explanation, group: int, device: int) -> None:
+    problem = explained.problem
+    moved = explained.placement.copy()
+    moved[group] = device
+    move, result = explained.move(group, device), problem.evaluate(moved)
+    assert move.infeasible == result.infeasible[0]
+    wanted = problem.scores(moved)[0] - explained.score_us
+    assert move.cost_us == pytest.approx(wanted, abs=1e-6) or (np.isinf(wanted) and np.isinf(move.cost_us))
+    assert move.parts.total == pytest.approx(result.latency_us[0] - explained.evaluation.latency_us[0], abs=1e-6)
+    if problem.group_supported[group, device]:
+        assert explained.move_us[group, device] == pytest.approx(move.cost_us, abs=1e-6)
+
+
+def check_reason(explained: Explanation, node: int) -> str:
+    """Tries what the reason says; its kind."""
+    problem, reason = explained.problem, explained.reason(node)
+    here, group = explained.device[node], problem.groups[node]
+    others = [device for device in range(len(problem.devices)) if device != here]
+    assert reason.text
+    if reason.kind == "only":
+        assert not problem.supported[node, others].any()
+        return reason.kind
+    if reason.kind == "shared":
+        assert problem.groups[reason.other] == group
+        assert not problem.group_supported[group, others].any()
+        assert not problem.supported[reason.other, others].all()
+        return reason.kind
+    if reason.kind == "consumer":
+        reads = problem.graph.input_source[problem.graph.input_node == reason.other]
+        assert node in reads
+        assert problem.groups[reason.other] == group
+        return reason.kind
+    assert reason.move is not None
+    costs = []
+    for device in others:
+        moved = explained.placement.copy()
+        moved[group] = device
+        costs.append(problem.scores(moved)[0] - explained.score_us)
+    moved = explained.placement.copy()
+    moved[group] = reason.move.device
+    infeasible = int(problem.evaluate(moved).infeasible[0])
+    bits = {"submodel": 16, "order": 1, "nothing": 8, "memory": 4}
+    if reason.kind in bits:
+        assert np.isinf(costs).all()
+        assert infeasible & bits[reason.kind]
+        return reason.kind
+    assert infeasible == 0
+    assert reason.move.cost_us == pytest.approx(min(costs), abs=1e-6)
+    sign = {"dearer": 1, "equal": 0, "better": -1}[reason.kind]
+    assert sign == (0 if abs(min(costs)) <= 1e-6 * explained.score_us else np.sign(min(costs)))
+    return reason.kind
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(("latency", "throughput")), st.integers(2, 4))
+def test_figures_are_the_simulators(seed: int, objective: str, devices: int) -> None:
+    problem = random_problem(
+        seed, nodes=12, devices=devices, objective=objective, submodel_us=3.0, missing=0.2, grouped=True, fusing=True
+    )
+    generator = np.random.default_rng(seed)
+    explained = Explanation(problem, problem.random(generator, 1)[0])
+    result = explained.evaluation
+    assert explained.parts.total == pytest.approx(result.latency_us[0])
+    assert sum(cut.bytes for cut in explained.cuts) == result.transfer_bytes[0]
+    assert len(explained.cuts) == result.cut_tensors[0]
+    assert explained.node_us.sum() == pytest.approx(explained.parts.nodes + explained.parts.fusions)
+    for group in range(problem.group_count):
+        for device in range(devices):
+            if device != explained.placement[group]:
+                check_move(explained, group, device)
+    for node in range(problem.graph.nodes):
+        check_reason(explained, node)
+    closest = explained.closest_moves()
+    assert [move.cost_us for move in closest] == sorted(move.cost_us for move in closest)
+    with pytest.raises(ValueError, match="already"):
+        explained.move(0, int(explained.placement[0]))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_reasons_of_models_hold(name: str, objective: str) -> None:
+    (zoo_model,) = select([name])
+    problem = build_problem(zoo_model.build(), DeviceSet.parse(PAIR), objective=objective)
+    generator = np.random.default_rng(3)
+    explained = Explanation(problem, problem.random(generator, 1)[0])
+    operations = np.flatnonzero(problem.graph.kinds == NodeKind.OP)
+    for node in generator.choice(operations, min(OPERATIONS, len(operations)), replace=False).tolist():
+        check_reason(explained, node)
+        group, other = problem.groups[node], 1 - int(explained.device[node])
+        check_move(explained, int(group), other)
+
+
+def with_limit(problem: PlacementProblem, device: int, limit: int) -> PlacementProblem:
+    memory = np.full(len(problem.devices), -1, np.int64)
+    memory[device] = limit
+    return replace(problem, memory_bytes=memory)
+
+
+def test_memory_is_a_reason() -> None:
+    problem = build_problem(random_model(1), DeviceSet.parse(PAIR))
+    everything_on_cpu = problem.single(1)
+    explained = Explanation(with_limit(problem, 0, 0), everything_on_cpu)
+    operations = np.flatnonzero(problem.graph.kinds == NodeKind.OP)
+    kinds = {check_reason(explained, node) for node in operations.tolist()}
+    assert "memory" in kinds
+    reasons = [explained.reason(node) for node in operations.tolist()]
+    assert all("GPU would need" in reason.text for reason in reasons if reason.kind == "memory")
+
+
+def test_a_state_is_a_reason_of_its_own() -> None:
+    problem = build_problem(stateful_decoder(2), DeviceSet.parse(PAIR))
+    explained = Explanation(problem, problem.single(0))
+    node = problem.graph.types.index("ReadValue")
+    assert explained.evaluation.infeasible[0] == 0
+    assert check_reason(explained, node) in ("dearer", "equal", "better", "submodel", "order")
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explain") / "model.xml"
+    model = random_model(5)
+    ov_hsdag.place(model, PAIR, measure=False)
+    ov.save_model(model, path)
+    return path
+
+
+def test_command(placed: Path) -> None:
+    done = run("explain", placed)
+    assert done.returncode == 0, done.stderr
+    assert f"{placed} on {PAIR} (latency):" in done.stdout.replace("\n    ", " ")
+    assert "submodel 0 on " in done.stdout
+    assert "the single moves that come closest to paying:" in done.stdout
+
+
+def test_json_has_every_operation_and_the_chosen_ones(placed: Path) -> None:
+    found = json.loads(run("explain", placed, "--json").stdout)
+    placement = Placement.of(ov.Core().read_model(placed))
+    assert placement is not None
+    assert found["feasible"]
+    assert {one["name"]: one["device"] for one in found["nodes"]}.items() <= placement.affinity.items()
+    assert found["latency_us"] == pytest.approx(placement.predicted["latency_us"], rel=1e-3)  # type: ignore[index]
+    first = found["nodes"][0]
+    chosen = json.loads(run("explain", placed, "--json", "--node", first["name"]).stdout)["nodes"]
+    assert chosen == [first]
+    of_type = json.loads(run("explain", placed, "--json", "--type", first["type"]).stdout)["nodes"]
+    assert {one["type"] for one in of_type} == {first["type"]}
+
+
+def test_a_placement_that_was_made_elsewhere(tmp_path: Path) -> None:
+    model = random_model(7)
+    nodes = model.get_ordered_ops()
+    for number, node in enumerate(nodes):
+        node.get_rt_info()["affinity"] = "GPU" if number < len(nodes) // 2 else "CPU"
+    explained = explain(model).explanation
+    assert set(explained.problem.devices) == {"GPU", "CPU"}
+    path, plain = tmp_path / "plain.xml", random_model(7)
+    ov.save_model(plain, path)
+    names = [node.get_friendly_name() for node in plain.get_ops()]
+    (tmp_path / "affinity.json").write_text(json.dumps(dict.fromkeys(names, "CPU")), encoding="utf-8")
+    done = run("explain", path, "--affinity", tmp_path / "affinity.json", "-d", PAIR, "--json")
+    assert done.returncode == 0, done.stderr
+    assert {one["device"] for one in json.loads(done.stdout)["nodes"]} == {"CPU"}
+
+
+def test_what_cannot_be_explained_is_told_in_one_line(placed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plain.xml"
+    ov.save_model(random_model(7), path)
+    assert_one_error_line(run("explain", path), "carries no placement; run: ov-hsdag place")
+    assert_one_error_line(run("explain", placed, "--type", "Convolutio"), "has no type 'Convolutio'")
+    assert_one_error_line(run("explain", placed, "--objective", "speed"), "unknown objective")
+    with pytest.raises(UserError, match="no node 'none'"):
+        explain(ov.Core().read_model(placed)).nodes(["none"])
