@@ -158,11 +158,9 @@ def before(problem: PlacementProblem, seconds: float) -> Curve:
     starts = []
     begin = time.process_time()
     for placer in (*simple_placers(problem), Contiguous(), MinCut()):
-        placement = placer.place(problem)
-        if problem.evaluate(placement).broken[0]:
-            placement = problem.repair(placement)
+        placement = partitioners.repaired(problem, placer.place(problem), begin + seconds)
         starts.append(placement)
-        curve.append((time.process_time() - begin, float(problem.scores(placement)[0])))
+        curve.append((time.process_time() - begin, partitioners.score(problem, placement)))
         if time.process_time() - begin > seconds:
             return curve
     return curve + partitioners.local_search(problem, starts, begin, [limit for limit in TIMES if limit <= seconds])

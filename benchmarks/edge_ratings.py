@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.hashes import mixed
 
 # Rounds of Weisfeiler and Lehman's refinement: colours know their surroundings up to this distance.
 _ROUNDS = 4
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def random(problem: PlacementProblem, seed: int) -> NDArray[np.float64]:
@@ -51,14 +51,14 @@ def edge_colors(problem: PlacementProblem) -> NDArray[np.uint64]:
     tensor = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
     target = tensors.consumers
     color = _first_colors(problem)
-    size = _mixed(tensors.bytes.astype(np.uint64))
+    size = mixed(tensors.bytes.astype(np.uint64))
     for _ in range(_ROUNDS):
         received, sent = np.zeros_like(color), np.zeros_like(color)
-        np.add.at(received, target, _mixed(color[source] + size[tensor]))
-        np.add.at(sent, source, _mixed(color[target] ^ size[tensor]))
-        color = _mixed(color + _mixed(received) + _mixed(_mixed(sent)))
-    ends = _mixed(color[tensors.source] + size)
-    np.add.at(ends, tensor, _mixed(color[target] + _MIX))
+        np.add.at(received, target, mixed(color[source] + size[tensor]))
+        np.add.at(sent, source, mixed(color[target] ^ size[tensor]))
+        color = mixed(color + mixed(received) + mixed(mixed(sent)))
+    ends = mixed(color[tensors.source] + size)
+    np.add.at(ends, tensor, mixed(~color[target]))
     return ends
 
 
@@ -67,13 +67,7 @@ def _first_colors(problem: PlacementProblem) -> NDArray[np.uint64]:
     graph = problem.graph
     operation = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
     _, types = np.unique(np.asarray(graph.types), return_inverse=True)
-    own = _mixed(types.astype(np.uint64) * _MIX + graph.flops.astype(np.uint64) + graph.weight_bytes.astype(np.uint64))
+    own = mixed(mixed(types.astype(np.uint64)) + graph.flops.astype(np.uint64) + graph.weight_bytes.astype(np.uint64))
     color = np.zeros(problem.group_count, np.uint64)
     np.add.at(color, problem.groups[operation], own[operation])
     return color
-
-
-def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))

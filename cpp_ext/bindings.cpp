@@ -4,7 +4,9 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -97,7 +99,8 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     return problem;
 }
 
-py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements, int threads) {
+py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements, int threads,
+                  std::optional<std::int64_t> most_work) {
     const std::int32_t groups = problem.groups();
     expect_placements(placements, groups, problem.devices);
     const py::ssize_t batch = placements.shape(0);
@@ -121,7 +124,8 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
         parallel_for(static_cast<std::size_t>(batch), workers, [&](std::size_t) {
             return [&, simulator = Simulator(problem)](std::size_t item) mutable {
                 const auto i = static_cast<py::ssize_t>(item);
-                const Evaluation& e = simulator.evaluate(data + i * groups);
+                const Evaluation& e =
+                    simulator.evaluate(data + i * groups, most_work.value_or(std::numeric_limits<std::int64_t>::max()));
                 latency_out[i] = e.latency_us;
                 period_out[i] = e.period_us;
                 std::copy(e.busy_us.begin(), e.busy_us.end(), busy_out + i * devices);
@@ -198,7 +202,7 @@ PYBIND11_MODULE(_native, module) {
              py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
              py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("held_bytes"), py::arg("live_bytes"),
              py::arg("transfer_share"), py::arg("rule"))
-        .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1,
+        .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1, py::arg("most_work") = py::none(),
              "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
 
     bind_policy(module);

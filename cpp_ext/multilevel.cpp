@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -23,16 +24,21 @@
 namespace ov_hsdag {
 namespace {
 
-// Placements of the coarsest level that are refined on all levels.
-constexpr std::size_t kStarts = 3;
+// Placements of the coarsest level that are refined on all levels: of those that come from partitions, and of others.
+constexpr std::size_t kStarts = 2;
+// Partitions that stay in the pool.
+constexpr std::size_t kPartitions = 3;
+// Of the cost of submodels, in the first cycle from placements that are none. HETERO's rule makes fewer of them than
+// tensors cross, and partitions already have few.
+constexpr double kShareOfScattered = 0.25;
 // Placements that further cycles begin with.
 constexpr std::size_t kPool = 8;
-// Places where parts of contiguous partitions may end: of up to `kAnyOrder` devices, and of more, where those in any
-// order of the devices begin with the fewest.
+// Places where parts of contiguous partitions may end, at most, and orders of the devices in which so many are tried.
+// More than `kFewDevices` begin with fewer places, in the order of the list.
 constexpr std::int32_t kCuts = 300;
-constexpr std::int32_t kFewCuts = 120;
-constexpr std::int32_t kFewestCuts = 32;
-constexpr std::int32_t kAnyOrder = 5;
+constexpr std::size_t kFineSequences = 2;
+constexpr std::int32_t kFewDevices = 5;
+constexpr std::int32_t kFewCuts = 96;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -60,38 +66,44 @@ struct Solution {
     Judge::Estimates estimates;
 };
 
+// What passes on the coarsest level made of a start.
+struct Refined {
+    double us;
+    bool from_devices;  // of a placement that need not be feasible
+    Placement placement;
+};
+
 class Search {
 public:
     Search(const Problem& problem, const Levels& levels, std::span<const double> rating,
            const MultilevelOptions& options)
-        : model_(levels.fine),
+        : problem_(problem),
+          model_(levels.fine),
           rating_(rating),
           options_(options),
-          submodel_us_(problem.submodel_us),
           judge_(problem, levels.fine, options.throughput),
           local_(problem, levels, options.throughput),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
-                  options.processor_time) {}
+                  options.processor_time),
+          lacking_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
 
     MultilevelResult run(std::span<const std::uint8_t> starts) {
-        add_single_devices();
+        add_single_devices(true);
         const auto width = static_cast<std::size_t>(model_.items);
         for (std::size_t at = 0; at + width <= starts.size(); at += width) {
             offer(Placement(starts.begin() + static_cast<std::ptrdiff_t>(at),
                             starts.begin() + static_cast<std::ptrdiff_t>(at + width)));
         }
-        // With many orders of the devices, partitions take longer than all else before the first placement: a few
-        // first.
-        const bool many_orders = model_.devices > kAnyOrder;
-        if (many_orders) add_stages({.cuts = kFewCuts, .any_order = false, .sequences = 1, .per_sequence = 1});
-        add_stages({.cuts = many_orders ? kFewestCuts : kCuts});
+        add_stages(true);
+        add_scattered();
+        add_stages(false);
+        add_single_devices(false);
         first_cycle();
-        if (many_orders) add_stages({.cuts = kFewCuts});
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
-        refine_where_limited();
+        refine_over_memory();
         while (budget_.left()) {
             if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
                 search_nearby();
@@ -109,21 +121,70 @@ public:
     }
 
 private:
-    void add_single_devices() {
-        Placement fastest(static_cast<std::size_t>(model_.items), 0);
+    // All on one device, which what adds up tells the time of: the fastest, or all others. Where weights exceed a
+    // memory limit there is nothing to judge, and where devices lack operations, much; the first cycle begins there all
+    // the same.
+    void add_single_devices(bool fastest) {
         const auto width = static_cast<std::size_t>(model_.devices);
-        for (std::size_t device = 0; device < width; ++device) {
-            Placement placement(fastest.size(), static_cast<std::uint8_t>(device));
-            make_supported(placement);
-            offer(std::move(placement));
+        const auto count = static_cast<std::size_t>(model_.items);
+        std::vector<std::pair<double, std::size_t>> by_time;
+        for (std::size_t d = 0; d < width; ++d) {
+            double us = 0;
+            double held = 0;
+            for (std::size_t i = 0; i < count; ++i) {
+                us += model_.supported[i * width + d] != 0 ? model_.item_us[i * width + d]
+                                                           : std::numeric_limits<double>::infinity();
+                held += static_cast<double>(model_.weight[i * width + d]);
+            }
+            const std::int64_t limit = model_.memory_limit[d];
+            const bool fits = limit < 0 || held <= static_cast<double>(limit);
+            if (fits && std::isfinite(us)) by_time.emplace_back(us, d);
+        }
+        std::sort(by_time.begin(), by_time.end());
+        for (std::size_t k = 0; k < by_time.size(); ++k) {
+            if ((k == 0) == fastest) offer(Placement(count, static_cast<std::uint8_t>(by_time[k].second)));
         }
     }
 
-    // Contiguous partitions, as they are.
-    void add_stages(const StageOptions& wanted) {
-        if (model_.devices == 1 || !budget_.left()) return;
-        for (Placement& placement : stages(model_, options_.throughput, submodel_us_, judge_.reserved(), wanted)) {
-            offer(std::move(placement));
+    // Contiguous partitions, as they are: in any order of the devices, then in the best orders with more places where
+    // parts may end. whole: only of what each device runs itself (StageOptions).
+    void add_stages(bool whole) {
+        if (model_.devices == 1 || !budget_.left() || (whole && !lacking_)) return;
+        // With many orders of the devices, partitions take longer than all else before the first placement: one order
+        // first.
+        std::vector<std::vector<std::int32_t>> sequences;
+        if (model_.devices > kFewDevices) {
+            std::vector<std::int32_t> listed(static_cast<std::size_t>(model_.devices));
+            std::iota(listed.begin(), listed.end(), 0);
+            add_stages_in(std::move(listed), kFewCuts, whole);
+        }
+        const StageOptions first{.cuts = kCuts, .sequence = {}, .whole = whole};
+        for (Stages& found : stages(problem_, model_, options_.throughput, first)) {
+            offer(std::move(found.placement));
+            if (std::find(sequences.begin(), sequences.end(), found.sequence) == sequences.end()) {
+                sequences.push_back(std::move(found.sequence));
+            }
+        }
+        if (sequences.size() > kFineSequences) sequences.resize(kFineSequences);
+        for (std::vector<std::int32_t>& sequence : sequences) {
+            if (sequence.size() > 1) add_stages_in(std::move(sequence), kCuts, whole);
+        }
+    }
+
+    void add_stages_in(std::vector<std::int32_t> sequence, std::int32_t cuts, bool whole) {
+        if (!budget_.left()) return;
+        const StageOptions wanted{
+            .cuts = cuts, .sequence = std::move(sequence), .whole = whole, .sequences = 1, .per_sequence = 1};
+        for (Stages& found : stages(problem_, model_, options_.throughput, wanted)) offer(std::move(found.placement));
+    }
+
+    // Each device that lacks operations with all that it runs, the fastest ones with the rest.
+    void add_scattered() {
+        for (std::size_t device = 0; device < static_cast<std::size_t>(model_.devices) && budget_.left(); ++device) {
+            Placement placement(static_cast<std::size_t>(model_.items), static_cast<std::uint8_t>(device));
+            make_supported(placement);
+            const auto other = [&](std::uint8_t d) { return d != device; };
+            if (std::any_of(placement.begin(), placement.end(), other)) offer(std::move(placement));
         }
     }
 
@@ -137,11 +198,10 @@ private:
         }
     }
 
-    // Live tensors count for memory limits, and what adds up says nothing of them: the best placement by the simulator.
-    void refine_where_limited() {
-        const auto limited = [](std::int64_t limit) { return limit >= 0; };
-        if (!std::any_of(model_.memory_limit.begin(), model_.memory_limit.end(), limited)) return;
-        if (model_.devices == 1 || !budget_.left()) return;
+    // Live tensors count for memory limits, and what adds up says nothing of them: where limits are exceeded, by the
+    // simulator.
+    void refine_over_memory() {
+        if (pool_.front().score < kOverMemory || model_.devices == 1 || !budget_.left()) return;
         Candidate best{pool_.front().placement, pool_.front().score, 0};
         local_.refine_coarse(best, budget_);
         if (budget_.left()) local_.refine_fine(best, budget_);
@@ -162,28 +222,42 @@ private:
     }
 
     void first_cycle() {
+        // Partitions are much alike: what comes next shall have room beside them.
+        const std::vector<Solution> simple = pool_;
+        if (pool_.size() > kPartitions) pool_.resize(kPartitions);
         const Hierarchy hierarchy(model_, rating_, {.target = options_.target, .noise = 0, .labels = options_.labels},
                                   random_);
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         std::vector<Placement> found;
-        for (const Solution& solution : pool_) found.push_back(hierarchy.coarsest(solution.placement));
+        for (const Solution& solution : simple) found.push_back(hierarchy.coarsest(solution.placement));
         found.push_back(fastest(top));
+        for (std::size_t d = 0; d < static_cast<std::size_t>(model_.devices); ++d) {
+            Placement placement = fastest(top);
+            for (std::size_t i = 0; i < placement.size(); ++i) {
+                if (top.supports(static_cast<std::int32_t>(i), d)) placement[i] = static_cast<std::uint8_t>(d);
+            }
+            found.push_back(std::move(placement));
+        }
         // By what the best one so far tells of submodels and memory.
-        judge_.go_by(pool_.front().estimates);
-        std::vector<std::pair<double, Placement>> refined;
+        if (!pool_.empty()) judge_.go_by(pool_.front().estimates);
+        std::vector<Refined> refined;
         Neighbourhoods search(top, options_.throughput, kLongestRun, kCoarseSharpness);
-        for (const Placement& placement : found) {
-            search.reset(placement, judge_.surcharge(1.0), judge_.reserved());
+        for (std::size_t i = 0; i < found.size() && (i == 0 || budget_.left()); ++i) {
+            const double share = i < simple.size() ? 1.0 : kShareOfScattered;
+            search.reset(found[i], judge_.surcharge(share), judge_.reserved());
             search.passes(kFinePasses, budget_);
-            const double us = search.us();
-            const auto same = [&](const auto& other) { return other.second == search.placement(); };
-            if (std::none_of(refined.begin(), refined.end(), same)) refined.emplace_back(us, search.placement());
-            if (!budget_.left()) break;
+            const auto same = [&](const Refined& other) { return other.placement == search.placement(); };
+            if (std::any_of(refined.begin(), refined.end(), same)) continue;
+            refined.push_back({search.us(), i >= simple.size(), search.placement()});
         }
         std::stable_sort(refined.begin(), refined.end(),
-                         [](const auto& a, const auto& b) { return a.first < b.first; });
-        for (std::size_t i = 0; i < std::min(refined.size(), kStarts) && (i == 0 || budget_.left()); ++i) {
-            uncoarsen(hierarchy, std::move(refined[i].second), 1.0);
+                         [](const Refined& a, const Refined& b) { return a.us < b.us; });
+        // Some of those that come from partitions, and some of the others: they are seldom alike.
+        std::size_t chosen[2] = {0, 0};
+        for (Refined& start : refined) {
+            if (chosen[start.from_devices ? 1 : 0]++ >= kStarts) continue;
+            uncoarsen(hierarchy, std::move(start.placement), start.from_devices ? kShareOfScattered : 1.0);
+            if (!budget_.left()) return;
         }
     }
 
@@ -287,18 +361,19 @@ private:
         if (pool_.size() > kPool) pool_.pop_back();
     }
 
+    const Problem& problem_;
     const AdditiveModel& model_;
     std::span<const double> rating_;
     const MultilevelOptions& options_;
-    const std::vector<double>& submodel_us_;
     Judge judge_;
     PlacementSearch local_;
     std::mt19937_64 random_;
     double begin_ms_;
     std::int64_t all_moves_;
+    Budget budget_;
+    bool lacking_;  // some device lacks operations
     bool limited_work_ = true;
     int infeasible_ = 0;
-    Budget budget_;
     std::vector<Solution> pool_;  // best first
     std::vector<Improvement> progress_;
     std::int64_t cycles_ = 0;

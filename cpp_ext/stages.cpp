@@ -1,17 +1,22 @@
 #include "stages.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 
 #include "contiguous.hpp"
+#include "live.hpp"
 
 namespace ov_hsdag {
 namespace {
 
-// Places where parts may end, at most, where pairs of them are looked at.
-constexpr std::int32_t kPairs = 96;
-// Cost of what exceeds a memory limit, in times of all work for all of the model's memory.
+// What partitions in any order of the devices may take, in steps of some nanoseconds: places, or pairs of them, for
+// each state; a state is what devices are left, and the last two.
+constexpr double kSteps = 600'000;
+constexpr double kPairSteps = 16'000'000;
+constexpr std::int32_t kFewestCuts = 32;
+// Cost of what exceeds a memory limit, in times of all work: one, and so much for all of the model's memory.
 constexpr double kExcess = 10.0;
 
 std::size_t at(std::int32_t row, std::size_t width, std::size_t column) {
@@ -69,6 +74,14 @@ std::vector<std::vector<std::int32_t>> kinds_of(const AdditiveModel& model, cons
     return kinds;
 }
 
+// Places where parts may end, at most, so that partitions in any order are soon found.
+std::int32_t cuts_for(const std::vector<std::vector<std::int32_t>>& kinds, bool pairs, std::int32_t most) {
+    double states = static_cast<double>(kinds.size() * kinds.size());
+    for (const auto& kind : kinds) states *= static_cast<double>(kind.size() + 1);
+    const double cuts = pairs ? std::sqrt(kPairSteps / states) : kSteps / states;
+    return static_cast<std::int32_t>(std::clamp<double>(cuts, kFewestCuts, most));
+}
+
 // Places of the order [cuts], both ends among them: the cheapest to cut of equal slices of the work.
 std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const std::vector<double>& crossing,
                                          std::int32_t most) {
@@ -100,8 +113,9 @@ std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const 
 
 }  // namespace
 
-std::vector<Placement> stages(const AdditiveModel& model, bool throughput, const std::vector<double>& submodel_us,
-                              const std::vector<double>& reserved, const StageOptions& wanted) {
+std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, bool throughput,
+                           const StageOptions& wanted) {
+    const std::vector<double>& submodel_us = problem.submodel_us;
     const auto width = static_cast<std::size_t>(model.devices);
     const auto count = static_cast<std::size_t>(model.items);
     if (count < 2) return {};
@@ -129,31 +143,41 @@ std::vector<Placement> stages(const AdditiveModel& model, bool throughput, const
     const double transfer = mean_off_diagonal(model.transfer_us, width);
     std::vector<double> us(model.item_us);
     std::vector<double> work(count, 0.0);
+    bool lacking = false;
     for (std::size_t k = 0; k < count; ++k) {
         const std::int32_t i = model.order[k];
         const std::size_t fastest = fastest_device(model, i);
         for (std::size_t d = 0; d < width; ++d) {
-            if (!model.supports(i, d)) us[at(i, width, d)] = us[at(i, width, fastest)] + 2 * transfer;
+            if (!model.supports(i, d)) {
+                us[at(i, width, d)] = us[at(i, width, fastest)] + 2 * transfer;
+                lacking = true;
+            }
             work[k] += us[at(i, width, d)] / static_cast<double>(width);
         }
     }
+    if (wanted.whole && !lacking) return {};
+    const auto has_limit = [](std::int64_t limit) { return limit >= 0; };
+    const bool any_limit = std::any_of(model.memory_limit.begin(), model.memory_limit.end(), has_limit);
+    const std::vector<std::int32_t> ends{0, model.items};
+    const double live = any_limit ? live_peaks(problem, place, ends)[1] : 0.0;
     bool limited = false;
     double all = 0;
     for (const double item : work) all += item;
     for (std::size_t d = 0; d < width; ++d) {
-        double held = 0;
+        double held = live;
         for (std::size_t i = 0; i < count; ++i) held += static_cast<double>(model.weight[i * width + d]);
         const std::int64_t limit = model.memory_limit[d];
-        limited = limited || (limit >= 0 && held + reserved[d] > static_cast<double>(limit));
+        limited = limited || (limit >= 0 && held > static_cast<double>(limit));
     }
     std::vector<std::vector<std::int32_t>> kinds = kinds_of(model, us, submodel_us);
-    const bool any_order = wanted.any_order;
+    const bool any_order = wanted.sequence.empty();
     if (!any_order) {
         kinds.clear();
-        for (std::int32_t d = 0; d < model.devices; ++d) kinds.push_back({d});
+        for (const std::int32_t d : wanted.sequence) kinds.push_back({d});
     }
     const std::vector<std::int32_t> cuts =
-        candidate_cuts(work, bytes, limited ? std::min(wanted.cuts, kPairs) : wanted.cuts);
+        candidate_cuts(work, bytes, any_order ? cuts_for(kinds, limited, wanted.cuts) : wanted.cuts);
+    const std::vector<double> peak = limited ? live_peaks(problem, place, cuts) : std::vector<double>{};
     PartitionCosts costs;
     costs.throughput = throughput;
     costs.kinds = kinds;
@@ -162,27 +186,33 @@ std::vector<Placement> stages(const AdditiveModel& model, bool throughput, const
     for (const auto& kind : kinds) {
         const auto d = static_cast<std::size_t>(kind[0]);
         std::vector<double> time(count + 1, 0.0), held(count + 1, 0.0);
+        std::vector<std::int32_t> lacks(count + 1, 0);
         for (std::size_t k = 0; k < count; ++k) {
+            lacks[k + 1] = lacks[k] + (wanted.whole && !model.supports(model.order[k], d) ? 1 : 0);
             time[k + 1] = time[k] + us[at(model.order[k], width, d)];
             held[k + 1] = held[k] + static_cast<double>(model.weight[at(model.order[k], width, d)]);
         }
         if (!limited) {
             for (const std::int32_t cut : cuts) costs.work.push_back(time[static_cast<std::size_t>(cut)]);
             costs.fixed.push_back(submodel_us[d]);
-            costs.blocked.insert(costs.blocked.end(), p - 1, 0);
+            for (std::size_t i = 0; i + 1 < p; ++i) {
+                const bool blocked =
+                    lacks[static_cast<std::size_t>(cuts[i + 1])] > lacks[static_cast<std::size_t>(cuts[i])];
+                costs.blocked.push_back(blocked ? 1 : 0);
+            }
             continue;
         }
         const double limit = model.memory_limit[d] < 0 ? std::numeric_limits<double>::infinity()
-                                                       : static_cast<double>(model.memory_limit[d]) - reserved[d];
-        for (const std::int32_t first : cuts) {
-            for (const std::int32_t last : cuts) {
+                                                       : static_cast<double>(model.memory_limit[d]);
+        for (std::size_t i = 0; i < p; ++i) {
+            const auto first = static_cast<std::size_t>(cuts[i]);
+            for (std::size_t j = 0; j < p; ++j) {
+                const auto last = static_cast<std::size_t>(cuts[j]);
                 double span = PartitionCosts::infinite;
-                if (first < last) {
-                    span =
-                        time[static_cast<std::size_t>(last)] - time[static_cast<std::size_t>(first)] + submodel_us[d];
-                    const double over =
-                        held[static_cast<std::size_t>(last)] - held[static_cast<std::size_t>(first)] - limit;
-                    span += kExcess * all * std::max(over, 0.0) / std::max(held[count], 1.0);
+                if (first < last && lacks[first] == lacks[last]) {
+                    span = time[last] - time[first] + submodel_us[d];
+                    const double over = held[last] - held[first] + peak[i * p + j] - limit;
+                    if (over > 0) span += all * (1.0 + kExcess * over / std::max(held[count] + live, 1.0));
                 }
                 costs.span.push_back(span);
             }
@@ -205,7 +235,7 @@ std::vector<Placement> stages(const AdditiveModel& model, bool throughput, const
     }
     const PartitionOptions options{
         .any_order = any_order, .skip = false, .sequences = wanted.sequences, .per_sequence = wanted.per_sequence};
-    std::vector<Placement> found;
+    std::vector<Stages> found;
     for (const Partition& partition : contiguous_partitions(costs, options)) {
         Placement placement(count, 0);
         for (std::size_t part = 0; part < partition.devices.size(); ++part) {
@@ -217,7 +247,7 @@ std::vector<Placement> stages(const AdditiveModel& model, bool throughput, const
                 placement[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(device);
             }
         }
-        found.push_back(std::move(placement));
+        found.push_back({partition.devices, std::move(placement)});
     }
     return found;
 }

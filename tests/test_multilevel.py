@@ -241,3 +241,32 @@ def test_threads_search_with_seeds_of_their_own() -> None:
     np.testing.assert_array_equal(together.placement, best.placement)
     assert together.score == best.score == problem.scores(together.placement)[0]
     assert Multilevel(seconds=0.05, threads=2).place(problem).shape == (problem.group_count,)
+
+
+def test_live_tensors_decide_where_parts_may_be() -> None:
+    """What fills the fast device's memory are tensors of the first half, so that it gets the second."""
+    template = layered(150)
+    graph = template.graph
+    live = graph.output_bytes * np.where(graph.output_node < graph.nodes // 2, 100, 1)
+    problem = dataclasses.replace(
+        template,
+        objective="throughput",
+        node_us=template.node_us * np.array([1.0, 0.7]) + np.array([1.0, 0.7]),
+        live_bytes=live,
+        memory_bytes=np.array([-1, live.max() + graph.weight_bytes.sum()]),
+    )
+    found = search(problem, max_moves=20_000)
+    assert found.score < problem.scores(problem.single(0))[0] * 0.6
+
+
+def test_parts_leave_out_what_a_device_lacks() -> None:
+    """One device lacks an operation of the first layers, the other one of the last: each has the others' part."""
+    template = layered(600)
+    types, at = np.array(template.graph.types), np.arange(template.graph.nodes) / template.graph.nodes
+    supported = np.stack([(types != "Relu") | (at > 0.3), (types != "Softmax") | (at < 0.7)], axis=1)
+    problem = dataclasses.replace(template, supported=supported, objective="throughput")
+    order = topological_groups(problem)
+    parts = np.ones((len(order) // 8, problem.group_count), np.uint8)
+    for number, part in enumerate(parts):
+        part[order[8 * number :]] = 0
+    assert search(problem, max_moves=10_000).score <= problem.scores(parts).min() * 1.02

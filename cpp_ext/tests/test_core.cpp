@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -10,6 +11,7 @@
 #include "graph.hpp"
 #include "groups.hpp"
 #include "hetero.hpp"
+#include "live.hpp"
 #include "parallel.hpp"
 #include "problem.hpp"
 #include "simulate.hpp"
@@ -212,12 +214,75 @@ void test_bad_problems_are_refused() {
     }));
 }
 
+// Parts of an order that are connected are submodels, and their memory is what the simulator says.
+void test_live_tensors_of_parts() {
+    std::mt19937 random(11);
+    for (int round = 0; round < 200; ++round) {
+        Builder builder;
+        builder.add(NodeKind::kParameter, {});
+        const auto count = static_cast<std::int32_t>(3 + random() % 40);
+        for (std::int32_t node = 1; node < count; ++node) {
+            std::vector<std::int32_t> from{node - 1};
+            while (random() % 3 == 0)
+                from.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(node)));
+            builder.add(NodeKind::kOp, from);
+        }
+        if (random() % 2 == 0) builder.add(NodeKind::kResult, {static_cast<std::int32_t>(random() % 3)});
+        builder.add(NodeKind::kResult, {count - 1});
+        for (std::size_t node = 0; node < builder.sizes.size(); ++node) {
+            const bool result = builder.kinds[node] == NodeKind::kResult;
+            builder.sizes[node] = result ? 0 : static_cast<std::int64_t>(random() % 100);
+        }
+        Problem problem;
+        problem.graph = std::make_shared<Graph>(builder.graph());
+        const auto nodes = static_cast<std::size_t>(problem.graph->nodes());
+        // Results go where what they return is made.
+        std::vector<std::int32_t> place(nodes);
+        for (std::size_t node = 0; node < nodes; ++node) {
+            const bool result = problem.graph->kind[node] == NodeKind::kResult;
+            problem.group.push_back(result ? problem.graph->source[problem.graph->input_ptr[node]]
+                                           : static_cast<std::int32_t>(node));
+        }
+        place.resize(static_cast<std::size_t>(problem.groups()));
+        std::iota(place.begin(), place.end(), 0);
+        problem.devices = 4;
+        problem.node_us.assign(nodes * 4, 1.0);
+        problem.supported.assign(nodes * 4, 1);
+        problem.transfer_us.assign(16, 1.0);
+        problem.transfer_us_per_byte.assign(16, 0.0);
+        problem.submodel_us.assign(4, 0.0);
+        problem.memory_limit.assign(4, -1);
+        std::vector<std::int32_t> cuts{0, problem.groups()};
+        for (int i = 0; i < 3; ++i) cuts.push_back(static_cast<std::int32_t>(random() % place.size()));
+        std::sort(cuts.begin(), cuts.end());
+        cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+        const std::size_t width = cuts.size();
+        const std::vector<double> peaks = live_peaks(problem, place, cuts);
+        std::vector<std::uint8_t> device(place.size(), 0);
+        for (std::size_t part = 0; part + 1 < width; ++part) {
+            for (std::int32_t k = cuts[part]; k < cuts[part + 1]; ++k) device[k] = static_cast<std::uint8_t>(part);
+        }
+        Simulator simulator(problem);
+        const Evaluation& evaluation = simulator.evaluate(device.data());
+        for (std::size_t part = 0; part + 1 < width; ++part) {
+            std::int64_t held = 0;
+            for (std::size_t node = 0; node < nodes; ++node) {
+                if (device[problem.group[node]] == part) held += problem.held(static_cast<std::int32_t>(node), part);
+            }
+            CHECK(static_cast<double>(evaluation.memory_bytes[part] - held) == peaks[part * width + part + 1]);
+        }
+        const Evaluation& whole = simulator.evaluate(std::vector<std::uint8_t>(place.size(), 0).data());
+        CHECK(static_cast<double>(whole.memory_bytes[0] - 3 * static_cast<std::int64_t>(nodes)) == peaks[width - 1]);
+    }
+}
+
 }  // namespace
 
 void test_core() {
     test_residual_is_split_in_three();
     test_splits_of_random_graphs();
     test_simulator_on_threads();
+    test_live_tensors_of_parts();
     test_chains_become_groups();
     test_bad_graphs_are_refused();
     test_bad_problems_are_refused();

@@ -139,12 +139,24 @@ def metis(vertices: Vertices, seed: int = 1) -> Partition:
     return partition
 
 
-def orders(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:
-    """Placements that give the parts to devices in each order, uint8 [groups] each, repaired where HETERO refuses."""
+def orders(
+    problem: PlacementProblem,
+    part: NDArray[np.integer],
+    repair: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] | None = None,
+) -> Iterator[NDArray[np.uint8]]:
+    """Placements that give the parts to devices in each order, uint8 [groups] each.
+
+    Args:
+        problem: what is placed.
+        part: of each group, [groups].
+        repair: what becomes of each. None: it is repaired where HETERO refuses it.
+    """
     count = len(problem.devices)
     every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]
     for order in every:
         placement = problem.where_supported(np.asarray(order, np.uint8)[part])
-        if problem.evaluate(placement).broken[0]:
+        if repair is not None:
+            placement = repair(placement)
+        elif problem.evaluate(placement).broken[0]:
             placement = problem.repair(placement)
         yield placement

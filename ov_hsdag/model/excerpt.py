@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.flops import SUBGRAPHS
+from ov_hsdag.utils.hashes import mixed
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -167,23 +168,15 @@ def _marks(node: ov.Node) -> tuple[str, ...]:
 
 def _colours(signatures: NDArray[np.uint64], edges: _Edges, radius: int) -> NDArray[np.uint64]:
     """Equal for nodes that are alike as far as `radius` edges around them, uint64 [nodes]."""
-    colour = _mixed(signatures)
-    to_input = _mixed((edges.port * 4096 + edges.output).astype(np.uint64))
-    to_consumer = _mixed(to_input)
+    colour = mixed(signatures)
+    to_input = mixed((edges.port * 4096 + edges.output).astype(np.uint64))
+    to_consumer = mixed(to_input)
     for _ in range(radius):
-        found = _mixed(colour)
-        np.add.at(found, edges.node, _mixed(colour[edges.source] ^ to_input))
-        np.add.at(found, edges.source, _mixed(colour[edges.node] ^ to_consumer))
-        colour = _mixed(found)
+        found = mixed(colour)
+        np.add.at(found, edges.node, mixed(colour[edges.source] ^ to_input))
+        np.add.at(found, edges.source, mixed(colour[edges.node] ^ to_consumer))
+        colour = mixed(found)
     return colour
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser: sums of what it gives do not collide in practice."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def _surrounded(kept: NDArray[np.bool_], edges: _Edges, radius: int) -> NDArray[np.bool_]:

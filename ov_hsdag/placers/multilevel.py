@@ -14,27 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.placers.contiguous import Contiguous, interchangeable_devices
+from ov_hsdag.placers.contiguous import interchangeable_devices
 from ov_hsdag.placers.filling import Filling, crowded
-from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.refine import refine
-from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # Moves that are tried by default: 50 to 100 ms on one core for models of up to a thousand groups.
 _MOVES = 500_000
 _MOVES_PER_GROUP = 100
 
-# Where a device cannot hold the model, so many times as many: good placements are rarer.
+# Where a device cannot hold the model, so many times as many: good placements are rarer. Local search begins with so
+# many of those that were found.
 _MORE_MOVES = 3
+_REFINED = 4
 
 
 @dataclass(frozen=True)
 class Multilevel:
     """Multilevel search from single devices and contiguous partitions.
 
-    Where a device cannot hold the model, there is local search from simple placements besides: live tensors count for
-    limits, and moves on coarse graphs know nothing of them.
+    Where a device cannot hold the model, the best of what was found go through local search by the simulator: live
+    tensors count for limits, and moves on coarse graphs know nothing of them.
 
     Attributes:
         seconds: to search; results then depend on the machine. None: as many moves as are tried in a tenth of a second
@@ -53,12 +53,12 @@ class Multilevel:
         full = crowded(problem)
         moves = (_MORE_MOVES if full else 1) * default_moves(problem) if self.seconds is None else None
         found = search(problem, seconds=self.seconds, max_moves=moves, seed=self.seed, threads=self.threads)
-        if not full:
-            return _in_list_order(problem, found.placement)
-        simple = [*simple_placers(problem), Contiguous(), MinCut(), Filling()]
-        starts = np.stack([placer.place(problem) for placer in simple])
-        refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed)
-        best = refined[scores.argmin()] if scores.min() < found.score else found.placement
+        best = found.placement
+        if full:
+            simple = np.stack([found.placement, Filling().place(problem)])
+            starts = found.elites[:_REFINED] if len(found.elites) else simple
+            refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed)
+            best = refined[scores.argmin()] if scores.min() < found.score else best
         return _in_list_order(problem, best)
 
 

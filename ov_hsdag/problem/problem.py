@@ -314,15 +314,19 @@ class PlacementProblem:
             rule=self.rule,
         )
 
-    def evaluate(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> Evaluation:
+    def evaluate(
+        self, placements: NDArray[np.integer[Any]], threads: int = 1, most_work: int | None = None
+    ) -> Evaluation:
         """Simulates placements exactly as HETERO would split them.
 
         Args:
             placements: device numbers, [batch, groups] or one placement [groups].
             threads: threads for the batch.
+            most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
+                count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
         """
         batch = np.atleast_2d(np.asarray(placements, np.uint8))
-        return Evaluation(**self.native.evaluate(batch, threads))
+        return Evaluation(**self.native.evaluate(batch, threads, most_work))
 
     def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> NDArray[np.float64]:
         """The objective of each placement, lower is better, inf where infeasible, µs, float64 [batch]."""
