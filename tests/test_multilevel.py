@@ -148,6 +148,16 @@ def test_scattered_placements_do_not_hold_up_the_search() -> None:
     assert found.score < exact / 10
 
 
+def test_work_of_an_evaluation_can_be_limited() -> None:
+    problem = lacking("Softmax", "Relu")
+    scattered = problem.where_supported(problem.single(0))
+    assert not problem.evaluate(scattered).infeasible.any()
+    assert problem.evaluate(scattered, most_work=100_000).broken[0]
+    assert np.array_equal(
+        problem.scores(scattered), problem.evaluate(scattered, most_work=10**12).score(problem.objective)
+    )
+
+
 def test_scattered_placements_are_found_where_there_are_no_others() -> None:
     problem = lacking("Softmax", "Relu")
     assert np.isfinite(search(problem, max_moves=20_000).score)
