@@ -231,7 +231,7 @@ def main() -> None:
     """Makes the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--machines", type=int, default=50)
-    parser.add_argument("--learned-machines", type=int, default=5, help="of them for what learns")
+    parser.add_argument("--learned-machines", type=int, default=10, help="of them for what learns")
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
