@@ -5,8 +5,9 @@
 
 The instances, and how ours and their problems differ, are in tarnawski.py. What is minimised, measured and printed is
 *their* objective, the largest load of a device for one inference. Contestants that compute with costs see them through
-the placement problem made of the instance; what its simulator charges is never less. The instances for latency are left
-out: devices there work at the same time on one inference, which HETERO does not do.
+the placement problem made of the instance; what its simulator charges is never less. What learns has its rule of
+co-location on operator graphs; on layer graphs, where that would make one node of a whole chain of layers, it has none.
+The instances for latency are left out: devices there work at the same time on one inference, which HETERO does not do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.contestants import LEARNED, OURS, SIMPLE, Contestant, single
+from benchmarks.contestants import OURS, SIMPLE, Contestant, learned, single
 from benchmarks.tarnawski import CONTIGUOUS, CPU, Instance, expert_load
 from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.baselines.relaxation import bracket
@@ -36,9 +37,15 @@ EVALUATIONS = 500
 SEEDS = 5
 
 
-def contestants() -> list[Contestant]:
-    """Rows of the table."""
-    return [single(CPU, "CPU alone"), single(CPU + 1, "one accelerator alone"), *SIMPLE, *LEARNED, OURS]
+def contestants(layers: bool = False) -> list[Contestant]:
+    """Rows of the table, on a graph of layers or of operations."""
+    return [
+        single(CPU, "CPU alone"),
+        single(CPU + 1, "one accelerator alone"),
+        *SIMPLE,
+        *learned(colocate=not layers),
+        OURS,
+    ]
 
 
 @cache
@@ -86,7 +93,7 @@ def run(task: Task) -> dict[str, Any]:
     instance, problem = _loaded(task.path)
     cell = harness.run(
         problem,
-        contestants()[task.contestant],
+        contestants(task.path.parent.name == "LayerGraphs")[task.contestant],
         Budget(EVALUATIONS, task.seconds),
         seed=task.seed,
         judge=lambda placements: judge(instance, problem, placements),

@@ -362,7 +362,8 @@ def outside(result: Result) -> str:
                     load of a device for one inference. Published optima are of contiguous splits, by their exact
                     dynamic programme; experts split layer graphs alone. Budget of each run:
                     {settings["evaluations"]} evaluations and {settings["seconds"]:g} s of processor time; medians of
-                    {settings["seeds"]} seeds (least … most). Lower bounds are HiGHS' within its limit of time."""
+                    {settings["seeds"]} seeds (least … most). Lower bounds are HiGHS' within its limit of time. What
+                    learns has its rule of co-location on operator graphs alone."""
                 ),
                 markdown_table(head, [*facts, *body]),
                 _outside_says(result, names),
