@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.bench import bench
 from ov_hsdag.cli.calibrate import calibrate
 from ov_hsdag.cli.devices import devices
+from ov_hsdag.cli.doctor import doctor
 from ov_hsdag.cli.explain import explain
 from ov_hsdag.cli.extension import extension
 from ov_hsdag.cli.finetune import finetune
@@ -39,9 +41,29 @@ class _Command(TyperCommand):
         return list(super().parse_args(ctx, args))
 
 
-for _command in (place, fit, verify, explain, devices, calibrate, bench, finetune, pretrain, extension, strip):
-    # Its first sentence, whole: what is made up without it is cut at 45 characters.
-    app.command(cls=_Command, short_help=(_command.__doc__ or "").partition("\n\n")[0])(_command)
+EXAMPLES: dict[Callable[..., None], str] = {
+    place: "ov-hsdag place model.onnx --device HETERO:GPU,CPU --objective throughput",
+    fit: "ov-hsdag fit llama/ --device HETERO:GPU.0,GPU.1,CPU --context 32768",
+    verify: "ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU",
+    explain: "ov-hsdag explain model_placed.xml --type MatMul",
+    doctor: "ov-hsdag doctor",
+    devices: "ov-hsdag devices --json",
+    bench: "ov-hsdag bench model.xml --device HETERO:GPU,CPU --objective throughput",
+    calibrate: "ov-hsdag calibrate --device HETERO:GPU,CPU --model model.xml --output machine.json",
+    finetune: "ov-hsdag finetune model.xml --device HETERO:GPU,CPU --output tuned --budget 10m",
+    pretrain: "ov-hsdag pretrain --output trained --reinforce-steps 5000",
+    extension: "benchmark_app -m model_placed.xml -d HETERO:GPU,CPU -extensions $(ov-hsdag extension)",
+    strip: "ov-hsdag strip model_placed.xml --output plain.xml",
+}
+"""The commands, in the order in which people come to need them, with one use of each."""
+
+for _command, _example in EXAMPLES.items():
+    app.command(
+        cls=_Command,
+        # Its first sentence, whole: what is made up without it is cut at 45 characters.
+        short_help=(_command.__doc__ or "").partition("\n\n")[0],
+        epilog=f"\b\nExample:\n  {_example}",
+    )(_command)
 
 
 def _print_version(value: bool) -> None:
@@ -50,13 +72,28 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    invoke_without_command=True,
+    epilog="Begin with ov-hsdag doctor. Each command tells its options with --help; --json prints one JSON object. Exit"
+    " status: 0 done, 1 a device or OpenVINO failed, 2 bad input.",
+)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Decide on which device each operation of an OpenVINO model runs."""
+    """Decide on which device each operation of an OpenVINO model runs.
+
+    \b
+    ov-hsdag place model.onnx --device HETERO:GPU,CPU    decide, write model_placed.xml
+    ov-hsdag verify model_placed.xml -d HETERO:GPU,CPU   the same outputs as on one device?
+    ov-hsdag explain model_placed.xml                    what runs where, and why
+
+    Programs that compile model_placed.xml on "HETERO:GPU,CPU" follow it unchanged.
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 # Its own class is private to typer, which carries its own copy of click in newer releases.

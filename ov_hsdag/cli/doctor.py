@@ -1,0 +1,200 @@
+"""`ov-hsdag doctor`: whether this machine is ready, and what to do about what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ov_hsdag._env import VARIABLE, disabled
+from ov_hsdag._version import __version__
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+
+# Where the drivers of Linux show their devices, what OpenVINO calls those, and what it needs to see them.
+_HARDWARE = (
+    ("GPU", "/dev/dri", "renderD*", "Intel's compute runtime (Debian, Ubuntu: apt-get install intel-opencl-icd)"),
+    ("NPU", "/dev/accel", "accel*", "Intel's NPU driver (github.com/intel/linux-npu-driver)"),
+)
+
+# Whether a new process of this Python extends OpenVINO.
+_PROBE = "import openvino; print(hasattr(openvino.Core.compile_model, '__wrapped__'))"
+
+_TRY_OUT = 'OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"'
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the diagnosis.
+
+    Attributes:
+        what: is looked at.
+        state: "ok", "note" (works, with a limit worth knowing) or "problem".
+        found: what is so.
+        fix: what to do; "" where nothing is needed.
+    """
+
+    what: str
+    state: str
+    found: str
+    fix: str = ""
+
+
+def doctor(as_json: common.Json = False, debug: common.Debug = False) -> None:
+    """Tell whether this machine is ready, with a fix for each thing that is not.
+
+    Exit status: 0 ready (notes may limit what can be done), 1 there are problems.
+    """
+    with console.result(as_json) as show:
+        with console.progress("looking at this machine"):
+            checks = list(diagnosis())
+        bad = sum(check.state == PROBLEM for check in checks)
+        verdict = "ready" if not bad else f"{bad} problem{'s' if bad > 1 else ''}"
+        lines = [f"{check.what}: {check.found}{f'; fix: {check.fix}' if check.fix else ''}" for check in checks]
+        marks = {OK: "", NOTE: "note, ", PROBLEM: "PROBLEM, "}
+        told = [f"{marks[check.state]}{line}" for check, line in zip(checks, lines, strict=True)]
+        show({"ready": not bad, "checks": [asdict(check) for check in checks]}, "\n".join([verdict, *told]))
+    if bad:
+        raise typer.Exit(1)
+
+
+def diagnosis() -> Iterator[Check]:
+    """All checks, those that others rest on first; without OpenVINO only the first."""
+    try:
+        import openvino as ov
+    except ImportError as error:
+        yield Check("versions", PROBLEM, f"OpenVINO cannot be imported: {one_line(error)}", "pip install openvino")
+        return
+    python = ".".join(map(str, sys.version_info[:3]))
+    release = ov.__version__.partition("-")[0]
+    yield Check("versions", OK, f"ov-hsdag {__version__}, OpenVINO {release}, Python {python}")
+    yield _hook()
+    from ov_hsdag.devices.virtual import new_core
+
+    try:
+        core = new_core()
+    except UserError as error:
+        yield Check("virtual devices", PROBLEM, one_line(error), "correct or unset OV_HSDAG_VIRTUAL_DEVICES")
+        return
+    yield from _devices(core)
+    yield _profiles(core)
+    yield _memory(core)
+    yield _measuring()
+    yield _policy()
+    yield _extension()
+
+
+def _hook() -> Check:
+    what = "hook"
+    if disabled():
+        return Check(what, PROBLEM, f"{VARIABLE} is set, placements are ignored", f"unset {VARIABLE}")
+    done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
+    if done.stdout.strip() == "True":
+        return Check(what, OK, "compile_model on HETERO follows placements in every program of this Python")
+    fix = (
+        "python -m ov_hsdag SCRIPT, or import ov_hsdag in it, or install into an environment that processes .pth files"
+    )
+    return Check(what, PROBLEM, "new processes of this Python do not extend OpenVINO", fix)
+
+
+def _devices(core: ov.Core) -> Iterator[Check]:
+    from ov_hsdag.devices.discovery import available
+
+    found = available(core)
+    real = [device for device in found if not device.virtual]
+    told = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
+    yield Check("devices", OK if real else PROBLEM, told or "OpenVINO sees none", "" if real else "reinstall openvino")
+    kinds = {device.kind for device in real}
+    for kind, folder, pattern, driver in _HARDWARE:
+        nodes = sorted(Path(folder).glob(pattern)) if kind not in kinds and os.path.isdir(folder) else []
+        if not nodes:
+            continue
+        if not os.access(nodes[0], os.R_OK | os.W_OK):
+            fix = f"add the user to the group of {nodes[0]} (render), or give the container the device"
+            yield Check(kind, PROBLEM, f"{nodes[0]} is there and may not be opened", fix)
+        else:
+            yield Check(kind, PROBLEM, f"{nodes[0]} is there and OpenVINO sees no {kind}", f"install {driver}")
+    virtual = [device.name for device in found if device.virtual]
+    if virtual:
+        yield Check("virtual devices", OK, ", ".join(virtual))
+    elif len(real) < 2:
+        yield Check(
+            "virtual devices", NOTE, "none, and HETERO has nothing to split on one device", f"export {_TRY_OUT}"
+        )
+
+
+def _profiles(core: ov.Core) -> Check:
+    from ov_hsdag.costs.builtin import builtin_profile
+    from ov_hsdag.devices.discovery import available
+
+    names = [device.name for device in available(core)]
+    told, guessed = [], False
+    for name in names:
+        try:
+            profile = builtin_profile([name], core).device(name)
+        except UserError:
+            told.append(f"{name}: none")
+            guessed = True
+            continue
+        told.append(f"{name}: {profile.builtin}{', with estimates' if profile.estimates else ''}")
+        guessed = guessed or bool(profile.estimates)
+    fix = f"ov-hsdag calibrate --device HETERO:{','.join(names)} --output machine.json measures" if guessed else ""
+    return Check("profiles", NOTE if guessed else OK, "; ".join(told), fix)
+
+
+def _memory(core: ov.Core) -> Check:
+    from ov_hsdag.devices.discovery import free_bytes
+
+    free = {name: free_bytes(core, name) for name in core.available_devices}
+    told = [f"{name} {'unknown' if size is None else f'{size / 2**30:.1f} GiB'}" for name, size in free.items()]
+    return Check("free memory", OK, ", ".join(told))
+
+
+def _measuring() -> Check:
+    from ov_hsdag.devices.cpu import usable_cores
+    from ov_hsdag.measuring.process import require_temporary_folder
+
+    try:
+        require_temporary_folder()
+    except RunError as error:
+        return Check("measuring", PROBLEM, one_line(error), "set TMPDIR to a folder that can be written")
+    cores = usable_cores()
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > 0.5 * cores:
+        told = f"{busy:.1f} of {cores} cores are at work: what is measured now will differ from round to round"
+        return Check("measuring", NOTE, told, "measure when nothing else runs")
+    return Check("measuring", OK, f"{cores} cores, {busy:.1f} of them at work")
+
+
+def _policy() -> Check:
+    from ov_hsdag.policy import bundle
+
+    try:
+        folder = bundle.find(None)
+        bundle.check_folder(folder)
+    except (UserError, RunError) as error:
+        return Check("policy", NOTE, one_line(error), "search places without it; reinstall ov-hsdag for the policy")
+    return Check("policy", OK, f"{folder.name} ships with the package")
+
+
+def _extension() -> Check:
+    from ov_hsdag.integration.extension import extension_path
+
+    try:
+        path = extension_path()
+    except UserError as error:
+        text, _, fix = one_line(error).partition(": run: ")
+        return Check("library for C++ and benchmark_app", NOTE, text, fix or "ov-hsdag extension --build")
+    return Check("library for C++ and benchmark_app", OK, str(path))
