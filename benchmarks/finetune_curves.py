@@ -4,7 +4,9 @@ Two virtual one-core CPU devices in f32, throughput. Every start measures placem
 the best single device in interleaved rounds (`ov_hsdag.measuring.evaluator`); the curve is the best ratio after each
 number of measurements.
 
-Starts: "both", what the pretrained policy and search propose, which is the default; "pretrained", the policy alone;
+Starts: "both", what the pretrained policy and search propose, which is the default; "prior", the same where other
+models were measured on these devices before (--experience: what `learned_prior.py experience` makes, or the cache of
+earlier runs; all other starts know nothing); "pretrained", the policy alone;
 "scratch", an untrained network that learns from what is measured; "untrained", one that does not; "search", minimum
 cut, contiguous partition and multilevel search in the policy's place; "simulator", the best of 256 random placements by
 the simulator. All of these correct the simulator's costs by what was measured, and all but the last refine by local
@@ -24,7 +26,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,10 +41,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ov_hsdag.calibration import experience
 from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.evaluator import Measurement, Measurer
+from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Measurement, Measurer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.finetune import SCRATCH, Budget, Entry, Settings, finetune, pooled
@@ -53,12 +58,13 @@ from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 
 MODELS = ("resnet50", "bert-base", "vit-base")
-STARTS = ("both", "pretrained", "scratch", "untrained", "search", "simulator", "random")
+STARTS = ("both", "prior", "pretrained", "scratch", "untrained", "search", "simulator", "random")
 SHOWN = (1, 2, 6, 16, 40, 60)
 
 # Of starts that fine-tune: the policy, and settings.
 TUNED: dict[str, tuple[str | None, dict[str, Any]]] = {
     "both": (None, {}),
+    "prior": (None, {}),
     "pretrained": (None, {"proposer": "policy"}),
     "scratch": (SCRATCH, {"proposer": "policy"}),
     "untrained": (SCRATCH, {"proposer": "policy", "updates": 0}),
@@ -82,7 +88,9 @@ def draw(problem: PlacementProblem, seed: int, number: int, known: set[bytes]) -
             return placement
 
 
-def random_search(folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int, seed: int) -> dict[str, Any]:
+def random_search(
+    folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int, seed: int, seconds: float
+) -> dict[str, Any]:
     """Runs or continues it; a record like fine-tuning's."""
     path = folder / "record.json"
     settings = Settings()
@@ -92,7 +100,7 @@ def random_search(folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int,
     if path.exists():
         record = json.loads(path.read_text(encoding="utf-8"))
     before, begin = record["seconds"], time.monotonic()
-    measurer = Measurer(model, DEVICES, "throughput", core, reference=record["reference"])
+    measurer = Measurer(model, DEVICES, "throughput", core, reference=record["reference"], seconds=seconds)
     record["reference"] = measurer.reference
     ratios = [entry["measurement"]["ratio"] for entry in record["entries"]]
     worth = max([1.0, *(Measurement.from_dict(entry["measurement"]).sure for entry in record["entries"])])
@@ -124,7 +132,13 @@ def random_search(folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int,
 
 
 def tuned(
-    folder: Path, zoo_model: ZooModel, core: ov.Core, budget: int, policy: str | None, settings: Settings
+    folder: Path,
+    zoo_model: ZooModel,
+    core: ov.Core,
+    budget: int,
+    policy: str | None,
+    settings: Settings,
+    seconds: float,
 ) -> dict[str, Any]:
     """Runs or continues fine-tuning; its record."""
 
@@ -143,6 +157,7 @@ def tuned(
         settings=None if resume else settings,
         core=core,
         report=report,
+        trial_seconds=seconds,
     )
     return record
 
@@ -188,6 +203,9 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", default=MODELS, help="of the zoo (default: %(default)s)")
     parser.add_argument("--starts", nargs="+", default=STARTS, choices=STARTS)
     parser.add_argument("--measurements", type=int, default=60)
+    parser.add_argument("--trial", type=float, default=TRIAL_SECONDS, help="seconds of a trial (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so long")
+    parser.add_argument("--experience", type=Path, help='folder of experience for the start "prior"')
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", help="pretrained policy, name or folder; the shipped one by default")
     parser.add_argument(
@@ -198,6 +216,9 @@ def main() -> int:
 
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{F32}" for name in DEVICES)
     torch.set_num_threads(1)
+    if "prior" in options.starts and options.experience is None:
+        parser.error('the start "prior" needs --experience')
+    end = time.monotonic() + options.seconds
     core = ov.Core()
     virtual.register(core)
     document: dict[str, Any] = {"results": {}}
@@ -208,14 +229,31 @@ def main() -> int:
         for zoo_model in select(options.models):
             for start in options.starts:
                 folder = options.runs / f"{zoo_model.name}-{start}-{options.seed}"
-                folder.mkdir(parents=True, exist_ok=True)
-                print(f"{zoo_model.name}, {start}", file=sys.stderr)
-                if start == "random":
-                    record = random_search(folder, zoo_model, core, options.measurements, options.seed)
-                else:
-                    policy, given = TUNED[start]
-                    settings = Settings(seed=options.seed, **given)
-                    record = tuned(folder, zoo_model, core, options.measurements, policy or options.policy, settings)
+                known = results.get(zoo_model.name, {}).get(start, {}).get("ratios", [])
+                if time.monotonic() > end or len(known) >= options.measurements:
+                    continue
+                with tempfile.TemporaryDirectory() as copy:  # a run adds to what it began with
+                    if start == "prior":
+                        shutil.copytree(options.experience, copy, dirs_exist_ok=True)
+                    os.environ[experience.VARIABLE] = copy
+                    folder.mkdir(parents=True, exist_ok=True)
+                    print(f"{zoo_model.name}, {start}", file=sys.stderr)
+                    if start == "random":
+                        record = random_search(
+                            folder, zoo_model, core, options.measurements, options.seed, options.trial
+                        )
+                    else:
+                        policy, given = TUNED[start]
+                        settings = Settings(seed=options.seed, **given)
+                        record = tuned(
+                            folder,
+                            zoo_model,
+                            core,
+                            options.measurements,
+                            policy or options.policy,
+                            settings,
+                            options.trial,
+                        )
                 results.setdefault(zoo_model.name, {})[start] = summary(record)
                 document["about"] = {
                     "devices": os.environ[virtual.VIRTUAL_DEVICES_VARIABLE],

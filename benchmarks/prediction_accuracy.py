@@ -251,20 +251,20 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     set_affinities(placed, affinity)
     # Stays here while the others run: what is freed leaves threads behind, which the next model takes over.
     profiled = core.compile_model(placed, DEVICES.hetero, virtual.compile_properties(DEVICES.hetero, PERF_COUNT))
-    order = _submodel_devices(profiled, inputs, affinity)
-    with _bound_to_cores([DEVICES.names[0]]) as rivals:
+    order = submodel_devices(profiled, inputs, affinity)
+    with bound_to_cores([DEVICES.names[0]]) as rivals:
         rival = Runner(compiled(core, model, DEVICES.names[0]), inputs, "throughput", 2)
-    with _bound_to_cores(order, before=1) as stages:
+    with bound_to_cores(order, before=1) as stages:
         pipeline = Runner(compiled(core, placed, DEVICES.hetero), inputs, "throughput", REQUESTS)
-    begin, used = time.perf_counter(), _cpu_seconds(rivals + stages)
+    begin, used = time.perf_counter(), cpu_seconds(rivals + stages)
     periods = [(1 / pipeline.rate(SECONDS), 1 / rival.rate(SECONDS)) for _ in range(PERIODS)]
-    wall, used = time.perf_counter() - begin, _cpu_seconds(rivals + stages) - used
+    wall, used = time.perf_counter() - begin, cpu_seconds(rivals + stages) - used
     if used.max() > ESCAPED * wall:
         raise RunError(f"threads bound to one core ran {used.max():.1f} s in {wall:.1f} s")
     return [[round(seconds * 1e6, 1) for seconds in row] for row in zip(*periods, strict=True)]
 
 
-def _submodel_devices(profiled: ov.CompiledModel, inputs: list[NDArray[Any]], affinity: dict[str, str]) -> list[str]:
+def submodel_devices(profiled: ov.CompiledModel, inputs: list[NDArray[Any]], affinity: dict[str, str]) -> list[str]:
     """The device of each submodel in HETERO's order, from the names of what each executes."""
     request = profiled.create_infer_request()
     request.infer(inputs)
@@ -283,7 +283,7 @@ def _submodel_devices(profiled: ov.CompiledModel, inputs: list[NDArray[Any]], af
 
 
 @contextmanager
-def _bound_to_cores(order: list[str], before: int = 0) -> Iterator[list[tuple[int, int]]]:
+def bound_to_cores(order: list[str], before: int = 0, devices: DeviceSet = DEVICES) -> Iterator[list[tuple[int, int]]]:
     """Binds the threads of what is compiled inside to cores, one for each device; afterwards (thread, device) of each.
 
     A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
@@ -291,23 +291,24 @@ def _bound_to_cores(order: list[str], before: int = 0) -> Iterator[list[tuple[in
     Args:
         order: device of each model that is compiled.
         before: pairs of threads that come before those (HETERO's own).
+        devices: each has a core of its own.
 
     Raises:
         RunError: other threads were made than these.
     """
-    cores = dict(zip(DEVICES, sorted(os.sched_getaffinity(0)), strict=False))
+    cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
     known = _threads()
     bound: list[tuple[int, int]] = []
     yield bound
     new = sorted(_threads() - known)
-    if len(new) != 2 * (before + len(order)) or len(cores) < len(DEVICES):
+    if len(new) != 2 * (before + len(order)) or len(cores) < len(devices):
         raise RunError(f"{len(new)} threads for {len(order)} compiled models on {len(cores)} cores")
     for thread, device in zip(new[2 * before :: 2], order, strict=True):
         os.sched_setaffinity(thread, {cores[device]})
-        bound.append((thread, DEVICES.index(device)))
+        bound.append((thread, devices.names.index(device)))
 
 
-def _cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
+def cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
     """Seconds that threads have run, [devices]."""
     seconds = np.zeros(len(DEVICES))
     for thread, device in bound:

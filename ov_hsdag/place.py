@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.calibrate import calibrate_prepared
+from ov_hsdag.calibration.correction import Corrector
+from ov_hsdag.calibration.experience import device_keys, keep, of_measurements
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -50,6 +52,9 @@ from ov_hsdag.utils.timing import Clock
 if TYPE_CHECKING:
     import openvino as ov
 
+# Standard errors from the middle of a 95% confidence interval to its ends.
+_INTERVAL = 1.96
+
 # A given placement may ask for what a device does not support: somebody may want to see what happens.
 _UNSUPPORTED = 2
 
@@ -81,7 +86,8 @@ def place(
         device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
         objective: "latency" of one request or "throughput" of many in flight.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
-        policy: name or folder of the learned policy, "none" for none; by default the one that ships.
+        policy: name or folder of a learned policy that proposes placements as well, such as "base", which ships; by
+            default, and for "none", there is none.
         core: asked what the devices support, where it has them. A new one by default.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
         shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
@@ -174,6 +180,8 @@ def place(
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
             choice = _measured(choice, model, problem, request, shapes, phases, left, report)
+            if not phases:
+                _keep_experience(choice, analysis, objective, request)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
@@ -201,7 +209,6 @@ class _Request:
     core: ov.Core
     profile: Profile
     learned: list[HSDAGPlacer]
-    policy_required: bool
     given: Placement | None
     costs: ModelCosts | None
     host: HostMemory | None
@@ -255,7 +262,7 @@ def _resolve(
     host = None
     if profile is None:
         host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
-    return _Request(devices, core, known, learned, policy is not None, given, costs, host, search)
+    return _Request(devices, core, known, learned, given, costs, host, search)
 
 
 def _given(
@@ -331,9 +338,7 @@ def _candidates(
     hedged: for measuring, also what placers find where predictions are off.
     """
     guessed = not analysis.shapes and is_unbounded(analysis.model)
-    found_for, candidates, found = find_within_memory(
-        problem, request.learned, required=request.policy_required, guessed=guessed, search=request.search
-    )
+    found_for, candidates = find_within_memory(problem, request.learned, guessed=guessed, search=request.search)
     if found_for is not problem:
         warnings.warn(
             "the memory limits hold for weights and states alone: inputs without bounds, counted as"
@@ -343,7 +348,7 @@ def _candidates(
         )
         problem = found_for
     if hedged and request.given is None:
-        candidates += hedged_candidates(problem, request.learned if found else [Multilevel()])
+        candidates += hedged_candidates(problem, request.learned or [Multilevel()])
     return problem, candidates
 
 
@@ -393,6 +398,30 @@ def _measured(
         ]
         chosen, why = (best_by_prediction(problem, alone), "no placement ran") if alone else (chosen, why)
     return _Choice(chosen, candidates, held.measured or None, why)
+
+
+def _keep_experience(choice: _Choice, analysis: ModelAnalysis, objective: str, request: _Request) -> None:
+    """Leaves what was measured to the models that follow, beside what the profile alone would have said."""
+    placements = {one.name: one.placement for one in (*choice.candidates, choice.chosen)}
+    figures = {
+        name: (one["times_best_single"], *one["times_best_single_ci"])
+        for name, one in (choice.measured or {}).items()
+        if name in placements and one["times_best_single_ci"]
+    }
+    single = max((name for name in request.devices.names if name in figures), key=figures.__getitem__, default=None)
+    if single is None or len(figures) < 2:
+        return
+    problem = price(analysis, objective, request.profile, request.core, None)
+    ratio, low, high = np.array(list(figures.values())).T
+    keep(
+        of_measurements(
+            Corrector(problem, placements[single]),
+            device_keys(request.core, request.profile, problem.devices),
+            np.stack([placements[name] for name in figures]),
+            ratio,
+            np.log(high / low) / (2 * _INTERVAL),
+        )
+    )
 
 
 def _warn_of_shared_memory(problem: PlacementProblem, placement: NDArray[np.uint8], host: HostMemory | None) -> None:

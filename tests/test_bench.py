@@ -80,7 +80,7 @@ def test_measured_on_real_hetero(two_cpu_core: ov.Core) -> None:
     devices = DeviceSet.parse(PAIR)
     model = ZOO["squeezenet"].build()
     problem = build_problem(model, devices, objective="throughput", core=two_cpu_core)
-    found = rivals(problem, devices, policy_placers(None))
+    found = rivals(problem, devices, policy_placers("base"))
     told: list[str] = []
     results = measure(model, devices, "throughput", two_cpu_core, found, rounds=2, seconds=0.1, report=told.append)
     assert [result.rival.name for result in results] == [rival.name for rival in found]

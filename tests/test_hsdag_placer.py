@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.policy import bundle, placer
+from ov_hsdag.placers import partitions
+from ov_hsdag.policy import bundle
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
@@ -168,7 +169,7 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
         return evaluate(self, placements, threads)
 
     full = problem.scores(HSDAGPlacer(untrained, refined=0).place(problem))[0]
-    monkeypatch.setattr(placer, "_SIMULATED_NODES", 10 * problem.graph.nodes)
+    monkeypatch.setattr(partitions, "_SIMULATED_NODES", 10 * problem.graph.nodes)
     monkeypatch.setattr(PlacementProblem, "evaluate", counted)
     placement = HSDAGPlacer(untrained, refined=0).place(problem)
     assert 10 <= max(asked) <= 12  # single devices always

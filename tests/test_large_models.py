@@ -15,7 +15,6 @@ from ov_hsdag.model.excerpt import excerpt, structures
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.normalize import normalize, normalize_by_excerpt
 from ov_hsdag.model.support import support
-from ov_hsdag.policy import bundle, candidates
 from ov_hsdag.zoo.catalog import ZOO, ZooModel
 
 LAYERS = {"decoder": 50, "encoder": 75, "convolutional": 160}
@@ -183,13 +182,3 @@ def test_a_large_model_is_placed_and_computes_the_same(two_cpu_core: ov.Core) ->
     properties = {"DEVICE_PROPERTIES": {name: {"INFERENCE_PRECISION_HINT": "f32"} for name in placement.devices}}
     actual = two_cpu_core.compile_model(model, placement.hetero, properties)(given)[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_the_policy_is_left_out_of_large_models_unless_named(
-    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(candidates, "POLICY_NODES", 10)
-    devices = "HETERO:CPU_A,CPU_B"
-    assert "hsdag" not in ov_hsdag.place(FAMILIES["encoder"](2), devices, core=two_cpu_core).baselines
-    named = ov_hsdag.place(FAMILIES["encoder"](2), devices, core=two_cpu_core, policy=bundle.DEFAULT)
-    assert "hsdag" in named.baselines

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from openvino import opset13 as ops
 from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
+from ov_hsdag.calibration import experience
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
 from ov_hsdag.devices import device_set
+from ov_hsdag.measuring.selection import Result
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.policy.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.zoo.catalog import ZOO
 
@@ -60,15 +64,16 @@ def test_throughput_on_two_equal_devices_uses_both(core: ov.Core, name: str, tmp
             assert np.abs(actual - wanted).max() <= 1e-3 * np.abs(wanted).max()
 
 
-def test_the_shipped_policy_decides_without_torch() -> None:
+def test_the_shipped_policy_proposes_where_it_is_named_without_torch() -> None:
     code = """
 import sys
 import tempfile
 sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
 import openvino as ov, ov_hsdag
 model = ov.convert_model(sys.argv[1])
-placement = ov_hsdag.place(model, device="HETERO:GPU,NPU,CPU", objective="throughput")
-print(placement.policy, "hsdag" in placement.baselines)
+for policy in (None, "base"):
+    placement = ov_hsdag.place(model, device="HETERO:GPU,NPU,CPU", objective="throughput", policy=policy)
+    print(placement.policy, "hsdag" in placement.baselines, "search" in placement.baselines)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, LIGHT / "light_squeezenet.onnx"],
@@ -77,10 +82,10 @@ print(placement.policy, "hsdag" in placement.baselines)
         cwd=Path(__file__).parent.parent,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["base", "True"]
+    assert done.stdout.splitlines() == ["None False True", "base True True"]
 
 
-def test_a_policy_that_does_not_run_keeps_no_model_from_being_placed(
+def test_a_policy_that_does_not_run_is_an_error_where_it_was_asked_for(
     core: ov.Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: HSDAGPlacer, problem: object) -> None:
@@ -88,9 +93,7 @@ def test_a_policy_that_does_not_run_keeps_no_model_from_being_placed(
 
     monkeypatch.setattr(HSDAGPlacer, "place", broken)
     model = ZOO["squeezenet"].build()
-    with pytest.warns(UserWarning, match="places without its policy, which does not run here: no such kernel"):
-        placement = ov_hsdag.place(model, device=PAIR, core=core)
-    assert "hsdag" not in placement.baselines
+    assert "hsdag" not in ov_hsdag.place(model, device=PAIR, core=core).baselines
     with pytest.raises(RunError, match=r"the policy .*base' does not run: no such kernel"):
         ov_hsdag.place(model, device=PAIR, policy="base", core=core)
 
@@ -298,6 +301,38 @@ def test_measuring_that_was_asked_for_needs_a_temporary_folder(core: ov.Core, mo
         ov_hsdag.place(model, PAIR, core=core, measure=True)
     assert len(model.get_ops()) == nodes
     assert ov_hsdag.place(model, PAIR, core=core).measured is None
+
+
+def test_what_was_measured_is_left_to_the_models_that_follow(
+    core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the profile's costs, by which the next model is predicted, and no failed or unplaced candidates."""
+    monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(import_module("ov_hsdag.place"), "calibrate_prepared", lambda *_: (None, None))
+
+    def figures(ratio: float | None) -> dict[str, Any]:
+        ends = None if ratio is None else [ratio / 1.1, ratio * 1.1]
+        one = {"throughput_ips": 10.0, "ratio": ratio, "ci": ends, "submodels": 1, "failed": None}
+        return {**one, "times_best_single": ratio, "times_best_single_ci": ends}
+
+    measured = {"CPU_A": figures(0.9), "CPU_B": figures(1.0), "pipeline": figures(1.7), "copies": figures(1.9)}
+    measured["mincut"] = figures(None)
+
+    def select(model: ov.Model, problem: PlacementProblem, candidates: dict[str, Any], *_: Any, **__: Any) -> Result:
+        return Result(measured, "pipeline", candidates)
+
+    monkeypatch.setattr("ov_hsdag.measuring.selection.select", select)
+    placement = ov_hsdag.place(
+        ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, policy="none", measure=True
+    )
+    assert placement.chosen == "pipeline"
+    (left,) = experience.kept()
+    np.testing.assert_allclose(left.ratios, [0.9, 1.0, 1.7], rtol=1e-4)
+    np.testing.assert_allclose(left.uncertain, np.log(1.1) / 1.96, rtol=1e-3)
+    assert left.objective == "throughput"
+    problem = build_problem(ZOO["squeezenet"].build(), device_set.DeviceSet.parse(PAIR), objective="throughput")
+    np.testing.assert_allclose(left.reference.work.sum(), problem.node_us[:, 1].sum(), rtol=1e-3)
+    np.testing.assert_allclose(left.reference.work[0, 0].sum(), 0.0)
 
 
 def bounds(schema: dict[str, Any], part: dict[str, Any], which: str) -> Any:

@@ -1,18 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import openvino as ov
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
+from ov_hsdag.placers.partitions import Partitions
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
+from ov_hsdag.policy.candidates import unlearned_placers
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 
@@ -172,3 +180,37 @@ def test_single_device_is_named_after_its_device() -> None:
     problem = random_problem(4, nodes=15)
     assert SingleDevice("D1").name == "D1"
     assert (SingleDevice("D1").place(problem) == 1).all()
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("devices", [2, 3])
+def test_partitions_are_never_worse_than_a_device_alone(objective: str, devices: int) -> None:
+    gains = []
+    for seed in range(6):
+        problem = random_problem(seed, nodes=40, devices=devices, objective=objective, missing=0.1 * (seed % 2))
+        placement = Partitions().place(problem)
+        singles = problem.scores(np.stack([problem.single(device) for device in range(devices)]))
+        score = problem.scores(placement)[0]
+        assert np.isfinite(score) and score <= singles.min()
+        gains.append(singles.min() / score)
+        np.testing.assert_array_equal(placement, Partitions().place(problem))
+        assert problem.scores(Partitions(refined=0).place(problem))[0] >= score
+    assert objective == "latency" or max(gains) > 1.1
+
+
+def test_partitions_find_room_where_no_device_holds_the_model() -> None:
+    problem = random_problem(3, nodes=60, objective="throughput")
+    need = problem.evaluate(problem.single(0)).memory_bytes.max()
+    small = replace(problem, memory_bytes=np.full(2, int(0.75 * need), np.int64))
+    assert np.isfinite(small.scores(Partitions().place(small))[0])
+
+
+def test_partitions_find_what_search_lacks(two_cpu_core: ov.Core) -> None:
+    """Embeddings side by side, each a branch: on two equal cores the best known placement is one of another order."""
+    names = ("CPU_A", "CPU_B")
+    profile = Profile.of({"version": 1, "devices": {name: {"builtin": "cpu_core"} for name in names}}, "two cores")
+    model = ZOO["dlrm"].build()
+    problem = build_problem(model, DeviceSet(names), objective="throughput", profile=profile, core=two_cpu_core)
+    found = {placer.name: problem.scores(placer.place(problem))[0] for placer in unlearned_placers(problem)}
+    assert found["partitions"] < 0.95 * found["search"]
+    assert list(found)[-2:] == ["partitions", "search"]

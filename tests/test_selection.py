@@ -56,9 +56,9 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     assert measured is not None
     simple = {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT}
     # Of placers that agree the first is named.
-    hedges = [f"hsdag ({load} on {name})" for name in ("CPU_A", "CPU_B") for load in ("less", "much less")]
+    hedges = [f"search ({load} on {name})" for name in ("CPU_A", "CPU_B") for load in ("less", "much less")]
     placed = set(measured) - simple - {COPIES}
-    assert {*simple, COPIES} < set(measured) and placed <= {"mincut", "pipeline", "search", "hsdag", *hedges}
+    assert {*simple, COPIES} < set(measured) and placed <= {"mincut", "pipeline", "partitions", "search", *hedges}
     assert told[0] == "measuring operations on CPU_A, CPU_B"
     for name in measured:
         assert any(text.startswith(f"compiling {name} (") and text.endswith(" s left)") for text in told)

@@ -18,6 +18,7 @@ from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.candidates import best_by_prediction, find_candidates, policy_placers
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
@@ -80,7 +81,7 @@ class HeteroRule:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What `ov_hsdag.place` gives a user without measuring: the best by prediction of all its placers, policy included.
+    """What `ov_hsdag.place` gives with its policy and without measuring: the best by prediction of all its placers.
 
     Attributes:
         name: in tables.
@@ -97,7 +98,7 @@ class Shipped:
 
 def shipped_placement(problem: PlacementProblem) -> NDArray[np.uint8] | None:
     """The placement of `Shipped`, uint8 [groups]; None where none is feasible."""
-    candidates, _ = find_candidates(problem, policy_placers(None), required=False)
+    candidates = find_candidates(problem, policy_placers(DEFAULT))
     try:
         return best_by_prediction(problem, candidates).placement
     except (RunError, UserError):

@@ -177,9 +177,12 @@ def _run(
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
     """The learned placers, under different names. Raises UserError where one cannot be used."""
+    from ov_hsdag.policy.bundle import DEFAULT, ships
     from ov_hsdag.policy.candidates import policy_placers
 
-    names = [None] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is None:
+        return policy_placers(DEFAULT) if ships(DEFAULT) else []
+    names = [name.strip() for name in text.split(",") if name.strip()]
     found = [(name, placer) for name in names for placer in policy_placers(name)]
     if len(found) == 1:
         return [found[0][1]]

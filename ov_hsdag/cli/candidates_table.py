@@ -18,6 +18,7 @@ _PLACERS = {
     COPIES: "the whole model on each device at once, without HETERO",
     "mincut": "minimum cut",
     "pipeline": "contiguous partition",
+    "partitions": "contiguous partitions of several orders",
     "search": "multilevel search",
     "filling": "fills the devices' memory alike",
     "hsdag": "learned policy and local search",

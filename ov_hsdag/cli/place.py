@@ -29,7 +29,7 @@ ProfileFile = Annotated[
     Path | None, typer.Option("--profile", metavar="FILE.json", help="Device profiles instead of the built-in ones.")
 ]
 Policy = Annotated[
-    str | None, typer.Option("--policy", metavar="NAME|DIR", help='The learned policy; "none" for none.')
+    str | None, typer.Option("--policy", metavar="NAME|DIR", help='A learned policy proposes as well: "base" ships.')
 ]
 AffinityFile = Annotated[
     Path | None,

@@ -81,7 +81,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--placement_policy",
         metavar="NAME|DIR",
-        help='The learned policy: its name or folder, or "none"; without it, the policy that ships.',
+        help='A learned policy that proposes as well: its name or folder; "base" ships. Without it, none.',
     )
     group.add_argument(
         "--placement_measure",

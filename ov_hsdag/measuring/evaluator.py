@@ -33,6 +33,10 @@ PIPELINE_HINT = "hetero-pipeline"
 """Name of HETERO's own choice under MODEL_DISTRIBUTION_POLICY: PIPELINE_PARALLEL."""
 
 
+TRIAL_SECONDS = 0.7
+"""Of a trial of a placement, and of its reference."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What measuring a placement gave.
@@ -142,7 +146,7 @@ class Measurer:
         *,
         reference: str | None = None,
         rounds: int = 3,
-        seconds: float = 0.7,
+        seconds: float = TRIAL_SECONDS,
         patience: float = PATIENCE,
         start_worker: StartWorker | None = None,
     ) -> None:

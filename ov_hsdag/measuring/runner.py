@@ -39,6 +39,7 @@ class Runner:
         submodels: that HETERO made of it; 1 on a single device.
         queue: of its requests.
         rates: of each phase in the last trial, inferences per second, by name.
+        finished: when the inferences of the last trial ended, of its last phase, seconds of `time.perf_counter`.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class Runner:
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
         # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
-        finished: list[float] = []
+        self.finished: list[float] = []
+        finished = self.finished
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
         self._phases = [_Phase(self.queue, timed, finished) for timed in self._timed]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -15,6 +14,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placers.partitions import Partitions
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -25,9 +25,9 @@ MARGIN = 0.005
 """A split must be predicted to beat the best single device (and any placement a simpler one) by more than this share to
 be chosen: below it the cost model knows nothing."""
 
-POLICY_NODES = 8000
-"""Nodes of a model above which the policy is asked only where the user names it: it takes most of the time then, and
-other placers find as much."""
+# Nodes of a model above which partitions of several orders are left out: they take longer than all other placers then,
+# and on deep models were never what was chosen.
+_PARTITIONS_NODES = 8000
 
 # Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
 _BROKEN = {
@@ -56,12 +56,14 @@ class NamedPlacement:
 
 
 def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
-    """The learned placer, or none: where `policy` is "none", and by default where the package ships no policy.
+    """The learned placer, or none: by default, and where `policy` is "none".
+
+    Search without a network finds as much in the same time, so the policy is asked only where it is named.
 
     Raises:
         UserError: there is no such policy, or its folder cannot be used.
     """
-    if policy == "none" or (policy is None and not bundle.ships(bundle.DEFAULT)):
+    if policy is None or policy == "none":
         return []
     folder = bundle.find(policy)
     bundle.check_folder(folder)
@@ -78,47 +80,41 @@ def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = Non
     placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
     if crowded(problem):
         placers.append(Filling())
+    if problem.graph.nodes <= _PARTITIONS_NODES and len(problem.devices) > 1:
+        placers.append(Partitions())
     return [*placers, search or Multilevel()] if len(problem.devices) > 1 else placers
 
 
 def find_candidates(
-    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, required: bool, search: Multilevel | None = None
-) -> tuple[list[NamedPlacement], list[NamedPlacement]]:
-    """What all placers find, repaired where HETERO would not run it.
+    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, search: Multilevel | None = None
+) -> list[NamedPlacement]:
+    """Returns what all placers find, simplest first, repaired where HETERO would not run it.
 
     Args:
         problem: to place.
         learned: policies.
-        required: the user named the policy, so that its failure is an error; otherwise it is a warning.
         search: the multilevel search; None: the default one.
 
-    Returns:
-        (all candidates, simplest first; those of them that the policy found).
-
     Raises:
-        UserError: the policy does not fit the problem.
-        RunError: a required policy does not run.
+        UserError: a policy does not fit the problem.
+        RunError: a policy does not run.
     """
-    if problem.graph.nodes > POLICY_NODES and not required:
-        learned = ()
-    found = _learned_candidates(problem, learned, required=required)
-    return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found, found
+    found = _learned_candidates(problem, learned)
+    return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found
 
 
 def find_within_memory(
     problem: PlacementProblem,
     learned: Sequence[HSDAGPlacer],
     *,
-    required: bool,
     guessed: bool,
     search: Multilevel | None = None,
-) -> tuple[PlacementProblem, list[NamedPlacement], list[NamedPlacement]]:
+) -> tuple[PlacementProblem, list[NamedPlacement]]:
     """`find_candidates`, and the problem that they were found for.
 
     Args:
         problem: to place.
         learned: policies.
-        required: see `find_candidates`.
         guessed: sizes of tensors are guesses. Where these alone exceed the memory limits, the limits then hold for
             weights and states, which are known.
         search: see `find_candidates`.
@@ -126,11 +122,11 @@ def find_within_memory(
     Returns:
         (the problem, another one where limits hold for weights and states alone; and as `find_candidates`).
     """
-    candidates, found = find_candidates(problem, learned, required=required, search=search)
+    candidates = find_candidates(problem, learned, search=search)
     if guessed and _only_memory_lacks(problem, candidates):
         problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
-        candidates, found = find_candidates(problem, learned, required=required, search=search)
-    return problem, candidates, found
+        candidates = find_candidates(problem, learned, search=search)
+    return problem, candidates
 
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
@@ -141,18 +137,13 @@ def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
     return NamedPlacement(placer.name, placement)
 
 
-def _learned_candidates(
-    problem: PlacementProblem, placers: Sequence[HSDAGPlacer], *, required: bool
-) -> list[NamedPlacement]:
+def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:
     found = []
     for placer in placers:
         try:
             found.append(run(placer, problem))
         except RuntimeError as error:
-            reason = one_line(error)
-            if required:
-                raise RunError(f"the policy '{placer.policy}' does not run: {reason}") from error
-            warnings.warn(f"ov-hsdag places without its policy, which does not run here: {reason}", stacklevel=5)
+            raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
     return found
 
 

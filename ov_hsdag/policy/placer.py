@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from os import PathLike
 
 import numpy as np
@@ -19,49 +18,24 @@ from ov_hsdag import _native
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.contiguous import CoarsePartitions
-from ov_hsdag.placers.filling import crowded
-from ov_hsdag.placers.refine import default_moves, refine
+from ov_hsdag.placers.partitions import refined_best
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import PolicyInput, policy_input
-from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
 from ov_hsdag.utils.errors import UserError
-
-# Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
-# are refined, for longer.
-_CROWDED_REFINED = 48
-_CROWDED_MOVES = 16_000_000
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
 _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
-# Cuts of the topological order for each two devices, and for all pairs together: those of eight devices.
-_CUTS = 64
-_SPLITS = 8 * 7 * _CUTS
-
-# For throughput, contiguous partitions of random orders are tried besides what the policy proposes: of so many orders,
-# with at most so many coarse groups in all, and of so many sequences of devices each.
-_ORDERS = 24
-_ORDERED_GROUPS = 1000
-_ORDERED_SEQUENCES = 2
-
-# Shares of the memory that contiguous partitions may fill, by estimates of what they need; and sequences of devices.
-_ROOMS = (1.0, 0.85, 0.7, 0.5)
-_SEQUENCES = 8
-
 # Coarse groups; above, placing each for itself takes long and scatters submodels.
 _LARGE = 4000
-
-# Nodes that the simulator may walk for all proposals together (but so many proposals at least): the best by a rough
-# estimate are simulated. Thousands of scattered groups make thousands of submodels, which take seconds to tell apart.
-_SIMULATED_NODES = 200_000
-_SIMULATED = 8
 
 
 @dataclass(frozen=True)
 class HSDAGPlacer:
-    """The best of what the policy proposes, refined.
+    """The best of what the policy proposes, and of contiguous partitions of several orders, refined.
 
     Attributes:
         policy: a policy's name or folder; the shipped one by default.
@@ -86,25 +60,8 @@ class HSDAGPlacer:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
         threads = usable_cores()
-        full = crowded(problem)
-        kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
         partitions = CoarsePartitions.of(problem, threads)
-        proposals = self.propose(problem, partitions)
-        if problem.objective == "throughput" and partitions.view.size <= _LARGE:
-            orders = min(_ORDERED_GROUPS // partitions.view.size, _ORDERS)
-            proposals = np.concatenate(
-                [proposals, partitions.placements((1.0,), _ORDERED_SEQUENCES, orders, self.seed)]
-            )
-        candidates = _ranked(problem, proposals, threads)[:kept]
-        if problem.evaluate(candidates[0]).infeasible[0]:
-            candidates = np.concatenate([candidates, _splits(problem), partitions.placements(_ROOMS, _SEQUENCES)])
-            repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
-            candidates = _ranked(problem, np.stack(repaired), threads)
-        if not self.refined:
-            return candidates[0]
-        moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
-        refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
-        return refined[int(scores.argmin())]
+        return refined_best(problem, self.propose(problem, partitions), partitions, self.refined, self.seed, threads)
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
@@ -258,44 +215,3 @@ def expand(
     placements = choices[:, cluster]
     instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
     return np.where(supported[np.arange(len(cluster)), placements], placements, instead)
-
-
-def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """The topological order cut in two, for each two devices: feasible where few other placements are."""
-    order = topological_groups(problem)
-    place = np.empty(problem.group_count, np.int64)
-    place[order] = np.arange(problem.group_count)
-    found = [problem.where_supported(problem.single(device)) for device in range(len(problem.devices))]
-    pairs = list(permutations(range(len(problem.devices)), 2))
-    each = min(_CUTS, _SPLITS // max(len(pairs), 1))
-    cuts = np.unique(np.linspace(0, problem.group_count, each + 2, dtype=np.int64)[1:-1])
-    return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
-
-
-def _ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: int) -> NDArray[np.uint8]:
-    """Best first; then those that only lack memory, the least first, which refinement may bring within the limits."""
-    most = max(_SIMULATED, _SIMULATED_NODES // problem.graph.nodes)
-    if len(placements) > most:
-        # Single devices come first, and what is returned must not be worse than they are.
-        promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
-        placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
-    result = problem.evaluate(placements, threads)
-    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
-    excess = np.maximum(result.memory_bytes - limits, 0).sum(axis=1)
-    return placements[np.lexsort((excess, result.broken, result.score(problem.objective)))]
-
-
-def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The objective if each consumer of a tensor paid for its transfer and were a submodel, µs, float64 [batch]."""
-    busy = np.zeros((len(placements), len(problem.devices)))
-    for device in range(len(problem.devices)):
-        busy[:, device] = np.where(placements == device, problem.group_us[:, device], 0.0).sum(axis=1)
-    tensors = problem.tensors
-    of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
-    start, end = placements[:, tensors.source[of_consumer]], placements[:, tensors.consumers]
-    fixed = problem.transfer_us + problem.submodel_us
-    us = fixed[start, end] + problem.transfer_us_per_byte[start, end] * tensors.bytes[of_consumer]
-    transfers = np.where(start == end, 0.0, us).sum(axis=1)
-    if problem.objective == "latency":
-        return busy.sum(axis=1) + transfers
-    return busy.max(axis=1) + transfers / len(problem.devices)

@@ -2,15 +2,16 @@
 
 A measurement takes seconds, so much is made of each one: a placement is measured once; the measurements correct the
 simulator's costs, and refinement and REINFORCE work on the corrected costs; the policy imitates the best measured
-placements. The corrections are drawn from their posterior (Thompson sampling: Thompson 1933, Biometrika 25; Russo et
-al. 2018, "A Tutorial on Thompson Sampling", arXiv:1707.02038), so that uncertain regions are explored.
+placements. The corrections (`ov_hsdag.calibration.correction`) are drawn from their posterior
+(Thompson sampling: Thompson 1933, Biometrika 25; Russo et al. 2018, "A Tutorial on Thompson Sampling",
+arXiv:1707.02038), so that uncertain regions are explored. Before anything is measured, they are what measurements of
+other models on the same devices say (`ov_hsdag.calibration.common_factor`).
 
 In the order of a run:
 
     settings    what decides a run, and when it stops
     judges      `Simulated`, the stand-in for measuring
     state       what a run carries from measurement to measurement, and its checkpoint
-    posterior   measurements → corrections of the simulator's costs
     task        the problem as a run sees it: features, corrections, distances between placements
     proposals   the next placement to measure
     learning    updates of the policy
@@ -27,12 +28,12 @@ The output folder holds checkpoint.safetensors, TensorBoard files and, in the en
 policy/, the placed model model.xml and model.bin, and its placement placement.json.
 """
 
+from ov_hsdag.calibration.correction import Corrector, Fit, Prior, Terms
 from ov_hsdag.training.finetune.choice import pooled
 from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.training.finetune.learning import imitation_target, learn
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.model import finetune
-from ov_hsdag.training.finetune.posterior import Corrector, Fit, Terms
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
 from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_state, refuse_existing
 from ov_hsdag.training.finetune.task import Task
@@ -44,6 +45,7 @@ __all__ = [
     "Entry",
     "Fit",
     "Outcome",
+    "Prior",
     "Report",
     "Settings",
     "Simulated",

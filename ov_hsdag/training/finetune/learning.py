@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ov_hsdag.training.finetune.posterior import Fit
+from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task

@@ -8,25 +8,29 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from ov_hsdag.calibration.common_factor import prior_of, relevant
+from ov_hsdag.calibration.correction import Corrector
+from ov_hsdag.calibration.experience import Experience, device_keys, keep, kept, of_measurements
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.measuring.evaluator import Judge, Measurer
+from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Judge, Measurer
 from ov_hsdag.model.graph import input_shapes
 from ov_hsdag.model.placement import Placement, set_affinities
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.pricing import build_problem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import FORMAT, check_outputs, refuse_existing
+from ov_hsdag.training.finetune.state import FORMAT, State, check_outputs, refuse_existing
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.utils.errors import UserError
@@ -52,6 +56,7 @@ def finetune(
     shapes: Mapping[str, Sequence[int]] | None = None,
     compress_to_fp16: bool = False,
     report: Report | None = None,
+    trial_seconds: float = TRIAL_SECONDS,
 ) -> tuple[dict[str, Any], Placement]:
     """Fine-tunes the policy on a model and writes the model with the best measured placement.
 
@@ -72,6 +77,7 @@ def finetune(
             friendly name; of a new run. A resumed run uses its own and refuses others.
         compress_to_fp16: how the placed model's weights are saved.
         report: see `Report`.
+        trial_seconds: seconds of a trial of a placement, and of its reference.
 
     Returns:
         The record of the run, and the placement that the model now carries.
@@ -97,10 +103,15 @@ def finetune(
     for name in () if simulated else discovery.absent(core, devices):
         raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
-    problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=examples)
-    network = None
+    known = resolve_profile(profile, devices.names, core)
+    problem = build_problem(model, devices, objective=objective, profile=known, core=core, shapes=examples)
+    network, prior = None, None
+    keys = () if simulated else device_keys(core, known, devices.names)
     if not resume:
         settings = settings or Settings()
+        corrector = Corrector(problem, problem.single(0))
+        others = relevant(corrector, keys, kept()) if keys else []
+        prior = prior_of(corrector.factors, others)
         network = initial_network(policy, problem, settings.seed)
         about = {
             "device": devices.hetero,
@@ -109,14 +120,18 @@ def finetune(
             "simulated": simulated,
             "openvino": ov.__version__,
             "shapes": examples,
+            "experience": len({one.graph for one in others}),
         }
 
     def judge_of(reference: str | None) -> Judge:
         if simulated:
             return Simulated(problem, reference)
-        return Measurer(_bounded(model, examples), devices, objective, core, reference=reference)
+        timed = _bounded(model, examples)
+        return Measurer(timed, devices, objective, core, reference=reference, seconds=trial_seconds)
 
-    outcome = run(output, problem, judge_of, network, budget, settings, about, report)
+    outcome = run(output, problem, judge_of, network, budget, settings, about, report, prior)
+    if keys:
+        keep(_experience(outcome.state, problem, keys))
     placement = _placement(outcome, problem)
     set_affinities(model, placement.affinity)
     placement.embed(model)
@@ -140,6 +155,19 @@ def initial_network(policy: str | PathLike[str] | None, problem: PlacementProble
         return load(bundle.find(policy))
     torch.manual_seed(seed)
     return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
+
+
+def _experience(state: State, problem: PlacementProblem, keys: Sequence[str]) -> Experience:
+    """What the run measured, for the models that follow: second measurements where there are some."""
+    found = [(entry, state.final.get(index, entry.measurement)) for index, entry in enumerate(state.entries)]
+    good = [(entry, measured) for entry, measured in found if not (measured.failed or entry.measurement.failed)]
+    return of_measurements(
+        Corrector(problem, simple_placement(problem, state.reference)),
+        keys,
+        np.stack([entry.placement for entry, _ in good]),
+        np.array([measured.ratio for _, measured in good]),
+        np.array([measured.uncertain for _, measured in good]),
+    )
 
 
 def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.placers.base import Placer, distinct
 from ov_hsdag.placers.contiguous import Contiguous
@@ -22,7 +23,6 @@ from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy import placer
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
-from ov_hsdag.training.finetune.posterior import Fit
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.training.finetune.choice import Choice
 from ov_hsdag.training.finetune.judges import simple_placement
-from ov_hsdag.training.finetune.posterior import Fit
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task

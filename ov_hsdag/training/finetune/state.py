@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig
@@ -64,6 +65,7 @@ class State:
         final: second measurements of the finalists, pooled with the first, by the index of their entry.
         recalled: number of proposals that had been measured before.
         seconds: wall time of all parts of the run so far.
+        prior: of the corrections, before the run measured anything; None: nothing was known.
     """
 
     network: HSDAGNetwork
@@ -73,6 +75,7 @@ class State:
     final: dict[int, Measurement] = field(default_factory=dict)
     recalled: int = 0
     seconds: float = 0.0
+    prior: Prior | None = None
 
     @property
     def proposed(self) -> list[int]:
@@ -126,6 +129,8 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
         "seconds": state.seconds,
     }
     tensors = {"placements": torch.from_numpy(np.stack([entry.placement for entry in state.entries]))}
+    if state.prior is not None:
+        tensors |= {f"prior.{name}": torch.from_numpy(array) for name, array in vars(state.prior).items()}
     write_checkpoint(path, state.network, state.optimizer, tensors, metadata)
 
 
@@ -146,7 +151,10 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
             f"'{path}' belongs to another model, device list or profile: resume with what the run began with"
         )
     state = new_state(HSDAGNetwork(HSDAGConfig.from_dict(metadata["network"])), settings)
-    placements = restore(path, state.network, state.optimizer)["placements"].numpy()
+    tensors = restore(path, state.network, state.optimizer)
+    placements = tensors["placements"].numpy()
+    if "prior.mean" in tensors:
+        state.prior = Prior(tensors["prior.mean"].numpy(), tensors["prior.root"].numpy())
     state.entries = [
         Entry(placement.copy(), Measurement.from_dict(entry["measurement"]), entry["source"], entry["predicted"])
         for placement, entry in zip(placements, metadata["entries"], strict=True)

@@ -1,0 +1,171 @@
+"""What each part of fine-tuning earns on real HETERO, on a machine that others use as well.
+
+As finetune_curves.py, with two virtual one-core devices for throughput, but a placement counts by the processor time of
+its busiest device for one inference, every thread bound to the core of its device (see learned_prior.py, whose `draw`
+makes the models of --work): other processes hardly change that. What no arm does differently is measured once: a
+placement that several arms propose has one measurement.
+
+Arms are those of finetune_curves.py, and "prior", the default that begins with what learned_prior.py measured of all
+other models. Prints, for each, how much slower the best placement so far is than the best that any arm found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import learned_prior
+import numpy as np
+import torch
+from finetune_curves import TUNED
+from rich.console import Console
+from rich.table import Table
+
+from ov_hsdag.calibration.common_factor import prior_of
+from ov_hsdag.calibration.correction import Prior
+from ov_hsdag.devices import virtual
+from ov_hsdag.measuring.evaluator import Measurement
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.finetune import SCRATCH, Settings
+from ov_hsdag.training.finetune.judges import Simulated, simple_placement
+from ov_hsdag.training.finetune.learning import learn
+from ov_hsdag.training.finetune.model import initial_network
+from ov_hsdag.training.finetune.proposals import propose
+from ov_hsdag.training.finetune.state import Entry, new_state
+from ov_hsdag.training.finetune.task import Task
+from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.files import write_json
+from ov_hsdag.zoo.catalog import ZOO
+
+RESULTS = Path(__file__).with_name("results") / "finetune_busy.json"
+
+MODELS = ("squeezenet", "mobilenet-v2", "shufflenet", "densenet121", "inception-v1")
+ARMS = ("both", "prior", "search", "search prior", "pretrained", "untrained", "simulator")
+SHOWN = (1, 2, 6, 16)
+
+
+class Busy(Simulated):
+    """A judge by processor time.
+
+    Attributes:
+        known: measurements by the placement's text: of this run, of other arms, of earlier calls.
+    """
+
+    def __init__(self, problem: PlacementProblem, folder: Path, names: tuple[str, ...], known: dict[str, Any]) -> None:
+        super().__init__(problem, names[0])
+        self._problem, self._folder, self._names, self.known = problem, folder, names, known
+        self.singles = {names[0]: Measurement(1.0), names[1]: self._measured("1")}
+
+    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+        return self._measured("".join(map(str, self._problem.placement_of(affinity).tolist())))
+
+    def _measured(self, text: str) -> Measurement:
+        if text not in self.known:
+            os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = learned_prior.declared(self._names)
+            try:
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                    self.known[text] = pool.submit(learned_prior.turns, str(self._folder), self._names, text).result()
+            except (RunError, RuntimeError) as error:
+                self.known[text] = {"failed": str(error)}
+        record = self.known[text]
+        if "failed" in record:
+            return Measurement(0.0, error=record["failed"])
+        ratios = tuple(np.exp(learned_prior.log_ratios(record)).tolist())
+        return Measurement(float(np.median(ratios)), ratios=ratios, submodels=record["submodels"])
+
+
+def arm(problem: PlacementProblem, judge: Busy, name: str, measurements: int, prior: Prior | None) -> list[float]:
+    """Ratio of the best placement to the first device after each measurement."""
+    policy, given = (SCRATCH, {"proposer": "search"}) if name == "search prior" else TUNED.get(name, (None, {}))
+    settings = Settings(**given)
+    network = initial_network(policy, problem, settings.seed)
+    state = new_state(network, settings)
+    state.reference = judge.reference
+    for single, measurement in judge.singles.items():
+        state.entries.append(Entry(simple_placement(problem, single), measurement, "single", None))
+    task = Task.of(problem, network.config, state.reference, prior)
+    curve: list[float] = []
+    for _ in range(measurements):
+        fit = task.fit(state)
+        learn(state, task, settings, fit)
+        proposal = propose(state, task, settings, fit)
+        if proposal is not None:
+            measured = judge.measure(problem.affinity(proposal.placement))
+            state.entries.append(Entry(proposal.placement, measured, proposal.source, proposal.predicted))
+        curve.append(state.best().measurement.ratio)
+    return curve
+
+
+def prior_for(work: Path, name: str, pair: str, problem_model: learned_prior.Model) -> Prior | None:
+    """What the measurements of all models of other families say."""
+    records = json.loads(learned_prior.RECORDS.read_text())["records"][pair]
+    others = [
+        learned_prior.Model.read(work, other, pair, "built-in", known).experience()
+        for other, known in records.items()
+        if ZOO[other].family != ZOO[name].family and any("busy_us" in one for one in known.values())
+    ]
+    return prior_of(problem_model.corrector.factors, others)
+
+
+def show(document: dict[str, Any]) -> None:
+    """Prints the table of all cells that have every arm."""
+    for pair, cells in document.items():
+        done = {name: cell for name, cell in cells.items() if set(ARMS) <= set(cell["arms"])}
+        if not done:
+            continue
+        table = Table("arm", *(f"after {count}" for count in SHOWN), title=f"{pair}: {', '.join(done)}", box=None)
+        for name in ARMS:
+            row = []
+            for count in SHOWN:
+                gaps = [
+                    np.log(max(max(curve) for curve in cell["arms"].values()) / cell["arms"][name][count - 1])
+                    for cell in done.values()
+                    if count <= len(cell["arms"][name])
+                ]
+                row.append(f"{np.exp(np.mean(gaps)):.3f}" if gaps else "-")
+            table.add_row(name, *row)
+        Console(width=120).print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--pairs", nargs="+", default=("bf16 + f32",), choices=learned_prior.PAIRS)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
+    parser.add_argument("--measurements", type=int, default=6)
+    parser.add_argument("--work", type=Path, default=Path("learned_prior"), help="folder of learned_prior.py")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no arm after so long; resumable")
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    torch.set_num_threads(1)
+    document: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    records = json.loads(learned_prior.RECORDS.read_text())["records"]
+    for name in options.models:
+        for pair in options.pairs:
+            cell = document.setdefault(pair, {}).setdefault(name, {"arms": {}, "measured": {}})
+            if not cell["measured"]:
+                cell["measured"] = {text: one for text, one in records[pair][name].items() if "busy_us" in one}
+            model = learned_prior.Model.read(options.work, name, pair, "built-in", records[pair][name])
+            problem = model.corrector.problem
+            for one in options.arms:
+                if len(cell["arms"].get(one, ())) >= options.measurements or time.monotonic() > end:
+                    continue
+                judge = Busy(problem, options.work / name, learned_prior.PAIRS[pair], cell["measured"])
+                prior = prior_for(options.work, name, pair, model) if "prior" in one else None
+                cell["arms"][one] = arm(problem, judge, one, options.measurements, prior)
+                print(name, pair, one, np.round(cell["arms"][one], 3), file=sys.stderr, flush=True)
+                write_json(RESULTS, document)
+    show(document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

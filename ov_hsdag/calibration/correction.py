@@ -1,0 +1,346 @@
+"""What measurements say about the simulator's costs: a posterior of scale factors, by regularised least squares.
+
+A placement's measured ratio to the reference is predicted from the simulator's own terms, each multiplied by a scale
+factor: times of operations (by device, by kind of operation on each device, and by part of the model, as errors there
+move the balance between two equal devices), transfers, submodels, and the slowdown of all devices when several run at
+once. The logarithms of the factors have a normal prior: around 0, but for what measurements of other models on the same
+devices say (`ov_hsdag.calibration.common_factor`). A few measurements correct the factors that they depend on and leave
+the others as they are. The posterior is approximated by a normal distribution around its mode
+(Laplace's approximation); draws from it make the proposals of fine-tuning a Thompson sampling (Russo et al. 2018,
+section 5.2, arXiv:1707.02038).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ov_hsdag.problem.problem import PlacementProblem
+
+Floats = NDArray[np.float64]
+
+PARTS = 8
+"""Parts of the topological order, of equal work."""
+
+KINDS = 6
+"""Kinds of operations: those with most work, and the rest."""
+
+# Prior standard deviations of logarithms of factors.
+_DEVICE, _PART, _KIND, _TRANSFER, _SUBMODEL, _TOGETHER = 0.5, 0.25, 0.25, 1.0, 1.0, 0.15
+
+# Relative errors of a prediction: of measuring, and of the model for each submodel beyond one per device.
+_NOISE, _NOISE_PER_SUBMODEL, _MOST_NOISE = 0.03, 0.01, 0.3
+
+# Share of the work that makes a device one of several.
+_SOME = 0.02
+
+# The busiest device decides the period; others that are nearly as busy add to it: a p-norm instead of the maximum.
+_NORM = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The simulator's terms of some placements.
+
+    Attributes:
+        work: time of operations, broken fusions included, µs, float64 [placements, devices, kinds, parts].
+        transfer: time of transfers, µs, float64 [placements, devices]; both ends of a transfer have it.
+        submodel: time of submodels, µs, float64 [placements, devices].
+        submodels: number of submodels, int32 [placements].
+    """
+
+    work: Floats
+    transfer: Floats
+    submodel: Floats
+    submodels: NDArray[np.int32]
+
+    @classmethod
+    def join(cls, terms: Sequence[Terms]) -> Terms:
+        """Returns the terms of all placements, in order."""
+        return cls(
+            np.concatenate([item.work for item in terms]),
+            np.concatenate([item.transfer for item in terms]),
+            np.concatenate([item.submodel for item in terms]),
+            np.concatenate([item.submodels for item in terms]),
+        )
+
+    @cached_property
+    def on_several(self) -> NDArray[np.bool_]:
+        """Placements with work on more than one device, bool [placements]."""
+        work = self.work.sum(axis=(2, 3))
+        return np.asarray((work > _SOME * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
+
+    def __getitem__(self, rows: Any) -> Terms:
+        """The terms of some of the placements; rows: what NumPy takes as an index of several."""
+        return Terms(self.work[rows], self.transfer[rows], self.submodel[rows], self.submodels[rows])
+
+    def of_devices(self, order: Sequence[int]) -> Terms:
+        """The same terms with the devices in another order."""
+        index = list(order)
+        return Terms(self.work[:, index], self.transfer[:, index], self.submodel[:, index], self.submodels)
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A normal distribution of the logarithms of the scale factors.
+
+    Attributes:
+        mean: float64 [factors].
+        root: a square root of the covariance: covariance = root @ root.T, float64 [factors, factors].
+    """
+
+    mean: Floats
+    root: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The posterior of the scale factors.
+
+    Attributes:
+        mean: logarithms of the most likely factors, float64 [factors].
+        root: a square root of the posterior's covariance: `mean + root @ noise` is a draw for standard normal `noise`,
+            float64 [factors, factors].
+        error: standard deviation of the difference between measured and predicted log ratios.
+    """
+
+    mean: Floats
+    root: Floats
+    error: float
+
+    def draw(self, generator: np.random.Generator) -> Floats:
+        """Returns logarithms of factors drawn from the posterior, float64 [factors]."""
+        return self.mean + self.root @ generator.standard_normal(len(self.mean))
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The scale factors of placements on some devices: where each stands, and what they predict.
+
+    In order: of devices, of kinds of operations on each, of parts of the model, of transfers, of submodels, of several
+    devices at once.
+
+    Attributes:
+        devices: number of devices.
+        objective: "latency" or "throughput".
+    """
+
+    devices: int
+    objective: str
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviation of each factor's logarithm where nothing is known, float64 [factors]."""
+        sizes = ((_DEVICE, self.devices), (_KIND, self.devices * KINDS), (_PART, PARTS))
+        blocks = [np.full(count, value) for value, count in sizes]
+        return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
+
+    @property
+    def nothing(self) -> Floats:
+        """Factors that correct nothing, as logarithms, float64 [factors]."""
+        return np.zeros(len(self.spread))
+
+    @property
+    def vague(self) -> Prior:
+        """The prior where nothing is known."""
+        return Prior(self.nothing, np.diag(self.spread))
+
+    def unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Factors of devices [devices], of kinds [devices, kinds], of parts [parts], and the last three."""
+        device, kind, part, rest = np.split(factors, np.cumsum([self.devices, self.devices * KINDS, PARTS]))
+        return device, kind.reshape(self.devices, KINDS), part, rest
+
+    def log_us(self, factors: Floats, terms: Terms) -> Floats:
+        """Returns predicted log(time in µs).
+
+        Args:
+            factors: logarithms of the scale factors, float64 [factors].
+            terms: of the placements.
+
+        Returns:
+            float64 [placements].
+        """
+        device, kind, part, (transfer, submodel, together) = self.unpack(factors)
+        weight = np.exp(device[:, None, None] + kind[:, :, None] + part)
+        work = np.einsum("pdkb,dkb->pd", terms.work, weight)
+        own = work + terms.submodel * np.exp(submodel)
+        if self.objective == "latency":
+            # Both ends are busy with a transfer, but its time passes once.
+            return np.log(np.maximum((own + terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
+        busy = np.maximum(own + terms.transfer * np.exp(transfer), 1e-9)
+        most = busy.max(axis=1)
+        # The factor for several devices at once is 0 in placements on one.
+        at_once = together * terms.on_several
+        return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
+
+    def fit(self, prior: Prior, reference: Terms, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
+        """Fits the factors to measured ratios; without measurements, returns the prior.
+
+        Args:
+            prior: of the factors.
+            reference: terms of the placement that the others are measured against, one row.
+            terms: of the measured placements.
+            ratios: how many times better than the reference each placement is, float64 [placements].
+            uncertain: standard error of the logarithm of each ratio, besides the noise that all measurements have,
+                [placements] or a scalar.
+
+        Returns:
+            The posterior.
+        """
+        own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self.devices, 0)
+        noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
+        measured = np.log(ratios)
+
+        def off(factors: Floats) -> Floats:
+            return self.log_us(factors, reference) - self.log_us(factors, terms) - measured
+
+        def residuals(scaled: Floats) -> Floats:
+            return np.concatenate([off(prior.mean + prior.root @ scaled) / noise, scaled])
+
+        # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
+        begin = np.zeros(len(prior.mean))
+        found = least_squares(residuals, begin, loss="soft_l1", f_scale=2.0, max_nfev=40)
+        values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
+        mean = prior.mean + prior.root @ found.x
+        root = prior.root @ (vectors / np.sqrt(np.maximum(values, 1e-9)))
+        return Fit(mean, root, float(off(mean).std()) if len(ratios) else 0.0)
+
+
+class Corrector:
+    """Fits scale factors of one problem's costs to measured placements.
+
+    Attributes:
+        problem: with the costs to correct.
+        factors: what they are.
+        prior: what is known of them before anything of this model is measured.
+    """
+
+    def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8], prior: Prior | None = None) -> None:
+        """
+        Args:
+            problem: with the costs to correct.
+            reference: placement that others are measured against, uint8 [groups].
+            prior: of the factors; None: nothing is known.
+        """
+        self.problem = problem
+        self.factors = Factors(len(problem.devices), problem.objective)
+        self.prior = prior or self.factors.vague
+        self._reference = reference
+
+    @cached_property
+    def reference(self) -> Terms:
+        """Terms of the placement that others are measured against, one row."""
+        return self.terms(self._reference)
+
+    @cached_property
+    def _kind(self) -> NDArray[np.int64]:
+        """Kind of each node's operation, int64 [nodes]."""
+        types, index = np.unique(np.asarray(self.problem.graph.types), return_inverse=True)
+        most = np.argsort(-np.bincount(index, self._mean_us), kind="stable")[: KINDS - 1]
+        number = np.full(len(types), KINDS - 1, np.int64)
+        number[most] = np.arange(len(most))
+        return number[index]
+
+    @cached_property
+    def _part(self) -> NDArray[np.int64]:
+        """Part of the model that each node is in, int64 [nodes]."""
+        done = self._mean_us.cumsum() - self._mean_us / 2
+        return np.minimum(done / max(done[-1], 1e-30) * PARTS, PARTS - 1).astype(np.int64)
+
+    @cached_property
+    def _mean_us(self) -> Floats:
+        return np.where(np.isfinite(self.problem.node_us), self.problem.node_us, 0.0).mean(axis=1)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Type of operations of each kind, [kinds]; "" for the rest, and for kinds that there are not."""
+        types = np.asarray(self.problem.graph.types)
+        names = [str(types[self._kind == kind][0]) if (self._kind == kind).any() else "" for kind in range(KINDS - 1)]
+        return (*names, "")
+
+    def terms(self, placements: NDArray[np.uint8]) -> Terms:
+        """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
+        problem, devices = self.problem, len(self.problem.devices)
+        batch = np.atleast_2d(placements)
+        result = problem.evaluate(batch)
+        shape = (devices, KINDS, PARTS)
+        work = np.zeros((len(batch), *shape))
+        submodel = np.zeros((len(batch), devices))
+        nodes = np.arange(problem.graph.nodes)
+        for row, placement in enumerate(batch):
+            device = placement[problem.groups].astype(np.int64)
+            cell = np.ravel_multi_index((device, self._kind, self._part), shape)
+            split = problem.split(placement)
+            us = problem.node_us[nodes, device]
+            us = us + problem.node_fusion_penalty_us(placement, split["submodel"])
+            work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
+            count = np.bincount(split["submodel_device"], minlength=devices)
+            submodel[row] = count * problem.submodel_us
+        transfer = np.maximum(result.busy_us - work.sum(axis=(2, 3)) - submodel, 0.0)
+        return Terms(work, transfer, submodel, result.submodels)
+
+    def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
+        """Returns predicted log(reference time / placement time).
+
+        Args:
+            factors: logarithms of the scale factors, float64 [factors].
+            terms: of the placements.
+
+        Returns:
+            float64 [placements].
+        """
+        return self.factors.log_us(factors, self.reference) - self.factors.log_us(factors, terms)
+
+    def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
+        """Fits the factors to measured ratios; without measurements, returns the prior.
+
+        Args:
+            terms: of the measured placements.
+            ratios: how many times better than the reference each placement is, float64 [placements].
+            uncertain: see `Factors.fit`.
+
+        Returns:
+            The posterior.
+        """
+        return self.factors.fit(self.prior, self.reference, terms, ratios, uncertain)
+
+    def apply(self, factors: Floats) -> PlacementProblem:
+        """Returns the problem with its costs multiplied by the factors (given as logarithms, float64 [factors])."""
+        problem = self.problem
+        device, kind, part, (transfer, submodel, _) = self.factors.unpack(factors)
+        scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
+        return replace(
+            problem,
+            node_us=problem.node_us * scale,
+            fusion_penalty_us=problem.fusions[1] * scale,
+            transfer_us=problem.transfer_us * np.exp(transfer),
+            transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
+            submodel_us=problem.submodel_us * np.exp(submodel),
+        )
+
+    def describe(self, factors: Floats) -> dict[str, Any]:
+        """Returns the factors (given as logarithms) for a record: JSON-able, not as logarithms."""
+        device, kind, part, (transfer, submodel, together) = self.factors.unpack(factors)
+
+        def rounded(values: Floats) -> list[float]:
+            return [round(float(value), 4) for value in np.exp(values)]
+
+        names = self.problem.devices
+        numbers = {name: number for number, name in enumerate(self.kinds) if name} | {"others": KINDS - 1}
+        return {
+            "devices": dict(zip(names, rounded(device), strict=True)),
+            "operations": {
+                name: {type_name: rounded(row)[number] for type_name, number in numbers.items()}
+                for name, row in zip(names, kind, strict=True)
+            },
+            "parts": rounded(part),
+            "transfers": float(np.exp(transfer).round(4)),
+            "submodels": float(np.exp(submodel).round(4)),
+            "together": float(np.exp(together).round(4)),
+        }
