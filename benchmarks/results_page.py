@@ -623,6 +623,8 @@ def section(folder: Path = RESULTS, plots: Path = PAGE.parent) -> str:
         if not path.exists():
             continue
         result = json.loads(path.read_text(encoding="utf-8"))
+        if "about" not in result:  # of a benchmark that had this name before
+            continue
         # One level below the page's own headings.
         made = "\n".join(f"#{line}" if line.startswith("#") else line for line in text(result).splitlines())
         if plot is not None:
