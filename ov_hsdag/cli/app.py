@@ -20,6 +20,7 @@ from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.fit import fit
 from ov_hsdag.cli.place import place
 from ov_hsdag.cli.pretrain import pretrain
+from ov_hsdag.cli.show import show
 from ov_hsdag.cli.strip import strip
 from ov_hsdag.cli.verify import verify
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
@@ -45,6 +46,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     place: "ov-hsdag place model.onnx --device HETERO:GPU,CPU --objective throughput",
     fit: "ov-hsdag fit llama/ --device HETERO:GPU.0,GPU.1,CPU --context 32768",
     verify: "ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU",
+    show: "ov-hsdag show model_placed.xml --output affinity.json",
     explain: "ov-hsdag explain model_placed.xml --type MatMul",
     doctor: "ov-hsdag doctor",
     devices: "ov-hsdag devices --json",

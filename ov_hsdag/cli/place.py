@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import placer_of, times
 from ov_hsdag.problem.copies import COPIES
@@ -245,6 +247,8 @@ def place(
             found[file.name] = _as_json(written, placement)
             if not folder or not as_json:
                 show(found[file.name], "\n".join(lines), _table(placement))
+            if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
+                print("\n".join(terminal_picture(operations_of(loaded[file]), placement)))
         if folder and as_json:
             show({"output": str(output), "models": found})
 

@@ -1,0 +1,163 @@
+"""`ov-hsdag show`: the placement that a model carries, as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Lines about parts and tensors that people still read; --json has all.
+_LINES = 12
+
+AffinityOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE.json", help='Write {"node": "device"}, which --affinity reads.'),
+]
+
+
+def show(
+    model: common.Model,
+    output: AffinityOutput = None,
+    part: common.Parts = None,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
+) -> None:
+    """Show the placement inside MODEL as it is stored: devices, parts, what crosses, prediction and measurement.
+
+    Nothing is predicted or measured anew; `ov-hsdag explain` does that. Of a folder, all models that carry a placement.
+    """
+    common.check_model(model)
+    files = model_files(model, part or ([*models_of(model)] if is_model_folder(model) else ()))
+
+    import openvino as ov
+
+    core = ov.Core()
+    loaded = {file: common.read_model(core, file) for file in files}
+    found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
+    if not found:
+        raise UserError(f"{model} carries no placement; run: ov-hsdag place {model} --device HETERO:GPU,CPU")
+    if output is not None:
+        if len(found) > 1:
+            names = ", ".join(file.stem for file in found)
+            raise UserError(f"an affinity file is of one model, and several are placed: name one with --part ({names})")
+        next(iter(found.values())).save(output)
+    with console.result(as_json) as tell:
+        results = {}
+        for file, placement in found.items():
+            operations = operations_of(loaded[file])
+            facts = stored_facts(operations, placement)
+            results[file.name] = facts
+            if not as_json:
+                lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
+                tell({}, "\n".join([f"{file}: {placement.summary()}", *lines]))
+        if as_json:
+            only = next(iter(results.values()))
+            tell({"models": results} if is_model_folder(model) else only)
+
+
+def stored_facts(operations: Sequence[ov.Node], placement: Placement) -> dict[str, Any]:
+    """What the operations of a model and the placement inside it tell, in JSON's types.
+
+    Returns:
+        devices: operations of each; parts: runs of operations on one device in the order of the model, with the names
+        of the first and last; crossing: tensors that go from device to device, with their shapes; objective, policy,
+        chosen, predicted and measured as they are stored; unplaced: operations that the placement does not name.
+    """
+    order = [(node.get_friendly_name(), placement.affinity.get(node.get_friendly_name())) for node in operations]
+    parts: list[dict[str, Any]] = []
+    for name, device in order:
+        if device is None:
+            continue
+        if not parts or parts[-1]["device"] != device:
+            parts.append({"device": device, "operations": 0, "first": name})
+        parts[-1]["operations"] += 1
+        parts[-1]["last"] = name
+    counts = {name: sum(device == name for _, device in order) for name in placement.devices}
+    return {
+        "devices": counts,
+        "objective": placement.objective,
+        "chosen": placement.chosen,
+        "policy": placement.policy,
+        "parts": parts,
+        "crossing": _crossing(operations, placement),
+        "unplaced": [name for name, device in order if device is None],
+        "predicted": placement.predicted,
+        "measured": placement.measured,
+    }
+
+
+def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[str, Any]]:
+    found = []
+    for node in operations:
+        own = placement.affinity.get(node.get_friendly_name())
+        for output in node.outputs():
+            readers = {
+                placement.affinity.get(port.get_node().get_friendly_name())
+                for port in output.get_target_inputs()
+                if port.get_node().get_type_name() != "Result"
+            }
+            for device in placement.devices:
+                if own is not None and device in readers and device != own:
+                    found.append(
+                        {
+                            "tensor": node.get_friendly_name(),
+                            "from": own,
+                            "to": device,
+                            "type": output.get_element_type().get_type_name(),
+                            "shape": str(output.get_partial_shape()),
+                        }
+                    )
+    return found
+
+
+def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
+    lines = [f"{name}: {count:,} operations" for name, count in facts["devices"].items()]
+    parts, crossing = facts["parts"], facts["crossing"]
+    if len(parts) > 1:
+        lines += [
+            f"part {number} on {one['device']}: {one['operations']:,} operations, {one['first']} … {one['last']}"
+            for number, one in enumerate(parts[:_LINES])
+        ]
+        if len(parts) > _LINES:
+            lines.append(f"and {len(parts) - _LINES:,} more parts (--json has all)")
+    if crossing:
+        lines.append(f"{len(crossing):,} {'tensor crosses' if len(crossing) == 1 else 'tensors cross'}:")
+        lines += [
+            f"  {one['tensor']}: {one['from']} to {one['to']}, {one['type']}{one['shape']}" for one in crossing[:_LINES]
+        ]
+        if len(crossing) > _LINES:
+            lines.append(f"  and {len(crossing) - _LINES:,} more (--json has all)")
+    if facts["unplaced"]:
+        lines.append(f"not placed, they follow their neighbours: {len(facts['unplaced']):,} operations")
+    for told, figures in (
+        ("predicted", placement.predicted),
+        ("measured", (placement.measured or {}).get(placement.chosen)),
+    ):
+        if figures:
+            lines.append(f"{told}: {_figures(figures)}")
+    return lines
+
+
+def _figures(figures: dict[str, Any]) -> str:
+    told = []
+    if figures.get("latency_us"):
+        told.append(f"one request {figures['latency_us'] / 1e3:,.3f} ms")
+    if figures.get("throughput_ips"):
+        told.append(f"{figures['throughput_ips']:,.1f} inferences/s")
+    if figures.get("times_best_single"):
+        told.append(times(figures["times_best_single"], figures.get("times_best_single_ci"), BEST_SINGLE))
+    memory = figures.get("memory_bytes") or {}
+    told += [f"{size / 2**20:,.1f} MiB on {name}" for name, size in memory.items()]
+    return ", ".join(told)

@@ -1,0 +1,73 @@
+"""A placement as a few lines of text: a bar for each device along the order in which operations run."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.model.placement import Placement
+
+# Nodes that compute nothing of their own.
+_SILENT = ("Constant", "Parameter", "Result")
+
+# Columns that a picture takes at most.
+_WIDEST = 100
+
+_SHADES = " ░▒▓█"
+_PLAIN = " .:+#"
+
+
+def split_picture(names: Sequence[str], devices: Sequence[int], *, width: int, encoding: str = "utf-8") -> list[str]:
+    """Draws which device the operations run on.
+
+    Args:
+        names: of the devices.
+        devices: device number of each operation, in the order in which they run.
+        width: columns of a line.
+        encoding: of the terminal; one without block characters gets plain ones.
+
+    Returns:
+        A line for each device; a column is a share of the operations, the darker the more of them run there. [] where
+        there are no operations, or no room for a bar.
+    """
+    label = max(map(len, names), default=0) + 2
+    columns = min(width - label, len(devices))
+    if columns < 8:
+        return []
+    try:
+        _SHADES.encode(encoding)
+        shades = _SHADES
+    except (UnicodeEncodeError, LookupError):
+        shades = _PLAIN
+    lines = []
+    for number, name in enumerate(names):
+        bar = ""
+        for column in range(columns):
+            part = devices[column * len(devices) // columns : (column + 1) * len(devices) // columns]
+            share = sum(device == number for device in part) / len(part)
+            # Nothing is drawn for none, and something for any.
+            bar += shades[0] if share == 0 else shades[max(1, round(share * (len(shades) - 1)))]
+        lines.append(f"{name:<{label}}{bar.rstrip()}".rstrip())
+    return lines
+
+
+def operations_of(model: ov.Model) -> list[ov.Node]:
+    """The operations of a model in the order in which they run, without what only widens stored weights."""
+    return [
+        node
+        for node in model.get_ordered_ops()
+        if node.get_type_name() not in _SILENT and "decompression_0" not in node.get_rt_info()
+    ]
+
+
+def terminal_picture(operations: Sequence[ov.Node], placement: Placement) -> list[str]:
+    """`split_picture` of placed operations, for standard output."""
+    homes = [placement.affinity.get(node.get_friendly_name()) for node in operations]
+    numbers = [placement.devices.index(home) for home in homes if home is not None]
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    return split_picture(placement.devices, numbers, width=width, encoding=sys.stdout.encoding or "ascii")

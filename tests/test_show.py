@@ -1,0 +1,87 @@
+"""`ov-hsdag show`: what is stored, as it is stored; and the picture of a split."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import openvino as ov
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ov_hsdag
+from ov_hsdag.cli.split_picture import split_picture
+from ov_hsdag.model.placement import Placement
+from tests.graphs import random_model
+from tests.test_cli import assert_one_error_line, convolutions, run
+
+PAIR = "HETERO:GPU,CPU"
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Placement]:
+    """A model whose first half is on GPU."""
+    path = tmp_path_factory.mktemp("show") / "model.xml"
+    model = convolutions()
+    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    given = {name: "GPU" if number < len(nodes) // 2 else "CPU" for number, name in enumerate(nodes)}
+    placement = ov_hsdag.place(model, PAIR, affinity=given, measure=False)
+    assert placement.used() == ("GPU", "CPU")
+    ov.save_model(model, path)
+    return path, placement
+
+
+def test_facts_are_those_of_the_file(halves: tuple[Path, Placement]) -> None:
+    path, placement = halves
+    found = json.loads(run("show", path, "--json").stdout)
+    model = ov.Core().read_model(path)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    operations = [one for one in names if one in placement.affinity]
+    assert found["predicted"] == placement.predicted
+    assert sum(found["devices"].values()) == sum(part["operations"] for part in found["parts"])
+    for part, following in zip(found["parts"], found["parts"][1:], strict=False):
+        assert part["device"] != following["device"]
+        assert operations.index(part["last"]) < operations.index(following["first"])
+    for cut in found["crossing"]:
+        (node,) = [one for one in model.get_ops() if one.get_friendly_name() == cut["tensor"]]
+        readers = {
+            placement.affinity[port.get_node().get_friendly_name()]
+            for output in node.outputs()
+            for port in output.get_target_inputs()
+        }
+        assert placement.affinity[cut["tensor"]] == cut["from"] != cut["to"]
+        assert cut["to"] in readers
+    assert found["crossing"]
+
+
+def test_text_and_the_affinity_file(halves: tuple[Path, Placement], tmp_path: Path) -> None:
+    path, placement = halves
+    done = run("show", path, "-o", tmp_path / "affinity.json", PYTHONIOENCODING="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{path}: ") or done.stdout.startswith(f"{path}:\n")
+    assert "█" in done.stdout
+    assert "part 0 on " in done.stdout
+    assert json.loads((tmp_path / "affinity.json").read_text(encoding="utf-8")) == placement.affinity
+    plain = run("show", path, PYTHONIOENCODING="ascii")
+    assert plain.returncode == 0
+    assert "#" in plain.stdout
+
+
+def test_a_model_without_a_placement(tmp_path: Path) -> None:
+    path = tmp_path / "plain.xml"
+    ov.save_model(random_model(7), path)
+    assert_one_error_line(run("show", path), "carries no placement; run: ov-hsdag place")
+
+
+@given(st.lists(st.integers(0, 2), max_size=300), st.integers(1, 120))
+def test_picture(devices: list[int], width: int) -> None:
+    lines = split_picture(("A", "BB", "C"), devices, width=width)
+    assert all(len(line) <= width for line in lines)
+    if not lines:
+        assert min(width - 4, len(devices)) < 8
+        return
+    for number, line in enumerate(lines):
+        assert bool(line[4:].strip()) == (number in devices)
+    columns = range(4, max(map(len, lines)))
+    assert all(any(line[column : column + 1].strip() for line in lines) for column in columns)
