@@ -44,9 +44,11 @@ def main() -> None:
         chosen = [record for record in records if record["size"] == size]
         times = np.geomspace(1e-3, min(record["seconds"] for record in chosen), 60).tolist()
         best = [best_known(record) for record in chosen]
-        for name in chosen[0]["curves"]:
+        for name in _STYLES:
+            if not all(name in record["curves"] for record in chosen):
+                continue
             values = ratios([record["curves"][name] for record in chosen], best, times)
-            color, line = _STYLES.get(name, (None, ":"))
+            color, line = _STYLES[name]
             panel.plot(times, np.exp(np.log(values).mean(axis=0)), line, color=color, label=name)
         panel.set(xscale="log", xlabel="processor time, s", title=f"{size:,} operations, {len(chosen)} problems")
         panel.set_yscale("log")
@@ -54,7 +56,7 @@ def main() -> None:
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("score / best known")
-    panels[0][-1].legend(fontsize=8)
+    max(panels[0], key=lambda panel: len(panel.get_lines())).legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(arguments.picture, metadata={"Date": None} if arguments.picture.suffix == ".svg" else None)
 
