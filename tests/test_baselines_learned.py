@@ -222,7 +222,7 @@ def test_go_decides_priorities_and_fusion_with_the_placement() -> None:
     alone = Environment(problem, Budget(evaluations=200), judge=scheduler.costs)
     alone.run(go.GO(colocate=False), 0)
     assert alone.best is not None and alone.best.cost == pytest.approx(single)
-    several = Environment(problem, Budget(evaluations=400), judge=scheduler.costs)
+    several = Environment(problem, Budget(evaluations=600), judge=scheduler.costs)
     several.run(go.GO(multi_task=True, colocate=False), 0)
     assert several.best is not None and several.best.placement.shape == (3, problem.group_count)
     assert several.best.cost == pytest.approx((6 + 11 + 53) * 1e-6) and several.best.cost < single

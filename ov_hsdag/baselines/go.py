@@ -57,7 +57,7 @@ class GO:
         epochs: steps on each batch.
         clip: of PPO's ratios.
         learning_rate: of Adam.
-        entropy: weight of the entropy bonus over √N in a graph of N nodes, which all earn one reward.
+        entropy: weight of the entropy bonus of placement over √N in a graph of N nodes, which all earn one reward.
             It falls to nothing in `settles` updates, or sooner as the budget is spent.
         settles: see above.
         decay: of each graph's moving-average baseline.
@@ -311,11 +311,11 @@ class Network(nn.Module):
         return actions
 
     def taken(self, task: Task, actions: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Returns the log-probabilities of decisions [batch, N, tasks], and the mean entropy of all, a scalar."""
+        """Returns the log-probabilities of decisions [batch, N, tasks], and the mean entropy of placement, a scalar."""
         embedded = self.embedding(task)
-        found, entropy = [], torch.zeros(())
-        for number, chosen in enumerate(actions):
-            log_probability = self.logits(task, embedded, actions[:number])
-            found.append(learning.taken(log_probability.expand(len(chosen), -1, -1), chosen))
-            entropy = entropy + learning.entropy(log_probability) / len(actions)
-        return torch.stack(found, dim=-1), entropy
+        found = [self.logits(task, embedded, actions[:number]) for number in range(len(actions))]
+        chosen = [
+            learning.taken(log_probability.expand(len(actions[0]), -1, -1), decided)
+            for log_probability, decided in zip(found, actions, strict=True)
+        ]
+        return torch.stack(chosen, dim=-1), learning.entropy(found[0])
