@@ -15,7 +15,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
@@ -37,7 +38,7 @@ from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.learning import learn
 from ov_hsdag.training.finetune.model import initial_network
 from ov_hsdag.training.finetune.proposals import propose
-from ov_hsdag.training.finetune.state import Entry, new_state
+from ov_hsdag.training.finetune.state import Entry, State, new_state
 from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.files import write_json
@@ -94,13 +95,43 @@ def arm(
 ) -> tuple[list[float], float]:
     """Score on the machine, µs, of the placement that looks best after each measurement, and the seconds it took."""
     begin = time.thread_time()
-    judge = Noisy(truth)
+    curve = fine_tuned(
+        problem,
+        Noisy(truth),
+        policy,
+        settings,
+        measurements,
+        lambda state: float(truth.scores(state.best().placement)[0]),
+    )
+    return curve, time.thread_time() - begin
+
+
+def fine_tuned(
+    problem: PlacementProblem,
+    judge: Simulated,
+    policy: str | None,
+    settings: Settings,
+    measurements: int,
+    reached: Callable[[State], float],
+    prior: Prior | None = None,
+) -> list[float]:
+    """Fine-tunes as `ov-hsdag finetune` does; what was reached after each measurement.
+
+    Args:
+        problem: with costs as they are predicted.
+        judge: measures placements.
+        policy: where it begins; None: the one that ships.
+        settings: of fine-tuning.
+        measurements: placements that are measured.
+        reached: told after each of them.
+        prior: of the corrections of costs; None: nothing is known.
+    """
     network = initial_network(policy, problem, settings.seed)
     state = new_state(network, settings)
     state.reference = judge.reference
     for name, measurement in judge.singles.items():
         state.entries.append(Entry(simple_placement(problem, name), measurement, "single", None))
-    task = Task.of(problem, network.config, state.reference)
+    task = Task.of(problem, network.config, state.reference, prior)
     curve: list[float] = []
     for _ in range(measurements):
         fit = task.fit(state)
@@ -109,8 +140,8 @@ def arm(
         if proposal is not None:
             measured = judge.measure(problem.affinity(proposal.placement))
             state.entries.append(Entry(proposal.placement, measured, proposal.source, proposal.predicted))
-        curve.append(float(truth.scores(state.best().placement)[0]))
-    return curve, time.thread_time() - begin
+        curve.append(reached(state))
+    return curve
 
 
 def table(records: list[dict[str, Any]]) -> Table:

@@ -25,6 +25,7 @@ from typing import Any
 import learned_prior
 import numpy as np
 import torch
+from finetune_arms import fine_tuned
 from finetune_curves import TUNED
 from rich.console import Console
 from rich.table import Table
@@ -35,12 +36,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.finetune import SCRATCH, Settings
-from ov_hsdag.training.finetune.judges import Simulated, simple_placement
-from ov_hsdag.training.finetune.learning import learn
-from ov_hsdag.training.finetune.model import initial_network
-from ov_hsdag.training.finetune.proposals import propose
-from ov_hsdag.training.finetune.state import Entry, new_state
-from ov_hsdag.training.finetune.task import Task
+from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.files import write_json
 from ov_hsdag.zoo.catalog import ZOO
@@ -85,23 +81,15 @@ class Busy(Simulated):
 def arm(problem: PlacementProblem, judge: Busy, name: str, measurements: int, prior: Prior | None) -> list[float]:
     """Ratio of the best placement to the first device after each measurement."""
     policy, given = (SCRATCH, {"proposer": "search"}) if name == "search prior" else TUNED.get(name, (None, {}))
-    settings = Settings(**given)
-    network = initial_network(policy, problem, settings.seed)
-    state = new_state(network, settings)
-    state.reference = judge.reference
-    for single, measurement in judge.singles.items():
-        state.entries.append(Entry(simple_placement(problem, single), measurement, "single", None))
-    task = Task.of(problem, network.config, state.reference, prior)
-    curve: list[float] = []
-    for _ in range(measurements):
-        fit = task.fit(state)
-        learn(state, task, settings, fit)
-        proposal = propose(state, task, settings, fit)
-        if proposal is not None:
-            measured = judge.measure(problem.affinity(proposal.placement))
-            state.entries.append(Entry(proposal.placement, measured, proposal.source, proposal.predicted))
-        curve.append(state.best().measurement.ratio)
-    return curve
+    return fine_tuned(
+        problem,
+        judge,
+        policy,
+        Settings(**given),
+        measurements,
+        lambda state: state.best().measurement.ratio,
+        prior,
+    )
 
 
 def prior_for(work: Path, name: str, pair: str, problem_model: learned_prior.Model) -> Prior | None:
