@@ -517,8 +517,8 @@ class TestBadOptions:
     def test_missing_option(self, model: Path, out: Path) -> None:
         assert_one_error_line(run("place", model, "--output", out), "--device")
 
-    def test_no_command(self) -> None:
-        assert_one_error_line(run(), "--help")
+    def test_an_unknown_command(self) -> None:
+        assert_one_error_line(run("put"), "put", "--help")
 
     def test_output_that_is_no_ir(self, model: Path, out: Path) -> None:
         refused(model, out.with_suffix(".onnx"), ".xml")

@@ -72,7 +72,10 @@ def test_minimum_cut_counts_broken_fusions(seed: int, nodes: int) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:
-    problem = random_problem(seed, nodes=8, devices=3)
+    drawn = random_problem(seed, nodes=8, devices=3)
+    # Alike between all devices, and so a metric, which the bound below asks for.
+    alike = {name: np.full((3, 3), getattr(drawn, name)[0, 1]) for name in ("transfer_us", "transfer_us_per_byte")}
+    problem = replace(drawn, **alike)
     found = problem.evaluate(MinCut().place(problem)).latency_us[0]
     best = problem.evaluate(everything(problem)).latency_us.min()
     singles = problem.evaluate(np.stack([problem.single(d) for d in range(3)])).latency_us.min()

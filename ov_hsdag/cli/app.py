@@ -54,7 +54,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     calibrate: "ov-hsdag calibrate --device HETERO:GPU,CPU --model model.xml --output machine.json",
     finetune: "ov-hsdag finetune model.xml --device HETERO:GPU,CPU --output tuned --budget 10m",
     pretrain: "ov-hsdag pretrain --output trained --reinforce-steps 5000",
-    extension: "benchmark_app -m model_placed.xml -d HETERO:GPU,CPU -extensions $(ov-hsdag extension)",
+    extension: "ov-hsdag extension --build",
     strip: "ov-hsdag strip model_placed.xml --output plain.xml",
 }
 """The commands, in the order in which people come to need them, with one use of each."""

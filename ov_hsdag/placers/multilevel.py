@@ -23,8 +23,9 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 _MOVES = 500_000
 _MOVES_PER_GROUP = 100
 
-# Where a device cannot hold the model, so many times as many: good placements are rarer. Local search begins with so
-# many of those that were found.
+# Where a device cannot hold the model, good placements are rarer: so many moves at least, and so many times as many.
+# Local search begins with so many of those that were found.
+_CROWDED_MOVES = 6_000_000
 _MORE_MOVES = 3
 _REFINED = 4
 
@@ -38,7 +39,7 @@ class Multilevel:
 
     Attributes:
         seconds: to search; results then depend on the machine. None: as many moves as are tried in a tenth of a second
-            for models of a thousand groups (three tenths where memory is short), always with the same result.
+            for models of a thousand groups (half a second where memory is short), always with the same result.
         seed: of the random numbers.
         threads: searches at the same time, each with a seed of its own.
     """
@@ -51,8 +52,9 @@ class Multilevel:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
         full = crowded(problem)
-        moves = (_MORE_MOVES if full else 1) * default_moves(problem) if self.seconds is None else None
-        found = search(problem, seconds=self.seconds, max_moves=moves, seed=self.seed, threads=self.threads)
+        moves = max(_CROWDED_MOVES, _MORE_MOVES * default_moves(problem)) if full else default_moves(problem)
+        most = moves if self.seconds is None else None
+        found = search(problem, seconds=self.seconds, max_moves=most, seed=self.seed, threads=self.threads)
         best = found.placement
         if full:
             simple = np.stack([found.placement, Filling().place(problem)])

@@ -15,9 +15,9 @@ from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
-# are refined, for longer.
-_CROWDED_REFINED = 48
-_CROWDED_MOVES = 16_000_000
+# are refined, for longer. (Still more moves earn more in multilevel search.)
+_CROWDED_REFINED = 8
+_CROWDED_MOVES = 1_000_000
 
 # Cuts of the topological order for each two devices, and for all pairs together: those of eight devices.
 _CUTS = 64
