@@ -224,6 +224,8 @@ class Distributed:
     def _serve(self, requests: Any, pipes: list[Any], processes: list[Any]) -> None:
         charged = [0.0] * len(processes)
         working = set(range(len(processes)))
+        begun: set[int] = set()
+        waiting: list[tuple[int, Any]] = []
         while working:
             try:
                 number, placements, seconds = requests.get(timeout=_PATIENCE)
@@ -235,11 +237,17 @@ class Distributed:
                 continue
             self._environment.charge(seconds - charged[number])
             charged[number] = seconds
-            if placements is None:
-                working.discard(number)
-            else:
-                pipes[number].send(self._environment.costs(placements))
-                self.served[number] += 1
+            begun.add(number)
+            waiting.append((number, placements))
+            if len(begun) < len(processes):
+                continue  # a process that starts sooner must not spend the budget alone
+            for asking, drawn in waiting:
+                if drawn is None:
+                    working.discard(asking)
+                else:
+                    pipes[asking].send(self._environment.costs(drawn))
+                    self.served[asking] += 1
+            waiting.clear()
 
 
 def _controller(
