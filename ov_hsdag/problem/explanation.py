@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
 
@@ -165,8 +166,7 @@ class Explanation:
         """What moving a colocation group would change. Raises ValueError for the device that it is on."""
         if self.placement[group] == device:
             raise ValueError(f"group {group} is on device {device} already")
-        moved = self.placement.copy()
-        moved[group] = device
+        moved = self._with(group, device)
         result = self.problem.evaluate(moved)
         limits = self.problem.memory_bytes
         over = np.where(limits >= 0, result.memory_bytes[0] - limits, 0)
@@ -195,7 +195,7 @@ class Explanation:
             group, device = pairs[begin : begin + _BATCH].T
             moved = np.repeat(self.placement[None], len(group), axis=0)
             moved[np.arange(len(group)), group] = device
-            cost[group, device] = self.problem.scores(moved, threads=2) - self.score_us
+            cost[group, device] = self.problem.scores(moved, usable_cores()) - self.score_us
         return cost
 
     def closest_moves(self, count: int = 3) -> list[Move]:
@@ -269,9 +269,7 @@ class Explanation:
         """The reason where no other device may have the node's group."""
         there = self.problem.devices[move.device]
         if move.infeasible & 16:
-            moved = self.placement.copy()
-            moved[move.group] = move.device
-            submodel = self.problem.split(moved)["submodel"]
+            submodel = self.problem.split(self._with(move.group, move.device))["submodel"]
             pairs = self.problem.same_submodel
             parted = pairs[submodel[pairs[:, 0]] != submodel[pairs[:, 1]]]
             one, other = (int(end) for end in parted[0])
@@ -281,7 +279,7 @@ class Explanation:
             return Reason("order", f"on {there} submodels would wait for each other", move=move)
         if move.infeasible & 8:
             return Reason("nothing", f"on {there} a submodel would compute nothing", move=move)
-        over = self.problem.evaluate(self._moved(move)).memory_bytes[0] - self.problem.memory_bytes
+        over = self.problem.evaluate(self._with(move.group, move.device)).memory_bytes[0] - self.problem.memory_bytes
         full = int(np.argmax(np.where(self.problem.memory_bytes >= 0, over, -1)))
         scale = 1.0 if self.problem.storage_ratio is None else float(self.problem.storage_ratio[full])
         missing = move.excess_bytes * scale / 2**20
@@ -289,9 +287,10 @@ class Explanation:
         saved = -move.parts.total
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
 
-    def _moved(self, move: Move) -> NDArray[np.uint8]:
+    def _with(self, group: int, device: int) -> NDArray[np.uint8]:
+        """The placement with one group elsewhere, uint8 [groups]."""
         moved = self.placement.copy()
-        moved[move.group] = move.device
+        moved[group] = device
         return moved
 
 
