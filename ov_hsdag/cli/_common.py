@@ -11,7 +11,7 @@ import typer
 
 from ov_hsdag.cli import console
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.model_folder import is_model_folder, longest_context
+from ov_hsdag.utils.model_folder import is_model_folder, longest_context, model_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,9 @@ Shapes = Annotated[
         " given several times. The model itself keeps its shapes.",
     ),
 ]
+Part = Annotated[
+    str | None, typer.Option("--part", metavar="NAME", help="Which model of a folder, where it has several.")
+]
 Parts = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,6 +74,21 @@ HardLinks = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
 Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, is_eager=True, help="Show tracebacks.")]
+
+
+def one_file(model: Path, part: str | None, use: str) -> Path:
+    """The file of a model, or of one of a folder's. Raises UserError where it has several and none is named.
+
+    Args:
+        model: file or folder.
+        part: name of the one.
+        use: what it is named for, in the error: "count".
+    """
+    files = model_files(model, () if part is None else (part,))
+    if len(files) > 1:
+        names = ", ".join(file.stem for file in files)
+        raise UserError(f"{model} has several models: name the one to {use} with --part ({names})")
+    return files[0]
 
 
 def check_model(path: Path) -> None:

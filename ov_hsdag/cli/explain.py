@@ -11,8 +11,6 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
-from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.model_folder import model_files
 
 if TYPE_CHECKING:
     from ov_hsdag.explain import ExplainedModel
@@ -42,9 +40,6 @@ PlacedObjective = Annotated[
         "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
     ),
 ]
-Part = Annotated[
-    str | None, typer.Option("--part", metavar="NAME", help="Which model of a folder, where it has several.")
-]
 
 
 def explain(
@@ -60,7 +55,7 @@ def explain(
     shape: common.Shapes = None,
     workload: WorkloadOption = None,
     context: Context = None,
-    part: Part = None,
+    part: common.Part = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -70,10 +65,7 @@ def explain(
     predictions, also of placements that were made elsewhere (affinities of the nodes, or --affinity).
     """
     common.check_model(model)
-    files = model_files(model, () if part is None else (part,))
-    if len(files) > 1:
-        names = ", ".join(file.stem for file in files)
-        raise UserError(f"{model} has several models: name the one to explain with --part ({names})")
+    file = common.one_file(model, part, "explain")
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside
@@ -94,7 +86,7 @@ def explain(
     with console.result(as_json) as show:
         core = new_core()
         with console.progress(f"reading {model}"):
-            loaded = common.read_model(core, files[0])
+            loaded = common.read_model(core, file)
         (shapes,) = example_shapes([loaded], examples)
         carried = given or Placement.of(loaded)
         limits = parse_memory(memory, devices or (carried.devices if carried else ())) if memory is not None else None
@@ -108,7 +100,7 @@ def explain(
                 core=core,
                 shapes=shapes,
                 memory=limits,
-                costs=load_beside(files[0]),
+                costs=load_beside(file),
                 workload=workload,
                 context=context,
             )

@@ -12,7 +12,6 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
-from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
 Context = Annotated[
     int | None,
     typer.Option("--context", metavar="TOKENS", min=2, help="Tokens that the states of a decoder hold (default 4096)."),
-]
-Part = Annotated[
-    str | None, typer.Option("--part", metavar="NAME", help="Which model of a folder, where it has several.")
 ]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences at a time, beams included.")]
 
@@ -38,7 +34,7 @@ def fit(
     kv_precision: KvPrecision = None,
     profile: ProfileFile = None,
     shape: common.Shapes = None,
-    part: Part = None,
+    part: common.Part = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -55,12 +51,8 @@ def fit(
     from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.fit import fit as fit_model
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
-    from ov_hsdag.utils.model_folder import model_files
 
-    files = model_files(model, () if part is None else (part,))
-    if len(files) > 1:
-        names = ", ".join(file.stem for file in files)
-        raise UserError(f"{model} has several models: name the one to count with --part ({names})")
+    file = common.one_file(model, part, "count")
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
     check_kv_precision(kv_precision)
@@ -69,7 +61,7 @@ def fit(
     with console.result(as_json) as show:
         core = new_core()
         with console.progress(f"reading {model}"):
-            loaded = common.read_model(core, files[0])
+            loaded = common.read_model(core, file)
         (shapes,) = example_shapes([loaded], examples)
         with console.progress(f"counting {model} on {device}"):
             found = fit_model(
@@ -83,7 +75,7 @@ def fit(
                 profile=costs,
                 core=core,
             )
-        common.warn_of_long_context(files[0], context or 0)
+        common.warn_of_long_context(file, context or 0)
         lines = [verdict(found, str(model)), _counted(found)]
         if costs is None:
             lines += _assumed([name for name in devices.names if name not in (limits or {})], core)
