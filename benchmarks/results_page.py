@@ -34,6 +34,11 @@ _LEARNED = {contestant.name for contestant in LEARNED}
 
 Result = Mapping[str, Any]
 
+# Without a policy, as by default, nothing in the tables is exactly what `place` does.
+_WITH_POLICY = (
+    f"{SHIPPED} is `ov-hsdag place --policy base --no-measure`; the default asks no policy and has no row of its own."
+)
+
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose first column is text."""
@@ -115,7 +120,7 @@ def paper(result: Result) -> str:
             f"""Budget of each run: {settings["evaluations"]} evaluations (the authors' code: 25 episodes of 20) and
             {settings["seconds"]:g} s of processor time. A measurement scatters by {100 * settings["noise"]:.1f}%. What
             depends on a seed ran with {settings["seeds"]}; figures are medians. Methods that compute with costs know
-            those of the machine that they are run on; those that learn know its measurements."""
+            those of the machine that they are run on; those that learn know its measurements. {_WITH_POLICY}"""
         ),
         "## In the paper's layout",
         _paper_layout(result, models),
@@ -363,7 +368,7 @@ def outside(result: Result) -> str:
                     dynamic programme; experts split layer graphs alone. Budget of each run:
                     {settings["evaluations"]} evaluations and {settings["seconds"]:g} s of processor time; medians of
                     {settings["seeds"]} seeds (least … most). Lower bounds are HiGHS' within its limit of time. What
-                    learns has its rule of co-location on operator graphs alone."""
+                    learns has its rule of co-location on operator graphs alone. {_WITH_POLICY}"""
                 ),
                 markdown_table(head, [*facts, *body]),
                 _outside_says(result, names),

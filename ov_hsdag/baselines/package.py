@@ -81,7 +81,7 @@ class HeteroRule:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What `ov_hsdag.place` gives with its policy and without measuring: the best by prediction of all its placers.
+    """What `ov_hsdag.place` gives with `policy="base"`, not measured: the best by prediction of all its placers.
 
     Attributes:
         name: in tables.
