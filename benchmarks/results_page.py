@@ -19,7 +19,7 @@ from typing import Any
 
 from scipy.stats import mannwhitneyu
 
-from benchmarks import svg
+from benchmarks import dot_plot
 from benchmarks.contestants import LEARNED, SHIPPED
 from benchmarks.harness import TIE
 from ov_hsdag.utils.files import write_text
@@ -590,7 +590,7 @@ def paper_plot(result: Result) -> str:
         for model in models:
             cost, single = _drawn(result, model, row), _singles(result, model)
             rows[row][model] = [cost[k] / single[k] for k in cost]
-    return svg.dots(
+    return dot_plot.dots(
         "Latency on plausible machines of the paper's experiment",
         "latency / best single device's (larger than 3 drawn at 3)",
         rows,
@@ -603,7 +603,7 @@ def outside_plot(result: Result) -> str:
     loads = _loads(result)
     best = {name: min(row[name] for row in loads.values()) for name in result["cells"]}
     rows = {row: {name: [cost[name] / best[name]] for name in best} for row, cost in loads.items()}
-    return svg.dots(
+    return dot_plot.dots(
         "Public instances of Tarnawski et al.",
         "largest load / best of all methods (larger than 10 drawn at 10)",
         rows,

@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from benchmarks import cost, harness, measured, outside, paper_machines, paper_table, results_page, svg
+from benchmarks import cost, dot_plot, harness, measured, outside, paper_machines, paper_table, results_page
 from benchmarks.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, Published
 from benchmarks.paper_machines import interval
 from benchmarks.tarnawski import Instance
@@ -203,7 +203,7 @@ def test_the_table_of_public_instances_says_where_ours_is_behind() -> None:
 
 
 def test_plots_keep_values_inside() -> None:
-    text = svg.dots("A & B", "ratio", {"x": {"one": [1.0, 500.0]}, "y": {"two": [0.9]}}, most=3.0)
+    text = dot_plot.dots("A & B", "ratio", {"x": {"one": [1.0, 500.0]}, "y": {"two": [0.9]}}, most=3.0)
     assert text.count("<circle") == 3 + 2
     assert "A &amp; B" in text
 
