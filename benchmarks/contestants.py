@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from ov_hsdag.training.config import HSDAGConfig
 
 SHIPPED = Shipped().name
-"""The name of what users get."""
+"""The name of what users get with the policy that ships."""
+
+DEFAULT = "place, default"
+"""The name of what users get who name no policy: no network takes part."""
 
 # Clusters at which parsing stops where it is not to be limited to four.
 MANY_CLUSTERS = 48
@@ -162,7 +165,8 @@ ABLATIONS = (
 )
 """HSDAG as published with parsing that stops at `MANY_CLUSTERS`, and with one thing changed each."""
 
-OURS = Contestant(SHIPPED, Shipped)
+OURS = (Contestant(DEFAULT, lambda: Shipped(policy=None, name=DEFAULT)), Contestant(SHIPPED, Shipped))
+"""What users get, without a policy and with the one that ships."""
 
 
 def single(number: int, name: str) -> Contestant:

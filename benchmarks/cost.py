@@ -25,6 +25,7 @@ import openvino as ov
 from benchmarks import harness
 from benchmarks.contestants import LEARNED, OURS, SIMPLE, Contestant, single
 from benchmarks.deep_models import build, operations
+from benchmarks.machine import about
 from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
@@ -40,7 +41,7 @@ EVALUATIONS = 500
 
 def contestants() -> list[Contestant]:
     """Rows of the table."""
-    return [single(0, "GPU alone"), *SIMPLE, *LEARNED, OURS]
+    return [single(0, "GPU alone"), *SIMPLE, *LEARNED, *OURS]
 
 
 def problem_of(size: int) -> tuple[int, PlacementProblem]:
@@ -103,7 +104,7 @@ def main() -> None:
             cells.setdefault(contestant.name, {})[str(size)] = run_apart(problem, contestant, options.seconds)
             print(size, contestant.name, cells[contestant.name][str(size)], file=sys.stderr, flush=True)
     settings = {"seconds": options.seconds, "evaluations": EVALUATIONS, "devices": DEVICES, "family": FAMILY}
-    result = {"about": harness.about(), "settings": settings, "sizes": sizes, "cells": cells}
+    result = {"about": about(), "settings": settings, "sizes": sizes, "cells": cells}
     write_json(options.output, result)
     from benchmarks.results_page import cost
 

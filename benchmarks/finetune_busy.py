@@ -1,12 +1,14 @@
 """What each part of fine-tuning earns on real HETERO, on a machine that others use as well.
 
 As finetune_curves.py, with two virtual one-core devices for throughput, but a placement counts by the processor time of
-its busiest device for one inference, every thread bound to the core of its device (see learned_prior.py, whose `draw`
-makes the models of --work): other processes hardly change that. What no arm does differently is measured once: a
-placement that several arms propose has one measurement.
+its busiest device for one inference, every thread bound to the core of its device (see learned_prior.py): other
+processes hardly change that. What no arm does differently is measured once: a placement that several arms propose has
+one measurement. Models and problems are written into --work; measurements and curves are added to --output, and what is
+there is not run again.
 
 Arms are those of finetune_curves.py, and "prior", the default that begins with what learned_prior.py measured of all
-other models. Prints, for each, how much slower the best placement so far is than the best that any arm found.
+other models; by default all but these. Prints, for each, how much slower the best placement so far is than the best
+that any arm found.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import numpy as np
 import torch
 from finetune_arms import fine_tuned
 from finetune_curves import TUNED
+from machine import about
 from rich.console import Console
 from rich.table import Table
 
@@ -44,7 +47,8 @@ from ov_hsdag.zoo.catalog import ZOO
 RESULTS = Path(__file__).with_name("results") / "finetune_busy.json"
 
 MODELS = ("squeezenet", "mobilenet-v2", "shufflenet", "densenet121", "inception-v1")
-ARMS = ("both", "prior", "search", "search prior", "pretrained", "untrained", "simulator")
+ARMS = ("both", "search", "pretrained", "untrained", "simulator")
+OF_PRIOR = ("prior", "search prior")
 SHOWN = (1, 2, 6, 16)
 
 
@@ -103,14 +107,14 @@ def prior_for(work: Path, name: str, pair: str, problem_model: learned_prior.Mod
     return prior_of(problem_model.corrector.factors, others)
 
 
-def show(document: dict[str, Any]) -> None:
-    """Prints the table of all cells that have every arm."""
-    for pair, cells in document.items():
+def show(pairs: dict[str, Any]) -> None:
+    """Prints the table of all cells that have every arm of the default."""
+    for pair, cells in pairs.items():
         done = {name: cell for name, cell in cells.items() if set(ARMS) <= set(cell["arms"])}
         if not done:
             continue
         table = Table("arm", *(f"after {count}" for count in SHOWN), title=f"{pair}: {', '.join(done)}", box=None)
-        for name in ARMS:
+        for name in [arm for arm in (*ARMS, *OF_PRIOR) if all(arm in cell["arms"] for cell in done.values())]:
             row = []
             for count in SHOWN:
                 gaps = [
@@ -126,19 +130,27 @@ def show(document: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--pairs", nargs="+", default=("bf16 + f32",), choices=learned_prior.PAIRS)
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
-    parser.add_argument("--measurements", type=int, default=6)
+    parser.add_argument("--pairs", nargs="+", default=("f32 + f32",), choices=learned_prior.PAIRS)
+    parser.add_argument("--arms", nargs="+", default=ARMS, choices=(*ARMS, *OF_PRIOR))
+    parser.add_argument("--measurements", type=int, default=16)
     parser.add_argument("--work", type=Path, default=Path("learned_prior"), help="folder of learned_prior.py")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no arm after so long; resumable")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     torch.set_num_threads(1)
-    document: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    document: dict[str, Any] = {"settings": {"measurements": options.measurements, "seeds": 1}, "pairs": {}}
+    if options.output.exists():
+        document = json.loads(options.output.read_text())
+    declared = tuple(learned_prior.DECLARED)
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = learned_prior.declared(declared)
+    core = virtual.new_core()
+    learned_prior.draw_all(options.work, core, options.models)
+    learned_prior.problems(options.work, core, options.models)
     records = json.loads(learned_prior.RECORDS.read_text())["records"]
     for name in options.models:
         for pair in options.pairs:
-            cell = document.setdefault(pair, {}).setdefault(name, {"arms": {}, "measured": {}})
+            cell = document["pairs"].setdefault(pair, {}).setdefault(name, {"arms": {}, "measured": {}})
             if not cell["measured"]:
                 cell["measured"] = {text: one for text, one in records[pair][name].items() if "busy_us" in one}
             model = learned_prior.Model.read(options.work, name, pair, "built-in", records[pair][name])
@@ -150,8 +162,9 @@ def main() -> int:
                 prior = prior_for(options.work, name, pair, model) if "prior" in one else None
                 cell["arms"][one] = arm(problem, judge, one, options.measurements, prior)
                 print(name, pair, one, np.round(cell["arms"][one], 3), file=sys.stderr, flush=True)
-                write_json(RESULTS, document)
-    show(document)
+                document["about"] = about()
+                write_json(options.output, document)
+    show(document["pairs"])
     return 0
 
 

@@ -1,26 +1,29 @@
-"""One run of a contestant on a problem under a budget, and what all tables say of the machine that made them."""
+"""One run of a contestant on a problem under a budget, and many of them in parallel, with what a file has already."""
 
 from __future__ import annotations
 
-import datetime
+import argparse
+import json
 import math
 import os
-import platform
-from collections.abc import Callable, Iterable, Iterator
+import sys
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from importlib import metadata
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from benchmarks.contestants import Contestant
+from benchmarks.machine import about
 from ov_hsdag.baselines.budget import Budget, Environment, Judge
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
 
 TIE = 0.005
@@ -86,33 +89,99 @@ def _why(environment: Environment) -> str:
     return "infeasible" if tried == 1 else f"infeasible, all {tried} that it tried"
 
 
-def about() -> dict[str, Any]:
-    """Machine, versions and date of a table."""
-    versions = {}
-    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
+# Why a run has no figure that another environment may have.
+_NOT_INSTALLED = "not installed"
+
+
+def add_keep(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --keep."""
+    parser.add_argument(
+        "--keep",
+        nargs="*",
+        metavar="ROW",
+        help="runs that the file of --output has, of the same settings, are not made again, but those of these rows",
+    )
+
+
+def earlier(path: Path, settings: Mapping[str, Any], keep: Collection[str] | None) -> Mapping[str, Any]:
+    """What an earlier result has.
+
+    Args:
+        path: of its file.
+        settings: that it must have been made with.
+        keep: what --keep says: rows that are left out of it; None: nothing is kept.
+
+    Returns:
+        The result, empty where there is none.
+    """
+    if keep is None or not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return _without(found, keep) if found.get("settings") == settings else {}
+
+
+def _without(tree: Any, rows: Collection[str]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _without(value, rows) for key, value in tree.items() if key not in rows}
+    return tree
+
+
+class Runs(Generic[T, R]):
+    """Runs of tasks in parallel, without those that are known.
+
+    Attributes:
+        seconds: of wall time that runs took.
+        made: so many runs were made.
+    """
+
+    def __init__(self, function: Callable[[T], R], known: Callable[[T], R | None]) -> None:
+        """
+        Args:
+            function: a run.
+            known: its result where it is known; runs of methods that were not installed do not count.
+        """
+        self.seconds, self.made = 0.0, 0
+        self._function, self._known = function, known
+
+    def of(self, tasks: Collection[T]) -> dict[T, R]:
+        """Results of tasks, in their order."""
+        begin = time.perf_counter()
+        found = {task: self._known(task) for task in tasks}
+        lacking = [task for task, one in found.items() if one is None or _lacks(one)]
+        for number, (task, result) in enumerate(in_parallel(self._function, lacking), start=1):
+            found[task] = result
+            if number % 100 == 0 or number == len(lacking):
+                print(f"{number}/{len(lacking)}", file=sys.stderr, flush=True)
+        self.made += len(lacking)
+        self.seconds += time.perf_counter() - begin
+        return {task: one for task, one in found.items() if one is not None}
+
+
+def _lacks(result: Any) -> bool:
+    return isinstance(result, Mapping) and str(result.get("why", "")).startswith(_NOT_INSTALLED)
+
+
+def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`about` of a result: with the time of all runs, those of an earlier one included.
+
+    Args:
+        earlier: whose runs were kept; nothing where there is none.
+        runs: that were made.
+        cells: all results, with their processor seconds.
+    """
+    before = earlier.get("about", {})
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": f"{_processor()}, {usable_cores()} cores usable",
-        "python": platform.python_version(),
-        "versions": versions,
+        **about(),
+        "wall_seconds": round(runs.seconds + before.get("wall_seconds", 0)),
+        "processor_seconds": round(sum(cell["seconds"] or 0.0 for cell in cells)),
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def in_parallel(function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[tuple[T, R]]:
     """Results of tasks in their order, on as many processes as there are cores, each with one thread of its own."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
     every = list(tasks)
+    if not every:
+        return
     with ProcessPoolExecutor(usable_cores(), mp_context=get_context("spawn")) as pool:
         yield from zip(every, pool.map(function, every), strict=True)

@@ -6,6 +6,8 @@ policies that transfer begin with a policy trained on models of other families (
 zero-shot is its likeliest placement without learning. GO's multi-task arm and its single-task variant decide on a
 runtime that runs parts of four requests at once (`ov_hsdag.baselines.schedule`), and are compared there.
 
+    python -m benchmarks.learned_baselines
+
 Results are kept in benchmarks/results/baselines_learn.json; what is there is not run again unless the settings changed.
 """
 
@@ -27,11 +29,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import about
 from ov_hsdag.baselines.budget import Budget, Environment
 from ov_hsdag.baselines.go import GO
 from ov_hsdag.baselines.placeto import Placeto
 from ov_hsdag.baselines.rnn import RNN
 from ov_hsdag.baselines.schedule import Scheduler
+from ov_hsdag.baselines.transfer import TransferablePolicy
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
@@ -138,7 +142,7 @@ def pretrained(arm: Arm, folder: Path, seed: int, evaluations: int) -> RNN | Pla
     """A baseline that has learned on other families, `evaluations` on each model."""
     baseline = arm.make()
     environments = [Environment(load(folder, model), Budget(evaluations)) for model in TRAINED_ON]
-    assert not isinstance(baseline, RNN)
+    assert isinstance(baseline, TransferablePolicy)
     baseline.train(environments, seed)
     return baseline
 
@@ -212,6 +216,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arms = [arm for arm in ARMS if not arguments.arms or arm.name in arguments.arms]
+    settings = {"evaluations": arguments.evaluations, "seeds": arguments.seeds, "requests": REQUESTS}
     records: list[dict[str, Any]] = []
     if arguments.output.exists():
         records = json.loads(arguments.output.read_text())["runs"]
@@ -235,7 +240,7 @@ def main() -> None:
                 records = [r for r in records if (r["model"], r["arm"], r["seed"]) != (model, arm.name, seed)]
                 records.append(record)
                 print(model, arm.name, seed, record["start"], record["best"], file=sys.stderr, flush=True)
-                write_json(arguments.output, {"runs": records})
+                write_json(arguments.output, {"about": about(), "settings": settings, "runs": records})
     Console(width=150).print(table(records))
 
 

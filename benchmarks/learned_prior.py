@@ -30,6 +30,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,9 +131,9 @@ def _off(problem: PlacementProblem, random: np.random.Generator, level: bool) ->
     return replace(problem, node_us=problem.node_us * factor, fusion_penalty_us=problem.fusions[1] * factor)
 
 
-def draw_all(work: Path, core: ov.Core) -> None:
+def draw_all(work: Path, core: ov.Core, models: Sequence[str] = MODELS) -> None:
     """Writes the normalized models and the placements of each pair, as far as they are not there."""
-    for name in MODELS:
+    for name in models:
         folder = work / name
         if (folder / "placements.json").exists():
             continue
@@ -267,9 +268,9 @@ def turns(folder: str, names: tuple[str, ...], text: str) -> dict[str, Any]:
     }
 
 
-def problems(work: Path, core: ov.Core) -> None:
+def problems(work: Path, core: ov.Core, models: Sequence[str] = MODELS) -> None:
     """Writes the problem of each model on each pair, with the costs of each profile, as far as it is not there."""
-    for name in MODELS:
+    for name in models:
         for pair, names in PAIRS.items():
             for costs, profile in COSTS.items():
                 path = _problem_file(work, name, pair, costs)

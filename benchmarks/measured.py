@@ -1,14 +1,16 @@
 """Every way to run a model on two devices, measured on real HETERO: what OpenVINO offers, every method, and ours.
 
-    python -m benchmarks.measured [MODEL ...]      # results/measured.json and .md; an idle machine, hours for all
+    python -m benchmarks.measured --place-only     # placements of every method; any machine
+    python -m benchmarks.measured [MODEL ...]      # results/measured.json and .md; an idle machine, about 40 minutes
 
-Three settings on two one-core devices made of the CPU plugin: latency of one request; throughput; throughput where each
-device has memory for 60% of the model. All ways run in turns, in worker processes of their own, and each is compared
-with ours in the rounds that both ran in (95% intervals). Methods place by the predicted costs that ours has before it
-measures, under an equal budget of evaluations; ours is `ov_hsdag.place` as users call it, once by prediction and once
-measured. What OpenVINO offers: each device, HETERO's rule, its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT,
-and a copy of the model on each device (which AUTO does not make of virtual devices, docs/facts.md). Results are
-added to those in --output; what is there is not measured again.
+Three settings on two one-core devices made of the CPU plugin: throughput; latency of one request; throughput where
+each device has memory for 60% of the model. All ways run in turns, in worker processes of their own; what is measurably
+worse than the best takes part in fewer rounds, and each is compared with ours in the rounds that both ran in (95%
+intervals). Methods place by the predicted costs that ours has before it measures, under an equal budget of evaluations
+and of processor seconds; ours is `ov_hsdag.place` as users call it, by prediction and measured. What OpenVINO offers:
+each device, HETERO's rule, its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT, and a copy of the model on each
+device (which AUTO does not make of virtual devices, docs/facts.md). Results are added to those in --output, and
+placements to those in --placements; what is there is not made again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.contestants import LEARNED, OURS, SHIPPED, SIMPLE
+from benchmarks.contestants import DEFAULT, LEARNED, OURS, SIMPLE
+from benchmarks.machine import about
 from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
@@ -42,18 +45,19 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.files import write_json, write_text
-from ov_hsdag.zoo.catalog import ZooModel, select
+from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
 
 RESULTS = Path(__file__).parent / "results" / "measured.json"
+PLACEMENTS = cache_folder().parent / "measured_placements.json"
 
 MODELS = (
-    "resnet50", "densenet121", "inception-v3", "mobilenet-v2", "efficientnet-b0", "vgg19", "bert-base",
-    "distilbert-base", "gpt2-base", "vit-base", "swin-tiny", "convnext-tiny", "wav2vec2-base",
+    "resnet50", "inception-v3", "bert-base", "densenet121", "mobilenet-v2", "efficientnet-b0", "squeezenet",
+    "shufflenet", "convnext-tiny", "segformer-b0", "distilbert-base", "t5-encoder-base",
 )  # fmt: skip
-SETTINGS = ("latency", "throughput", "memory")
+SETTINGS = ("throughput", "latency", "memory")
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 DECLARED = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
-MEASURED = f"{SHIPPED}, measured"
+MEASURED = "place, measured"
 AUTO, CUMULATIVE = "AUTO", "AUTO, CUMULATIVE_THROUGHPUT"
 
 EVALUATIONS = 500
@@ -74,21 +78,36 @@ def limited(problem: PlacementProblem, setting: str) -> PlacementProblem:
     return replace(problem, memory_bytes=(ROOM * alone.memory_bytes.max(axis=0)).astype(np.int64))
 
 
-def methods(problem: PlacementProblem, seconds: float) -> tuple[list[Rival], dict[str, str]]:
-    """Placements of every method by prediction, and why others have none.
+Drawn = dict[str, dict[str, Any]]
+"""Of each method, `placement` as hexadecimal digits of device numbers and the `seconds` that it took, or `why` not."""
+
+
+def methods(problem: PlacementProblem, seconds: float, known: Drawn) -> Drawn:
+    """Placements of every method by prediction.
 
     Args:
         problem: with the limits of the setting.
         seconds: of processor time for each method.
+        known: what was found before.
     """
-    found, left_out = [], {}
-    for contestant in (*SIMPLE[1:], *LEARNED, OURS):
-        cell = harness.run(problem, contestant, Budget(EVALUATIONS, seconds))
-        if cell["us"] is None:
-            left_out[contestant.name] = cell["why"]
-            continue
-        placement = np.frombuffer(bytes.fromhex(cell["placement"]), np.uint8)
-        found.append(_placed(contestant.name, problem, placement, cell["seconds"]))
+    found: Drawn = {}
+    for contestant in (*SIMPLE[1:], *LEARNED, *OURS):
+        one = known.get(contestant.name)
+        if one is None:
+            cell = harness.run(problem, contestant, Budget(EVALUATIONS, seconds))
+            one = {key: cell[key] for key in ("why", "seconds", "placement") if key in cell}
+        found[contestant.name] = one
+    return found
+
+
+def rivals_of(problem: PlacementProblem, drawn: Drawn) -> tuple[list[Rival], dict[str, str]]:
+    """What `methods` found as rivals, and why others have none."""
+    left_out = {name: one["why"] for name, one in drawn.items() if "placement" not in one}
+    found = [
+        _placed(name, problem, np.frombuffer(bytes.fromhex(one["placement"]), np.uint8), one["seconds"])
+        for name, one in drawn.items()
+        if name not in left_out
+    ]
     return found, left_out
 
 
@@ -97,8 +116,8 @@ def _placed(name: str, problem: PlacementProblem, placement: NDArray[np.uint8], 
     return Rival(name, candidate, placement, problem.summary(placement), seconds)
 
 
-def ours_measured(model: ov.Model, problem: PlacementProblem, setting: str, core: ov.Core) -> Rival:
-    """What `place` chooses by measuring.
+def ours_measured(model: ov.Model, problem: PlacementProblem, setting: str, core: ov.Core, seconds: float) -> Rival:
+    """What `place` chooses by measuring for so many seconds.
 
     Raises:
         RunError: no placement keeps the limits.
@@ -109,7 +128,15 @@ def ours_measured(model: ov.Model, problem: PlacementProblem, setting: str, core
     if setting == "memory":
         room = problem.stored_bytes(problem.memory_bytes)
         memory = dict(zip(problem.devices, room, strict=True))
-    chosen = place(model, DEVICES.hetero, objective=objective_of(setting), core=core, measure=True, memory=memory)
+    chosen = place(
+        model,
+        DEVICES.hetero,
+        objective=objective_of(setting),
+        core=core,
+        measure=True,
+        measure_seconds=seconds,
+        memory=memory,
+    )
     placement = problem.placement_of(complete.complete(model, chosen.affinity, DEVICES.names))
     return _placed(MEASURED, problem, placement, time.perf_counter() - begin)
 
@@ -153,33 +180,40 @@ def without_twins(found: Sequence[Rival]) -> list[Rival]:
     return result
 
 
-def run(entry: ZooModel, setting: str, core: ov.Core, rounds: int, seconds: float, budget: float) -> dict[str, Any]:
+def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Mapping[str, Any]) -> dict[str, Any]:
     """One model in one setting.
 
     Args:
         entry: of the zoo.
         setting: of `SETTINGS`.
         core: with the devices.
-        rounds: of turns.
-        seconds: of a turn.
-        budget: of processor time for each method, s.
+        drawn: placements of every method.
+        settings: `rounds` of turns of so many `seconds`, and what `place` may measure for, `measure_seconds`.
     """
     model = entry.build()
     problem = limited(build_problem(model, DEVICES, objective=objective_of(setting), core=core), setting)
     rivals, left_out = offered(problem, setting)
-    placed, without = methods(problem, budget)
+    placed, without = rivals_of(problem, drawn)
     left_out |= without
     try:
-        placed.append(ours_measured(entry.build(), problem, setting, core))
+        placed.append(ours_measured(entry.build(), problem, setting, core, settings["measure_seconds"]))
     except (RunError, UserError) as error:
         left_out[MEASURED] = one_line(error)
     found = without_twins([*rivals, *placed])
     results = {
         result.rival.name: result
-        for result in measure(model, DEVICES, objective_of(setting), core, found, rounds=rounds, seconds=seconds)
+        for result in measure(
+            model,
+            DEVICES,
+            objective_of(setting),
+            core,
+            found,
+            rounds=settings["rounds"],
+            seconds=settings["seconds"],
+        )
     }
     rates = {name: result.measurement.rates for name, result in results.items() if not result.measurement.failed}
-    ours = rates.get(MEASURED) or rates.get(SHIPPED) or ()
+    ours = rates.get(MEASURED) or rates.get(DEFAULT) or ()
     rows: dict[str, Any] = {}
     for name, result in results.items():
         if name not in rates:
@@ -200,33 +234,57 @@ def run(entry: ZooModel, setting: str, core: ov.Core, rounds: int, seconds: floa
 def main() -> None:
     """Measures what is asked for and not there yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=MODELS, help="of the zoo (default: thirteen of real size)")
+    parser.add_argument("models", nargs="*", default=MODELS, help="of the zoo (default: twelve of real size)")
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=6, help="at most")
+    parser.add_argument("--seconds", type=float, default=0.25, help="of a turn")
+    parser.add_argument("--measure-seconds", type=float, default=12.0, help="that `place` may measure for")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of processor time for each method")
+    parser.add_argument("--placements", type=Path, default=PLACEMENTS, help="JSON file of what methods found")
+    parser.add_argument("--place-only", action="store_true", help="finds placements and measures nothing")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which nothing is begun")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{DECLARED}" for name in DEVICES.names)
     core = ov.Core()
     virtual.register(core)
-    document = json.loads(options.output.read_text()) if options.output.exists() else {}
-    cells = document.setdefault("cells", {})
-    document["settings"] = {
+    drawn = json.loads(options.placements.read_text()) if options.placements.exists() else {}
+    for setting in options.settings:
+        for entry in select(options.models):
+            cell = drawn.setdefault(entry.name, {}).setdefault(setting, {})
+            if len(cell) < len((*SIMPLE[1:], *LEARNED, *OURS)):
+                print(f"{entry.name}, {setting}: placements", file=sys.stderr, flush=True)
+                problem = build_problem(entry.build(), DEVICES, objective=objective_of(setting), core=core)
+                drawn[entry.name][setting] = methods(limited(problem, setting), options.budget, cell)
+                write_json(options.placements, drawn)
+    if not options.place_only:
+        measure_all(options, core, drawn)
+
+
+def measure_all(options: argparse.Namespace, core: ov.Core, drawn: Mapping[str, Mapping[str, Drawn]]) -> None:
+    """Measures until the time is up, and writes the tables."""
+    settings = {
         "rounds": options.rounds,
         "seconds": options.seconds,
+        "measure_seconds": options.measure_seconds,
         "evaluations": EVALUATIONS,
+        "budget": options.budget,
         "room": ROOM,
     }
-    for entry in select(options.models):
-        for setting in options.settings:
-            if setting in cells.get(entry.name, {}):
+    document = json.loads(options.output.read_text()) if options.output.exists() else {"settings": settings}
+    if document["settings"] != settings:
+        raise SystemExit(f"{options.output} was made with other settings: {document['settings']}")
+    cells, end = document.setdefault("cells", {}), time.monotonic() + options.limit
+    for setting in options.settings:
+        for entry in select(options.models):
+            if setting in cells.get(entry.name, {}) or time.monotonic() > end:
                 continue
-            print(f"{entry.name}, {setting}", file=sys.stderr, flush=True)
-            cells.setdefault(entry.name, {})[setting] = run(
-                entry, setting, core, options.rounds, options.seconds, options.budget
-            )
-            document["about"] = harness.about()
+            begin = time.monotonic()
+            cells.setdefault(entry.name, {})[setting] = run(entry, setting, core, drawn[entry.name][setting], settings)
+            wall = round(time.monotonic() - begin)
+            print(f"{entry.name}, {setting}: {wall} s", file=sys.stderr, flush=True)
+            before = document.get("about", {}).get("wall_seconds", 0)
+            document["about"] = {**about(), "wall_seconds": before + wall}
             write_json(options.output, document)
     from benchmarks.results_page import measured
 

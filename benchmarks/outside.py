@@ -13,8 +13,7 @@ The instances for latency are left out: devices there work at the same time on o
 from __future__ import annotations
 
 import argparse
-import sys
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,7 +43,7 @@ def contestants(layers: bool = False) -> list[Contestant]:
         single(CPU + 1, "one accelerator alone"),
         *SIMPLE,
         *learned(colocate=not layers),
-        OURS,
+        *OURS,
     ]
 
 
@@ -115,23 +114,33 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
 
 
-def measure(clone: Path, seconds: float, bound_seconds: float) -> dict[str, Any]:
-    """All runs on all instances of a clone of their repository."""
-    begin = time.perf_counter()
+def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """All runs on all instances of a clone of their repository.
+
+    Args:
+        clone: of it.
+        settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
+        earlier: a result with the same settings whose runs are not made again, or nothing.
+    """
     paths, rows = sorted((clone / "throughput-inputs").glob("*/*_inference.json")), contestants()
     tasks = [
-        Task(path, row, seed, seconds)
+        Task(path, row, seed, settings["seconds"])
         for row, contestant in enumerate(rows)
         for path in paths
         for seed in range(SEEDS if contestant.seeded else 1)
     ]
-    cells = {}
-    ordered = sorted(tasks, key=lambda task: not rows[task.contestant].learns)
-    for number, (task, cell) in enumerate(harness.in_parallel(run, ordered), start=1):
-        cells[task] = cell
-        if number % 50 == 0 or number == len(tasks):
-            print(f"{number}/{len(tasks)}", file=sys.stderr, flush=True)
-    bounds = {path: found for (path, _), found in harness.in_parallel(bound, [(path, bound_seconds) for path in paths])}
+
+    def known(task: Task) -> dict[str, Any] | None:
+        seeds = earlier.get("cells", {}).get(name_of(task.path), {}).get(rows[task.contestant].name, [])
+        return seeds[task.seed] if task.seed < len(seeds) else None
+
+    def known_bound(task: tuple[Path, float]) -> float | None:
+        found: float | None = earlier.get("instances", {}).get(name_of(task[0]), {}).get("bound_ms")
+        return found
+
+    runs = harness.Runs(run, known)
+    cells = runs.of(sorted(tasks, key=lambda task: not rows[task.contestant].learns))
+    bounds = harness.Runs(bound, known_bound).of([(path, settings["bound_seconds"]) for path in paths])
     instances = {}
     for path in paths:
         instance, problem = _loaded(path)
@@ -141,15 +150,11 @@ def measure(clone: Path, seconds: float, bound_seconds: float) -> dict[str, Any]
             "accelerators": instance.accelerators,
             "contiguous_optimum_ms": CONTIGUOUS.get(name_of(path)),
             "expert_ms": expert_load(instance, path, clone),
-            "bound_ms": bounds[path],
+            "bound_ms": bounds[path, settings["bound_seconds"]],
         }
     return {
-        "about": {
-            **harness.about(),
-            "wall_seconds": round(time.perf_counter() - begin),
-            "processor_seconds": round(sum(cell["seconds"] for cell in cells.values())),
-        },
-        "settings": {"evaluations": EVALUATIONS, "seconds": seconds, "seeds": SEEDS},
+        "about": harness.made(earlier, runs, cells.values()),
+        "settings": settings,
         "instances": instances,
         "cells": {
             name_of(path): {
@@ -168,10 +173,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    harness.add_keep(parser)
     options = parser.parse_args()
     if not (options.clone / "throughput-inputs").is_dir():
         parser.error(f"{options.clone} has no folder throughput-inputs")
-    result = measure(options.clone, options.seconds, options.bound_seconds)
+    settings = {
+        "evaluations": EVALUATIONS,
+        "seconds": options.seconds,
+        "bound_seconds": options.bound_seconds,
+        "seeds": SEEDS,
+    }
+    result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep))
     write_json(options.output, result)
     from benchmarks.results_page import outside
 

@@ -18,8 +18,7 @@ measurements, which flatters whoever draws most; *measured again* is the same pl
 from __future__ import annotations
 
 import argparse
-import sys
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -59,7 +58,7 @@ def contestants() -> list[Contestant]:
         Contestant(CPU_FIRST, lambda: HeteroRule(reverse=True)),
         Contestant(GPU_FIRST, HeteroRule),
     ]
-    return [*devices, *rule, *LEARNED, *SIMPLE[1:], OURS]
+    return [*devices, *rule, *LEARNED, *SIMPLE[1:], *OURS]
 
 
 @cache
@@ -113,15 +112,16 @@ def bound(key: tuple[str, int | None]) -> float:
     return bracket(problem(*key), seconds=_BOUND_SECONDS).bound
 
 
-def measure(machines: int, learned_machines: int, seconds: float) -> dict[str, Any]:
+def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """All runs of all tables.
 
     Args:
-        machines: so many are drawn.
-        learned_machines: what learns runs on the first ones of them alone.
-        seconds: of processor time for each run.
+        settings: `machines` are drawn; what learns runs on the first `learned_machines` of them alone; `seconds` of
+            processor time for each run.
+        earlier: a result with the same settings whose runs are not made again, or nothing.
     """
-    begin, rows, models = time.perf_counter(), contestants(), list(paper_machines.MODELS)
+    rows, models = contestants(), list(paper_machines.MODELS)
+    machines, learned_machines, seconds = (settings[key] for key in ("machines", "learned_machines", "seconds"))
     fitted = [
         Task(model, None, row, seed, seconds)
         for model in models
@@ -137,8 +137,11 @@ def measure(machines: int, learned_machines: int, seconds: float) -> dict[str, A
     ]
     # What learns takes longest: first, so that no core waits for it at the end.
     order = sorted(fitted + drawn, key=lambda task: not rows[task.contestant].learns)
-    cells = dict(_reported(order))
-    bounds = dict(harness.in_parallel(bound, [(model, k) for model in models for k in (None, *range(machines))]))
+    runs = harness.Runs(run, lambda task: _known(earlier, task))
+    cells = runs.of(order)
+    bounds = harness.Runs(bound, lambda key: earlier.get("bounds", {}).get(key[0], {}).get(_machine(key[1]))).of(
+        [(model, k) for model in models for k in (None, *range(machines))]
+    )
     ablations = [
         Task(model, machine, row, seed, seconds, objective, ablation=True)
         for model in models
@@ -146,22 +149,11 @@ def measure(machines: int, learned_machines: int, seconds: float) -> dict[str, A
         for row in range(len(ABLATIONS))
         for seed in range(SEEDS)
     ]
-    removed = dict(_reported(ablations))
+    removed = runs.of(ablations)
     names = [contestant.name for contestant in rows]
     return {
-        "about": {
-            **harness.about(),
-            "wall_seconds": round(time.perf_counter() - begin),
-            "processor_seconds": round(sum(cell["seconds"] for cell in [*cells.values(), *removed.values()])),
-        },
-        "settings": {
-            "evaluations": EVALUATIONS,
-            "seconds": seconds,
-            "noise": NOISE,
-            "seeds": SEEDS,
-            "machines": machines,
-            "learned_machines": learned_machines,
-        },
+        "about": harness.made(earlier, runs, [*cells.values(), *removed.values()]),
+        "settings": settings,
         "models": {model: _said_of(model) for model in models},
         "fitted": {
             model: {
@@ -173,16 +165,15 @@ def measure(machines: int, learned_machines: int, seconds: float) -> dict[str, A
         "drawn": {
             model: {
                 name: {
-                    str(task.machine): cells[task] for task in drawn if (task.model, task.contestant) == (model, row)
+                    _machine(task.machine): cells[task]
+                    for task in drawn
+                    if (task.model, task.contestant) == (model, row)
                 }
                 for row, name in enumerate(names)
             }
             for model in models
         },
-        "bounds": {
-            model: {"profile" if k is None else str(k): bounds[model, k] for k in (None, *range(machines))}
-            for model in models
-        },
+        "bounds": {model: {_machine(k): bounds[model, k] for k in (None, *range(machines))} for model in models},
         "ablations": [
             {
                 "model": task.model,
@@ -197,11 +188,26 @@ def measure(machines: int, learned_machines: int, seconds: float) -> dict[str, A
     }
 
 
-def _reported(tasks: list[Task]) -> Any:
-    for number, (task, cell) in enumerate(harness.in_parallel(run, tasks), start=1):
-        if number % 100 == 0 or number == len(tasks):
-            print(f"{number}/{len(tasks)}", file=sys.stderr, flush=True)
-        yield task, cell
+def _machine(number: int | None) -> str:
+    """Name of a machine in the file."""
+    return "profile" if number is None else str(number)
+
+
+def _known(earlier: Mapping[str, Any], task: Task) -> dict[str, Any] | None:
+    """What an earlier result has of a run, None where it has nothing."""
+    if not earlier:
+        return None
+    if task.ablation:
+        key = (task.model, task.machine, task.objective, ABLATIONS[task.contestant].name, task.seed)
+        names = ("model", "machine", "objective", "row", "seed")
+        found = (one for one in earlier["ablations"] if tuple(one[name] for name in names) == key)
+        return next(({k: v for k, v in one.items() if k not in names} for one in found), None)
+    name = contestants()[task.contestant].name
+    if task.machine is not None:
+        drawn: dict[str, Any] = earlier["drawn"][task.model].get(name, {})
+        return drawn.get(_machine(task.machine))
+    seeds: list[dict[str, Any]] = earlier["fitted"][task.model].get(name, [])
+    return seeds[task.seed] if task.seed < len(seeds) else None
 
 
 def _most_gain(cells: dict[Task, dict[str, Any]], rows: list[Contestant], model: str, machines: int) -> int | None:
@@ -234,8 +240,17 @@ def main() -> None:
     parser.add_argument("--learned-machines", type=int, default=10, help="of them for what learns")
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    harness.add_keep(parser)
     options = parser.parse_args()
-    result = measure(options.machines, options.learned_machines, options.seconds)
+    settings = {
+        "evaluations": EVALUATIONS,
+        "seconds": options.seconds,
+        "noise": NOISE,
+        "seeds": SEEDS,
+        "machines": options.machines,
+        "learned_machines": options.learned_machines,
+    }
+    result = measure(settings, harness.earlier(options.output, settings, options.keep))
     write_json(options.output, result)
     from benchmarks.results_page import paper
 

@@ -195,8 +195,8 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
     return found
 
 
-def untrained_policy(policy: str, folder: Path) -> Path | None:
-    """A policy folder of the same network with its first weights; None without torch."""
+def untrained_policy(policy: str, folder: Path, seed: int = 0) -> Path | None:
+    """A policy folder of the same network with the first weights of a seed; None without torch."""
     try:
         import torch
 
@@ -204,7 +204,7 @@ def untrained_policy(policy: str, folder: Path) -> Path | None:
         from ov_hsdag.training.network import HSDAGNetwork
     except ImportError:
         return None
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     export(HSDAGNetwork(load(PolicyFolder.load(policy).path).config), folder)
     return folder
 

@@ -12,16 +12,29 @@ import argparse
 import json
 import math
 import statistics
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from scipy.stats import mannwhitneyu
 
 from benchmarks import dot_plot
-from benchmarks.contestants import LEARNED, SHIPPED
+from benchmarks.contestants import DEFAULT, SHIPPED
 from benchmarks.harness import TIE
+from benchmarks.results_learning import generalisation, generalisation_plot, learned, samples, samples_plot
+from benchmarks.results_text import (
+    LEARNED_NAMES,
+    MEASURED,
+    WITH_POLICY,
+    Result,
+    listed,
+    made_on,
+    markdown_table,
+    middle,
+    named,
+    paragraph,
+    values,
+    why,
+)
 from ov_hsdag.utils.files import write_text
 
 ROOT = Path(__file__).parents[1]
@@ -30,59 +43,6 @@ PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- field: made by benchmarks/results_page.py -->", "<!-- field: end -->"
 
 CPU_ONLY, GPU_ONLY = "CPU only", "GPU only"
-_LEARNED = {contestant.name for contestant in LEARNED}
-
-Result = Mapping[str, Any]
-
-# Without a policy, as by default, nothing in the tables is exactly what `place` does.
-_WITH_POLICY = (
-    f"{SHIPPED} is `ov-hsdag place --policy base --no-measure`; the default asks no policy and has no row of its own."
-)
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text."""
-    lines = [list(head), ["---", *["---:"] * (len(head) - 1)], *map(list, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def paragraph(text: str) -> str:
-    """Text in lines of at most 120 characters."""
-    return "\n".join(textwrap.wrap(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as people list them."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else "none"
-
-
-def made_on(result: Result) -> str:
-    """Machine, versions, date and what it took."""
-    about = result["about"]
-    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
-    took = ""
-    if "wall_seconds" in about:
-        took = (
-            f" It took {about['wall_seconds'] / 60:.0f} min, {about['processor_seconds'] / 60:.0f} min of processors."
-        )
-    return f"{about['date']}, {about['machine']}; Python {about['python']}, {versions}.{took}"
-
-
-def why(cells: Sequence[Result]) -> str:
-    """Why there is no figure, for a table's cell."""
-    return f"*{next((cell['why'] for cell in cells if cell['why']), 'not run')}*"
-
-
-def values(cells: Sequence[Result], key: str) -> list[float]:
-    """Figures of the cells that have one."""
-    return [cell[key] for cell in cells if cell.get(key) is not None]
-
-
-def middle(cells: Sequence[Result], key: str) -> float:
-    """Median of a figure over seeds, inf where no cell has one."""
-    found = values(cells, key)
-    return statistics.median(found) if found else math.inf
-
 
 # ---- (a) the paper's experiment
 
@@ -110,17 +70,17 @@ def paper(result: Result) -> str:
             CPU's time that HSDAG saves (58.2% for BERT from the abstract, the other two from a summary that was not
             checked against the paper), and that no other row is more than 60.24% slower. The profile `paper_2023`
             (benchmarks/profiles/paper_2023.json) is the data sheets of the two devices that the paper names, with
-            three factors of the GPU fitted to what these percentages allow of GPU alone / CPU alone; how long the CPU
-            takes is its data sheet's. Rows of the paper without a source are left out of the tables."""
+            three factors of the GPU fitted to what these percentages allow of GPU alone / CPU alone; how long the
+            CPU takes is its data sheet's. Rows of the paper without a source are left out of the tables."""
         ),
         markdown_table(
             ["", "nodes", "groups", "coarse", "GPU / CPU, fitted", "allowed", "HSDAG in the paper saves, %"], said
         ),
         paragraph(
             f"""Budget of each run: {settings["evaluations"]} evaluations (the authors' code: 25 episodes of 20) and
-            {settings["seconds"]:g} s of processor time. A measurement scatters by {100 * settings["noise"]:.1f}%. What
-            depends on a seed ran with {settings["seeds"]}; figures are medians. Methods that compute with costs know
-            those of the machine that they are run on; those that learn know its measurements. {_WITH_POLICY}"""
+            {settings["seconds"]:g} s of processor time. A measurement scatters by {100 * settings["noise"]:.1f}%.
+            What depends on a seed ran with {settings["seeds"]}; figures are medians. Methods that compute with costs
+            know those of the machine that they are run on; those that learn know its measurements. {WITH_POLICY}"""
         ),
         "## In the paper's layout",
         _paper_layout(result, models),
@@ -137,10 +97,10 @@ def paper(result: Result) -> str:
         _paper_machines_says(result, models),
         "## Ablations",
         paragraph(
-            """HSDAG as published where there is something to find: latency on the drawn machine on which a split gains
-            most, and throughput on the fitted profile, with parsing that stops at 48 clusters in place of four. Cost of
-            the best placement against the full method's, medians over seeds; in bold what a Mann-Whitney test at 5%
-            tells from it."""
+            """HSDAG as published where there is something to find: latency on the drawn machine on which a split
+            gains most, and throughput on the fitted profile, with parsing that stops at 48 clusters in place of
+            four. Cost of the best placement against the full method's, medians over seeds; in bold what a
+            Mann-Whitney test at 5% tells from it."""
         ),
         _paper_ablations(result, models),
         _paper_ablations_says(result, models),
@@ -154,7 +114,7 @@ def _paper_layout(result: Result, models: Sequence[str]) -> str:
         head += [f"{model}: best drawn, ms", "again, ms", "saved, %"]
     body = []
     for row in result["fitted"][models[0]]:
-        line = [f"**{row}**" if row == SHIPPED else row]
+        line = [named(row)]
         for model in models:
             cells = result["fitted"][model][row]
             if not values(cells, "us"):
@@ -175,22 +135,24 @@ def _paper_layout_says(result: Result, models: Sequence[str]) -> str:
     winners = [row for row in exact[models[0]] if all(exact[m][row] <= best[m] * (1 + TIE) for m in models)]
     saved = [f"{100 * (1 - best[model] / exact[model][CPU_ONLY]):.1f}% for {model}" for model in models]
     over_single = max(1 - best[model] / min(exact[model][CPU_ONLY], exact[model][GPU_ONLY]) for model in models)
-    many = [row for row in fitted[models[0]] if row in _LEARNED or row == "simulated annealing"]
+    many = [row for row in fitted[models[0]] if row in LEARNED_NAMES or row == "simulated annealing"]
     flattery = [
         100 * (1 - middle(fitted[model][row], "drawn_us") / middle(fitted[model][row], "us"))
         for model in models
         for row in many
         if values(fitted[model][row], "us")
     ]
-    ours = "is among them" if SHIPPED in winners else "is not among them"
+    both = [row for row in (SHIPPED, DEFAULT) if row in winners]
+    verb = "are" if len(both) == 2 else "is"
+    ours = f"{listed(both)} {verb} among them" if both else f"{SHIPPED} and {DEFAULT} are not among them"
     return paragraph(
         f"""{len(winners)} of {len(exact[models[0]])} methods are best or within {100 * TIE:g}% of the best for all
-        models ({listed(winners)}); {SHIPPED} {ours}, and the best saves {listed(saved)} of the CPU's time. That is
-        {100 * over_single:.1f}% more than the best single device gives by itself at most, so that on this machine the
-        choice of the device is nearly everything, and the least of hundreds of noisy draws flatters whoever draws by
-        {statistics.mean(flattery) if flattery else 0:.1f}% in the mean, which measuring once more takes away. It does
-        not say that the paper's gains are wrong: its machine's times per operation are not known, and the fit knows one
-        ratio for each model."""
+        models ({listed(winners)}); {ours}, and the best saves {listed(saved)} of the CPU's time. That is
+        {100 * over_single:.1f}% more than the best single device gives by itself at most, so that on this machine
+        the choice of the device is nearly everything, and the least of hundreds of noisy draws flatters whoever
+        draws by {statistics.mean(flattery) if flattery else 0:.1f}% in the mean, which measuring once more takes
+        away. It does not say that the paper's gains are wrong: its machine's times per operation are not known, and
+        the fit knows one ratio for each model."""
     )
 
 
@@ -223,7 +185,7 @@ def _paper_machines(result: Result, models: Sequence[str]) -> str:
     body = []
     for row in result["drawn"][models[0]]:
         machines = len(result["drawn"][models[0]][row])
-        line = [f"**{row}**" if row == SHIPPED else row, str(machines)]
+        line = [named(row), str(machines)]
         for model in models:
             cost, known = _drawn(result, model, row), _best_known(result, model)
             found = [k for k in cost if math.isfinite(cost[k])]
@@ -258,20 +220,23 @@ def _paper_machines_says(result: Result, models: Sequence[str]) -> str:
         shares.append(f"{100 * len(won) / len(known):.0f}% of the machines for {model}")
         gains += won
         best = max([best, *won])
-    behind = [
-        _drawn(result, model, SHIPPED)[k] / v - 1 for model in models for k, v in _best_known(result, model).items()
-    ]
-    lost = sum(share > TIE for share in behind)
+
+    def told(row: str) -> str:
+        known = [(_drawn(result, model, row), _best_known(result, model)) for model in models]
+        behind = [cost[k] / best - 1 for cost, of in known for k, best in of.items()]
+        tied = sum(share <= TIE for share in behind)
+        return f"{row} on {tied} of {len(behind)} problems ({100 * max(behind):.1f}% behind at worst)"
+
     paper_gain = max(entry["paper_saved_percent"] for entry in result["models"].values())
     mean = f"{100 * statistics.mean(gains):.1f}%" if gains else "nothing"
     return paragraph(
         f"""A split beats the best single device on {listed(shares)}, by {mean} in the mean and {100 * best:.1f}% at
-        most; {SHIPPED} is within {100 * TIE:g}% of the best known on {len(behind) - lost} of {len(behind)} problems and
-        {100 * max(behind):.1f}% behind at worst. For one request at a time, on machines that fit what is known of the
-        paper's, whoever picks the right device has most of what there is, and {paper_gain}%, which the paper saves over
-        the CPU for one model, can only be mainly the GPU's. It does not say what splits give where devices lack
-        operations or memory or where many requests are in flight, and the draws are as good as their model of HETERO,
-        which lets one submodel run after the other."""
+        most; within {100 * TIE:g}% of the best known are {told(SHIPPED)} and {told(DEFAULT)}, so that these figures
+        are the search's, not the network's. For one request at a time, on machines that fit what is known of the
+        paper's, whoever picks the right device has most of what there is, and {paper_gain}%, which the paper saves
+        over the CPU for one model, can only be mainly the GPU's. It does not say what splits give where devices lack
+        operations or memory or where many requests are in flight, and the draws are as good as their model of
+        HETERO, which lets one submodel run after the other."""
     )
 
 
@@ -328,9 +293,9 @@ def _paper_ablations_says(result: Result, models: Sequence[str]) -> str:
         f"""Leaving a group of features out makes the result measurably worse in {worse} of {tested} cases and
         measurably better in {better}; not training at all makes it worse in {untrained_worse} of {untrained}. What
         the paper's ablation calls the contribution of its features is here less than the scatter between seeds
-        ({100 * statistics.mean(spread):.0f}% between the best and the worst of five in the mean). It does not say that
-        the features are useless: with five seeds and a budget of hundreds of draws only large effects can be seen, and
-        the policy that ships is trained over many problems, not on one."""
+        ({100 * statistics.mean(spread):.0f}% between the best and the worst of five in the mean). It does not say
+        that the features are useless: with five seeds and a budget of hundreds of draws only large effects can be
+        seen, and the policy that ships is trained over many problems, not on one."""
     )
 
 
@@ -351,7 +316,7 @@ def outside(result: Result) -> str:
     ]
     body = []
     for row in result["cells"][names[0]]:
-        line = [f"**{row}**" if row == SHIPPED else row]
+        line = [named(row)]
         for name in names:
             cells = result["cells"][name][row]
             loads = values(cells, "load_ms")
@@ -363,12 +328,12 @@ def outside(result: Result) -> str:
                 "# Public instances",
                 f"Made by `python -m benchmarks.outside CLONE`; runs are in outside.json. {made_on(result)}",
                 paragraph(
-                    f"""The instances for throughput of Tarnawski et al. (NeurIPS 2020), in their objective: the largest
-                    load of a device for one inference. Published optima are of contiguous splits, by their exact
-                    dynamic programme; experts split layer graphs alone. Budget of each run:
+                    f"""The instances for throughput of Tarnawski et al. (NeurIPS 2020), in their objective: the
+                    largest load of a device for one inference. Published optima are of contiguous splits, by their
+                    exact dynamic programme; experts split layer graphs alone. Budget of each run:
                     {settings["evaluations"]} evaluations and {settings["seconds"]:g} s of processor time; medians of
                     {settings["seeds"]} seeds (least … most). Lower bounds are HiGHS' within its limit of time. What
-                    learns has its rule of co-location on operator graphs alone. {_WITH_POLICY}"""
+                    learns has its rule of co-location on operator graphs alone. {WITH_POLICY}"""
                 ),
                 markdown_table(head, [*facts, *body]),
                 _outside_says(result, names),
@@ -412,10 +377,12 @@ def _outside_says(result: Result, names: Sequence[str]) -> str:
     learned = {
         row: statistics.geometric_mean(loads[row][name] / best[name] for name in names)
         for row in loads
-        if row in _LEARNED and all(math.isfinite(loads[row][name]) for name in names)
+        if row in LEARNED_NAMES and all(math.isfinite(loads[row][name]) for name in names)
     }
     order = sorted(learned, key=lambda row: learned[row])
     behind = f"; where it is not: {', '.join(f'{name} ({row})' for name, row in lost.items())}" if lost else ""
+    alone = sum(loads[DEFAULT][name] <= best[name] * (1 + TIE) for name in names)
+    without = f"without a network, {DEFAULT} is best or tied on {alone}, so that the search earns this"
     far = (
         f"What learns on the instance itself ends {100 * (learned[order[0]] - 1):.0f}% ({order[0]}) to"
         f" {100 * (learned[order[-1]] - 1):.0f}% ({order[-1]}) above the best in the geometric mean"
@@ -423,12 +390,13 @@ def _outside_says(result: Result, names: Sequence[str]) -> str:
         else "No method that learns on the instance itself has an answer everywhere"
     )
     return paragraph(
-        f"""{SHIPPED} is best or within {100 * TIE:g}% of the best on {len(tied)} of {len(names)} instances{behind}; it
-        is below the published optimum of contiguous splits on {len(below)} of {len(known)} by up to
-        {100 * gain:.0f}%, as splits need not be contiguous in HETERO, and above it on {len(above)}. {far}, and list
-        schedulers, which minimise the end of one inference, leave devices idle where many are in flight. It does
-        not say that a placement which is better by this objective is faster on a machine: loads are sums of
-        published costs, and the problems have no costs of submodels, which is what HETERO's splits pay first."""
+        f"""{SHIPPED} is best or within {100 * TIE:g}% of the best on {len(tied)} of {len(names)} instances{behind};
+        it is below the published optimum of contiguous splits on {len(below)} of {len(known)} by up to
+        {100 * gain:.0f}%, as splits need not be contiguous in HETERO, and above it on {len(above)}; {without}.
+        {far}, and list schedulers, which minimise the end of one inference, leave devices idle where many are in
+        flight. It does not say that a placement which is better by this objective is faster on a machine: loads are
+        sums of published costs, and the problems have no costs of submodels, which is what HETERO's splits pay
+        first."""
     )
 
 
@@ -443,7 +411,7 @@ def cost(result: Result) -> str:
     best = _cheapest(result)
     body = []
     for row, of_size in result["cells"].items():
-        line = [f"**{row}**" if row == SHIPPED else row]
+        line = [named(row)]
         for size in sizes:
             cell = of_size[size]
             line.append(why([cell]) if cell["us"] is None else f"{cell['seconds']:.2f} ({cell['us'] / best[size]:.2f})")
@@ -454,11 +422,11 @@ def cost(result: Result) -> str:
                 "# What placing costs",
                 f"Made by `python -m benchmarks.cost`; runs are in cost.json. {made_on(result)}",
                 paragraph(
-                    f"""Encoders of growing depth on a Flex 170 and a Xeon (built-in profiles), throughput, simulated.
-                    Budget of each run: {settings["evaluations"]} evaluations and {settings["seconds"]:g} s of processor
-                    time of all threads together, reading the problem's costs included; extracting the graph from the
-                    model, which all methods share, is not. In brackets: period of the placement over the best that any
-                    method found for this graph."""
+                    f"""Encoders of growing depth on a Flex 170 and a Xeon (built-in profiles), throughput,
+                    simulated. Budget of each run: {settings["evaluations"]} evaluations and {settings["seconds"]:g}
+                    s of processor time of all threads together, reading the problem's costs included; extracting the
+                    graph from the model, which all methods share, is not. In brackets: period of the placement over
+                    the best that any method found for this graph."""
                 ),
                 markdown_table(head, body),
                 _cost_says(result),
@@ -491,17 +459,17 @@ def _cost_says(result: Result) -> str:
     took = f"{seconds[0]:.2f} s at the smallest and {seconds[1]:.1f} s at the largest graph"
     return paragraph(
         f"""{SHIPPED} takes {took} and is {100 * behind:.1f}% behind the best at worst; within 5% of the best at all
-        sizes are {listed(good) if good else "no methods"}. What is in the budget for {len(result["cells"])} methods at
-        {result["sizes"][first]["operations"]:,} operations is so for {len(result["cells"]) - len(lost)} at
-        {result["sizes"][last]["operations"]:,}{f" (not for {listed(lost)})" if lost else ""}. It does not say how long
-        a user waits, which reading, transforming and measuring the model decide (docs/results.md has these times), nor
-        that another implementation of a method would not be faster: these are ours, in Python and PyTorch."""
+        sizes are {listed(good) if good else "no methods"}. What is in the budget for {len(result["cells"])} methods
+        at {result["sizes"][first]["operations"]:,} operations is so for {len(result["cells"]) - len(lost)} at
+        {result["sizes"][last]["operations"]:,}{f" (not for {listed(lost)})" if lost else ""}. It does not say how
+        long a user waits, which reading, transforming and measuring the model decide (docs/results.md has these
+        times), nor that another implementation of a method would not be faster: these are ours, in Python and
+        PyTorch."""
     )
 
 
 # ---- (b) measured on real HETERO
 
-_MEASURED = f"{SHIPPED}, measured"
 _SETTINGS = {
     "latency": "Latency of one request",
     "throughput": "Throughput",
@@ -517,9 +485,9 @@ def measured(result: Result) -> str:
         f"Made by `python -m benchmarks.measured`; figures are in measured.json. {made_on(result)}",
         paragraph(
             f"""Two one-core devices made of the CPU plugin; all ways to run a model in turns, {settings["rounds"]}
-            rounds of {settings["seconds"]:g} s. Figures are rates over those of {_MEASURED}, medians of the rounds that
-            both ran in, with 95% intervals; above 1 is faster than ours. Of equal placements one was measured. Methods
-            place by predicted costs with {settings["evaluations"]} evaluations."""
+            rounds of {settings["seconds"]:g} s. Figures are rates over those of {MEASURED}, medians of the rounds
+            that both ran in, with 95% intervals; above 1 is faster than ours. Of equal placements one was measured.
+            Methods place by predicted costs with {settings["evaluations"]} evaluations."""
         ),
     ]
     for setting, title in _SETTINGS.items():
@@ -529,7 +497,7 @@ def measured(result: Result) -> str:
         rows = list(dict.fromkeys(row for model in models for row in result["cells"][model][setting]))
         body = []
         for row in rows:
-            line = [f"**{row}**" if row in (SHIPPED, _MEASURED) else row]
+            line = [named(row)]
             for model in models:
                 cell = result["cells"][model][setting].get(row, {"why": "not run"})
                 line.append(f"*{cell['why']}*" if "why" in cell else _interval(cell))
@@ -557,7 +525,7 @@ def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
         return statistics.geometric_mean(found) if found else None
 
     means = {row: mean(row) for row in dict.fromkeys(row for of in cells.values() for row in of)}
-    others = {row: value for row, value in means.items() if value is not None and row not in (SHIPPED, _MEASURED)}
+    others = {row: value for row, value in means.items() if value is not None and row not in (SHIPPED, MEASURED)}
     nearest = sorted(others, key=lambda row: -others[row])[:3]
     near = listed([f"{row} ({others[row]:.3f})" for row in nearest])
     lost = "; ".join(f"{model}: {listed(rows)}" for model, rows in behind.items())
@@ -571,7 +539,7 @@ def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
         " and how little moves"
     )
     return paragraph(
-        f"""Nothing is measurably faster than {_MEASURED} on {len(models) - len(behind)} of {len(models)}
+        f"""Nothing is measurably faster than {MEASURED} on {len(models) - len(behind)} of {len(models)}
         models{where}; in the geometric mean over the models that they run the nearest are {near}. {told}; {none} of
         {len(means)} ways to run a model have no figure at all here. It does not say how a GPU or an NPU beside a CPU
         would do: the devices are equal cores of one machine, which share its memory."""
@@ -579,6 +547,31 @@ def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
 
 
 # ---- plots and page
+
+
+def measured_plot(result: Result) -> str:
+    """Throughput of each way to run each model over ours."""
+    cells = {model: of["throughput"] for model, of in result["cells"].items() if "throughput" in of}
+    names = dict.fromkeys(row for of in cells.values() for row in of)
+    rows = {
+        row: {model: [of[row]["of_ours"][0]] for model, of in cells.items() if "of_ours" in of.get(row, {})}
+        for row in names
+    }
+    return dot_plot.dots(
+        "Throughput on two one-core devices, real HETERO",
+        f"rate / rate of {MEASURED} (further right is faster)",
+        {row: of for row, of in rows.items() if of},
+    )
+
+
+def cost_plot(result: Result) -> str:
+    """Processor seconds of each method, by size."""
+    sizes = {size: f"{entry['operations']:,} operations" for size, entry in result["sizes"].items()}
+    rows = {
+        row: {sizes[size]: [max(cell["seconds"], 1e-3)] for size, cell in of.items() if cell["us"] is not None}
+        for row, of in result["cells"].items()
+    }
+    return dot_plot.dots("What placing costs", "processor seconds of methods that found a placement", rows)
 
 
 def paper_plot(result: Result) -> str:
@@ -613,9 +606,12 @@ def outside_plot(result: Result) -> str:
 
 SECTIONS: dict[str, tuple[Callable[[Result], str], Callable[[Result], str] | None]] = {
     "paper_table": (paper, paper_plot),
+    "measured": (measured, measured_plot),
+    "generalisation": (generalisation, generalisation_plot),
+    "finetune_busy": (samples, samples_plot),
+    "cost": (cost, cost_plot),
     "outside": (outside, outside_plot),
-    "measured": (measured, None),
-    "cost": (cost, None),
+    "baselines_learn": (learned, None),
 }
 """Files of results/ → what makes Markdown and a plot of one."""
 

@@ -10,8 +10,8 @@ Where the parts of its section 3 are:
   `multi_task=False` there is the first alone;
 - feature modulation (parameter superposition): `Attention` and `GraphEmbedding` scale each layer's input by what a
   layer makes of the graph's mean embedding, so that one set of parameters serves graphs of all kinds;
-- learning: PPO, on -√(run time) and a constant for infeasible decisions. `GO.train` learns on many graphs together;
-  `GO.place` takes the policy as it is (`episodes=0`, zero-shot), fine-tunes it on the graph, or learns from scratch.
+- learning: PPO, on -√(run time) and a constant for infeasible decisions. `train` learns on many graphs together;
+  `place` takes the policy as it is (`episodes=0`, zero-shot), fine-tunes it on the graph, or learns from scratch.
 
 The papers show a node's operation, output shape and neighbours (GDP by their numbers, here a node's place in the
 order); times on the devices and the bytes that are sent are added, as a policy has to know unequal devices. A policy
@@ -20,9 +20,7 @@ places on as many devices as it was trained on.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,13 +32,14 @@ from torch_geometric.nn import SAGEConv
 from ov_hsdag.baselines import learning
 from ov_hsdag.baselines.budget import BudgetSpent, Environment
 from ov_hsdag.baselines.graph import UnitGraph, colocated
+from ov_hsdag.baselines.transfer import TransferablePolicy
 
 # What the fusion head of a new policy adds for going on with a unit: the runtime's default is to fuse all.
 _FUSED = 2.0
 
 
 @dataclass(eq=False)
-class GO:
+class GO(TransferablePolicy["Network", "Task"]):
     """The baseline.
 
     Attributes:
@@ -83,34 +82,14 @@ class GO:
     norm: float = 1.0
     network: Network | None = field(default=None, repr=False)
 
-    def train(self, environments: Sequence[Environment], seed: int, episodes: int | None = None) -> None:
-        """Learns a policy on several graphs together, until all budgets are spent.
+    def _task(self, environment: Environment) -> Task:
+        return Task.of(environment, self.colocate)
 
-        Args:
-            environments: with equally many devices.
-            seed: of weights and draws.
-            episodes: updates, each of a batch of every graph; None: as many as the budgets allow.
-        """
-        with learning.seeded(seed):
-            tasks = [Task.of(environment, self.colocate) for environment in environments]
-            self.network = Network(tasks[0], self)
-            self._learn(self.network, tasks, episodes)
+    def _new(self, task: Task) -> Network:
+        return Network(task, self)
 
-    def place(self, environment: Environment, seed: int, episodes: int | None = None) -> None:
-        """Places with the trained policy, or a new one, and learns on.
-
-        Args:
-            environment: to place.
-            seed: of draws, and of the weights of a new policy.
-            episodes: updates; 0: the likeliest decisions, nothing learned (zero-shot). None: as many as the budget
-                allows.
-        """
-        with learning.seeded(seed):
-            task = Task.of(environment, self.colocate)
-            network = Network(task, self) if self.network is None else copy.deepcopy(self.network)
-            if self.network is not None or episodes == 0:
-                task.costs(network.draw(task, 1, greedy=True), self.multi_task)
-            self._learn(network, [task], episodes)
+    def _likeliest(self, network: Network, task: Task) -> None:
+        task.costs(network.draw(task, 1, greedy=True), self.multi_task)
 
     def _learn(self, network: Network, tasks: list[Task], episodes: int | None) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)

@@ -81,24 +81,26 @@ class HeteroRule:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What `ov_hsdag.place` gives with `policy="base"`, not measured: the best by prediction of all its placers.
+    """What `ov_hsdag.place` gives, not measured: the best by prediction of all its placers.
 
     Attributes:
+        policy: the learned policy that is asked besides; None: none, as by default.
         name: in tables.
     """
 
+    policy: str | None = DEFAULT
     name: str = "HSDAG as shipped"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`. No evaluation where no placement keeps the memory limits."""
-        found = shipped_placement(environment.problem)
+        found = shipped_placement(environment.problem, self.policy)
         if found is not None:
             environment.cost(found)
 
 
-def shipped_placement(problem: PlacementProblem) -> NDArray[np.uint8] | None:
+def shipped_placement(problem: PlacementProblem, policy: str | None = DEFAULT) -> NDArray[np.uint8] | None:
     """The placement of `Shipped`, uint8 [groups]; None where none is feasible."""
-    candidates = find_candidates(problem, policy_placers(DEFAULT))
+    candidates = find_candidates(problem, policy_placers(policy))
     try:
         return best_by_prediction(problem, candidates).placement
     except (RunError, UserError):

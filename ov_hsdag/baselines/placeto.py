@@ -9,7 +9,7 @@ Where its sections are:
   whether it is the current one, and whether it has been visited. Messages run along the edges and against them for
   `rounds` rounds; then the current node's embedding is joined by summaries of all nodes above it, below it, and
   parallel to it, and a classifier gives its device.
-- 3.3 (training): `Placeto.train` and `Placeto.place`. REINFORCE with an entropy bonus and a baseline for each step
+- 3.3 (training): `train` and `place`. REINFORCE with an entropy bonus and a baseline for each step
   of an episode, the mean return of that step in the last episodes of the graph. The policy knows no graph by heart:
   trained on some, it places others without training (`episodes=0`) or with.
 
@@ -21,9 +21,7 @@ infeasible placements count as `learning.FAILED`.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +32,7 @@ from torch import Tensor, nn
 from ov_hsdag.baselines import learning
 from ov_hsdag.baselines.budget import BudgetSpent, Environment
 from ov_hsdag.baselines.graph import UnitGraph, colocated
+from ov_hsdag.baselines.transfer import TransferablePolicy
 
 # Steps of an episode that are learned from at once; more take more memory.
 _CHUNK = 64
@@ -43,7 +42,7 @@ _IDLE = 10
 
 
 @dataclass(eq=False)
-class Placeto:
+class Placeto(TransferablePolicy["Network", "Task"]):
     """The baseline.
 
     Attributes:
@@ -76,35 +75,14 @@ class Placeto:
     norm: float = 1.0
     network: Network | None = field(default=None, repr=False)
 
-    def train(self, environments: Sequence[Environment], seed: int, episodes: int | None = None) -> None:
-        """Learns a policy on several graphs, one episode on each in turn, until all budgets are spent.
+    def _task(self, environment: Environment) -> Task:
+        return Task.of(environment, self.colocate)
 
-        Args:
-            environments: with equally many devices.
-            seed: of weights and draws.
-            episodes: on each; None: as many as the budgets allow.
-        """
-        with learning.seeded(seed):
-            tasks = [Task.of(environment, self.colocate) for environment in environments]
-            self.network = Network(tasks[0], self.hidden, self.rounds)
-            self._learn(self.network, tasks, episodes)
+    def _new(self, task: Task) -> Network:
+        return Network(task, self.hidden, self.rounds)
 
-    def place(self, environment: Environment, seed: int, episodes: int | None = None) -> None:
-        """Places with the trained policy, or a new one, and learns on.
-
-        Args:
-            environment: to place.
-            seed: of draws, and of the weights of a new policy.
-            episodes: of learning; 0: one episode with the likeliest devices and nothing learned (zero-shot). None: as
-                many as the budget allows.
-        """
-        with learning.seeded(seed):
-            task = Task.of(environment, self.colocate)
-            network = Network(task, self.hidden, self.rounds) if self.network is None else copy.deepcopy(self.network)
-            if episodes == 0:
-                run_episode(network, task, self.passes, self.random_start, greedy=True)
-            else:
-                self._learn(network, [task], episodes)
+    def _likeliest(self, network: Network, task: Task) -> None:
+        run_episode(network, task, self.passes, self.random_start, greedy=True)
 
     def _learn(self, network: Network, tasks: list[Task], episodes: int | None) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)

@@ -1,0 +1,34 @@
+"""What all tables say of the machine that made them."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from importlib import metadata
+from typing import Any
+
+from ov_hsdag.devices.cpu import usable_cores
+
+
+def about() -> dict[str, Any]:
+    """Machine, versions and date of a table."""
+    versions = {}
+    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "machine": f"{_processor()}, {usable_cores()} cores usable",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
