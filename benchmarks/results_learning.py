@@ -55,6 +55,12 @@ def _mean(ratios: Sequence[float]) -> float:
     return statistics.geometric_mean(found) if found else math.inf
 
 
+def mean_behind(result: Result, row: str) -> tuple[float, int]:
+    """Geometric mean of a row's cost / best known where it has a placement, and in how many problems it has none."""
+    ratios = list(_behind(result)[row].values())
+    return _mean(ratios), sum(not math.isfinite(ratio) for ratio in ratios)
+
+
 def generalisation(result: Result) -> str:
     """generalisation.py's table."""
     settings, kinds, behind = result["settings"], _kinds(result), _behind(result)
@@ -115,16 +121,21 @@ def _generalisation_says(behind: Mapping[str, Mapping[str, float]], kinds: Mappi
     by = max((behind[SHIPPED][name] / least[name] - 1 for name in lost), default=0.0)
     where = f" (behind by {100 * by:.1f}% at most on {listed(lost)})" if lost else ""
     compared = [f"{told(row)} against {told(other)}" for row, other in _UNTRAINED.items()]
-    graph = sorted(_ON_THE_GRAPH, key=lambda row: mean[row])
+    graph = sorted(_ON_THE_GRAPH, key=lambda row: (lacking[row], mean[row]))
+    gain = mean[DEFAULT] / mean[SHIPPED] - 1
+    earned = (
+        "search finds as much without any network, and so it is search that earns what users get"
+        if gain <= TIE
+        else f"the network's proposals make what users get {100 * gain:.1f}% better than search without them"
+    )
     return paragraph(
         f"""{SHIPPED} is best or within {100 * TIE:g}% of the best on {tied[SHIPPED]} of {len(names)}
-        problems{where}, {DEFAULT} on {tied[DEFAULT]} and {_SEARCH} on {tied[_SEARCH]}; with {graph[0]}, the best of
-        what learns on the very graph, {told(graph[0])} is lost, and zero-shot
+        problems{where}, {DEFAULT} on {tied[DEFAULT]} and {_SEARCH} on {tied[_SEARCH]}; behind the best known in the
+        mean is, of what learns on the very graph, {listed([told(row) for row in graph])}, and of what never saw it,
         {listed([told(row) for row in _TRANSFER])}. What training earned is the difference to a network with random
-        weights: {"; ".join(compared)}; so the trained network's first choice is worth something, but search finds as
-        much without it, and search, not the network, earns what users get. It does not say that Placeto or GO could
-        not transfer better with the training that their papers give them, which is larger by orders of magnitude,
-        nor what devices would measure: costs are the profiles'."""
+        weights, {"; ".join(compared)}: a trained network is worth much where nothing searches, and {earned}. It does
+        not say that Placeto or GO could not transfer better with the training that their papers give them, which is
+        larger by orders of magnitude, nor what devices would measure: costs are the profiles'."""
     )
 
 
@@ -244,13 +255,17 @@ def _samples_says(gaps: Mapping[str, Mapping[int, Mapping[str, float]]], counts:
         if arm != "both" and low <= 1 + TIE and high >= 1 - TIE:
             tied.append(_ARMS[arm])
     order = listed([f"{_ARMS[ahead[count]]} after {count}" for count in counts])
+    shown = (
+        "no gain of the network beside search is shown"
+        if _ARMS["search"] in tied
+        else "search and the network's proposals together differ measurably from search alone"
+    )
     return paragraph(
         f"""Ahead in the mean are {order}; the default is {share("both", first):.1f}% behind the best known after
         {first} measurement and {share("both", last):.1f}% after {last}, search alone {share("search", first):.1f}%
         and {share("search", last):.1f}%. After {last} measurements the default cannot be told from {listed(tied)}
-        with {cells} models, so that what these measurements gain is search's and the corrected costs', and no gain
-        of the network is shown. It does not say how it would be on devices that differ more than two equal cores,
-        whose costs the built-in profile knows well, or with many more measurements."""
+        with {cells} models: {shown}. It does not say how it would be on devices that differ more than two equal
+        cores, whose costs the built-in profile knows well, or with many more measurements."""
     )
 
 

@@ -99,6 +99,13 @@ def test_units_are_in_topological_order_and_expand_to_groups() -> None:
         )
 
 
+def test_ancestors_of_a_graph_with_every_edge() -> None:
+    """SciPy takes another algorithm where edges are many."""
+    problem = problem_of([list(range(count)) for count in range(1, 8)], [[1.0, 1.0]] * 7)
+    graph = UnitGraph.of(problem)
+    np.testing.assert_array_equal(graph.ancestors, np.tri(graph.size, k=-1, dtype=bool))
+
+
 def test_colocation_joins_a_group_to_its_only_consumer() -> None:
     """1 → 2 → 3 → 5 and 1 → 4 → 5: 2 joins 3, 3 and 4 join 5; 1 has two consumers, and the Parameter joins it."""
     problem = problem_of([[0], [1], [2], [1], [3, 4]], [[1.0, 1.0]] * 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import openvino as ov
 import pytest
 
 from benchmarks import cost, dot_plot, harness, measured, outside, paper_machines, paper_table, results_page
-from benchmarks.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, Published
+from benchmarks.contestants import ABLATIONS, DEFAULT, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, Published
+from benchmarks.machine import about
 from benchmarks.paper_machines import interval
 from benchmarks.tarnawski import Instance
 from ov_hsdag.baselines.budget import Budget, Environment
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.repair import split_rule
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.zoo.catalog import ZOO
@@ -86,11 +90,21 @@ def test_runs_keep_their_budget_and_say_why_they_have_no_figure() -> None:
     assert cell["evaluations"] == 30
     assert cell["us"] != cell["drawn_us"] != cell["again_us"]
     assert cell["us"] == problem.scores(np.frombuffer(bytes.fromhex(cell["placement"]), np.uint8))[0]
-    late = harness.run(problem, OURS, Budget(seconds=0.0))
+    late = harness.run(problem, OURS[1], Budget(seconds=0.0))
     assert (late["us"], late["why"]) == (None, "no placement within 0 s")
     full = replace(problem, memory_bytes=np.zeros(2, np.int64))
-    assert harness.run(full, OURS, Budget())["why"] == "finds no placement"
+    assert {harness.run(full, one, Budget())["why"] for one in OURS} == {"finds no placement"}
     assert harness.run(full, SIMPLE[0], Budget())["why"] == "infeasible"
+
+
+def test_the_default_asks_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(3, nodes=20, devices=2)
+    asked: list[PlacementProblem] = []
+    first = HSDAGPlacer.place
+    monkeypatch.setattr(HSDAGPlacer, "place", lambda self, problem: asked.append(problem) or first(self, problem))
+    default, shipped = OURS
+    assert harness.run(problem, default, Budget())["us"] is not None and not asked
+    assert harness.run(problem, shipped, Budget())["us"] is not None and len(asked) == 1
 
 
 def test_hsdag_as_published_pays_for_every_placement() -> None:
@@ -129,7 +143,7 @@ def made_up_paper() -> dict[str, Any]:
 
     entry = {"nodes": 5, "groups": 4, "coarse_groups": 3, "gpu_over_cpu": 0.8, "gpu_over_cpu_allowed": [0.5, 1.5]}
     return {
-        "about": {**harness.about(), "wall_seconds": 60, "processor_seconds": 90},
+        "about": {**about(), "wall_seconds": 60, "processor_seconds": 90},
         "settings": {
             "evaluations": 9, "seconds": 1.0, "noise": 0.016, "seeds": 1, "machines": 2, "learned_machines": 1,
         },
@@ -171,7 +185,8 @@ def test_the_papers_tables_say_what_their_numbers_say() -> None:
     flat = " ".join(text.split())
     total = len(paper_table.contestants())
     assert f"1 of {total} methods are best or within 0.5% of the best for all models ({SHIPPED})" in flat
-    assert "is among them, and the best saves 30.0% for Inception-V3" in flat
+    assert f"{SHIPPED} is among them, and the best saves 30.0% for Inception-V3" in flat
+    assert f"{SHIPPED} on 6 of 6 problems (0.0% behind at worst) and {DEFAULT} on 0 of 6 problems (14.3%" in flat
     assert "beats the best single device on 100% of the machines for Inception-V3" in flat
     assert "by 12.5% in the mean and 12.5% at most" in flat
     assert "not training at all makes it worse in 6 of 6" in flat
@@ -181,10 +196,10 @@ def test_the_papers_tables_say_what_their_numbers_say() -> None:
 
 
 def test_the_table_of_public_instances_says_where_ours_is_behind() -> None:
-    rows = ["CPU alone", *(one.name for one in (*SIMPLE, *LEARNED, OURS))]
+    rows = ["CPU alone", *(one.name for one in (*SIMPLE, *LEARNED, *OURS))]
     loads = {"a": dict.fromkeys(rows, 10.0) | {SHIPPED: 8.0}, "b": dict.fromkeys(rows, 10.0) | {"METIS": 9.0}}
     result = {
-        "about": harness.about(),
+        "about": about(),
         "settings": {"evaluations": 5, "seconds": 1.0, "seeds": 1},
         "instances": {
             "a": {"nodes": 3, "accelerators": 2, "contiguous_optimum_ms": 9.0, "expert_ms": None, "bound_ms": 7.0},
@@ -212,7 +227,7 @@ def test_the_table_of_costs_says_who_did_not_end() -> None:
     cells = {name: {"300": _cell(100.0), "3000": _cell(200.0)} for name in ("METIS", SHIPPED)}
     cells["m-SCT (Baechi)"] = {"300": _cell(150.0), "3000": _cell(None)}
     result = {
-        "about": harness.about(),
+        "about": about(),
         "settings": {"seconds": 1.0, "evaluations": 5, "devices": "x", "family": "encoder"},
         "sizes": {size: {"operations": int(size), "groups": 10} for size in ("300", "3000")},
         "cells": cells,
@@ -233,27 +248,52 @@ def test_what_computes_for_too_long_is_ended() -> None:
     problem = random_problem(1, nodes=8)
     cell = cost.run_apart(problem, Contestant("endless", Endless), 0.1)
     assert (cell["us"], cell["why"]) == (None, "not done within 0.1 s")
-    assert cost.run_apart(problem, OURS, 20.0)["us"] is not None
+    assert cost.run_apart(problem, OURS[0], 20.0)["us"] is not None
 
 
 def test_the_measured_tables_name_what_is_faster() -> None:
-    ours = f"{SHIPPED}, measured"
+    ours = measured.MEASURED
 
     def row(centre: float) -> dict[str, Any]:
         return {"value": 1.0, "of_ours": [centre, centre - 0.01, centre + 0.01], "same_as": ""}
 
     cell = {ours: row(1.0), "METIS": row(1.2), "copies": {"why": "needs the whole model on a device"}}
     result = {
-        "about": harness.about(),
-        "settings": {"rounds": 3, "seconds": 0.1, "evaluations": 5, "room": 0.6},
+        "about": about(),
+        "settings": {
+            "rounds": 3, "seconds": 0.1, "measure_seconds": 1.0, "evaluations": 5, "budget": 1.0, "room": 0.6,
+        },
         "cells": {"a": {"throughput": cell}, "b": {"throughput": {ours: row(1.0), "METIS": row(0.9)}}},
-    }
+    }  # fmt: skip
     text = results_page.measured(result)
     check_tables(text)
     flat = " ".join(text.split())
     assert "on 1 of 2 models (where it is: a: METIS)" in flat
     assert "1 of 3 ways to run a model have no figure" in flat
     assert "*not run*" in text
+    assert results_page.measured_plot(result).count("<circle") == 4 + 2
+
+
+OURS_NAMES = (DEFAULT, SHIPPED, measured.MEASURED)
+
+
+def test_runs_that_a_file_has_are_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    settings = {"seconds": 1.0}
+    path.write_text(json.dumps({"settings": settings, "about": {"wall_seconds": 7}, "cells": {"a": {"x": 1, "y": 2}}}))
+    assert harness.earlier(path, settings, None) == harness.earlier(path, {"seconds": 2.0}, []) == {}
+    assert harness.earlier(path, settings, ["x"])["cells"] == {"a": {"y": 2}}
+    known = {"a": {"seconds": 1.0, "why": ""}, "b": {"seconds": 0.0, "why": "not installed: no module"}}
+    runs = harness.Runs(_made_again, known.get)
+    found = runs.of(["c", "a", "b"])
+    assert list(found) == ["c", "a", "b"] and found["a"] is known["a"] and runs.made == 2
+    assert found["b"] == found["c"] == {"seconds": 2.0, "why": ""}
+    told = harness.made(harness.earlier(path, settings, []), runs, found.values())
+    assert told["processor_seconds"] == 5 and told["wall_seconds"] >= 7
+
+
+def _made_again(name: str) -> dict[str, Any]:
+    return {"seconds": 2.0, "why": ""}
 
 
 @pytest.mark.slow
@@ -263,7 +303,12 @@ def test_every_way_to_run_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -
     core = ov.Core()
     virtual.register(core)
     monkeypatch.setattr(measured, "LEARNED", ())
-    cell = measured.run(ZOO["bert-small"], "throughput", core, rounds=3, seconds=0.05, budget=3.0)
+    problem = build_problem(ZOO["bert-small"].build(), measured.DEVICES, objective="throughput", core=core)
+    drawn = measured.methods(problem, 3.0, {})
+    known = measured.methods(problem, 3.0, {**drawn, "METIS": {"why": "as it was", "seconds": 0.0}})
+    assert known["METIS"]["why"] == "as it was" and known[SHIPPED] is drawn[SHIPPED]
+    settings = {"rounds": 3, "seconds": 0.05, "measure_seconds": 5.0}
+    cell = measured.run(ZOO["bert-small"], "throughput", core, drawn, settings)
     assert all(("of_ours" in row) != ("why" in row) for row in cell.values())
-    for name in ("CPU_A", "hetero", "hetero-pipeline", "copies", "AUTO", "m-ETF (Baechi)", SHIPPED, measured.MEASURED):
+    for name in ("CPU_A", "hetero", "hetero-pipeline", "copies", "AUTO", "m-ETF (Baechi)", *OURS_NAMES):
         assert "of_ours" in cell[name], cell[name]

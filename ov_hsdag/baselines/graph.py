@@ -137,7 +137,7 @@ class UnitGraph:
     def ancestors(self) -> NDArray[np.bool_]:
         """Whether a path leads from column to row, bool [size, size]; no unit is its own ancestor."""
         matrix = coo_matrix((np.ones(self.edges.shape[1]), (self.edges[0], self.edges[1])), (self.size, self.size))
-        reached = np.isfinite(shortest_path(matrix, unweighted=True)).T
+        reached = np.isfinite(shortest_path(matrix.tocsr(), unweighted=True)).T
         np.fill_diagonal(reached, False)
         return np.asarray(reached)
 
