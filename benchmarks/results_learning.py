@@ -356,11 +356,12 @@ def _learned_says(
     tasks = [best("GO, multi-task, scheduled", m) / best("GO, single task, scheduled", m) - 1 for m in models]
     several = listed([f"{100 * task:+.1f}% ({model})" for task, model in zip(tasks, models, strict=True)])
     return paragraph(
-        f"""All draw better placements than they begin with; the best of each is behind {_SEARCH}, which learns
-        nothing: {scratch}; against the best single device the RNN placer saves {saved("RNN placer")}, Placeto
-        {saved("Placeto")} and GO {saved("GO")}, where its paper claims 21% over human experts, with far more
-        measurements and no experts here. Policies trained on other families are behind it by: {later}; deciding
-        priorities and fusion as well as the placement changes GO's period by {several}, where its paper reports 33
-        to 60% over a default for three tasks together. It does not say what tens of thousands of measurements, which
-        the papers have, would give: without groups of operations, above all, two thousand are too few."""
+        f"""What learns on the graph itself draws better placements than it begins with, and its best is behind
+        {_SEARCH}, which learns nothing: {scratch}; against the best single device the RNN placer saves
+        {saved("RNN placer")}, Placeto {saved("Placeto")} and GO {saved("GO")}, where its paper claims 21% over human
+        experts, with far more measurements and no experts here. Policies trained on other families are behind it by:
+        {later}; deciding priorities and fusion as well as the placement changes GO's period by {several}, where its
+        paper reports 33 to 60% over a default for three tasks together. It does not say what tens of thousands of
+        measurements, which the papers have, would give: without groups of operations, above all, two thousand are
+        too few."""
     )

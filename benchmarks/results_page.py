@@ -55,9 +55,9 @@ CPU_ONLY, GPU_ONLY = "CPU only", "GPU only"
 _FEW = 6
 _NO_LUCK = (
     "the default's tenth of a second of search, with one seed, stops short, and what it finds must win by 0.5% to be"
-    " preferred to a simpler placement; on BERT's machine 14 four times the moves found the best, on its machine 26 they"
-    " did not"
+    " preferred to a simpler placement; four times the moves found the best on machine 14 of BERT, and not on 26"
 )
+
 
 # ---- (a) the paper's experiment
 
@@ -680,32 +680,44 @@ _SHORT = (DEFAULT, SHIPPED, "search, no network", "HSDAG as published", "GO, fro
 """Rows of the short table, which the benchmarks of all its columns have."""
 
 
+def _paper_short(result: Result, row: str) -> str:
+    behind = [
+        cost[k] / known[k] - 1
+        for model in result["models"]
+        for cost, known in [(_drawn(result, model, row), _best_known(result, model))]
+        for k in cost
+    ]
+    return f"{100 * statistics.mean(behind):.1f}"
+
+
+def _generalisation_short(result: Result, row: str) -> str:
+    mean, lacking = mean_behind(result, row)
+    return f"{100 * (mean - 1):.1f}" + f", no placement in {lacking}" * bool(lacking)
+
+
+def _outside_short(result: Result, row: str) -> str:
+    loads = _loads(result)
+    best = {name: min(of[name] for of in loads.values()) for name in result["cells"]}
+    return f"{100 * (statistics.geometric_mean(loads[row][name] / best[name] for name in best) - 1):.1f}"
+
+
+_COLUMNS: dict[str, tuple[str, Callable[[Result, str], str]]] = {
+    "paper_table": ("paper's experiment", _paper_short),
+    "generalisation": ("unseen models and devices", _generalisation_short),
+    "outside": ("public instances", _outside_short),
+}
+"""Files of results/ → title and figures of a column of the short table."""
+
+
 def short(folder: Path = RESULTS) -> str:
-    """The table of README.md: what each method loses in three benchmarks."""
-
-    def loaded(stem: str) -> Result:
-        found: Result = json.loads((folder / f"{stem}.json").read_text(encoding="utf-8"))
-        return found
-
-    paper_result, unseen, instances = (loaded(stem) for stem in ("paper_table", "generalisation", "outside"))
-    loads = _loads(instances)
-    names = list(instances["cells"])
-    best = {name: min(row[name] for row in loads.values()) for name in names}
-    body = []
-    for row in _SHORT:
-        behind = [
-            cost[k] / known[k] - 1
-            for model in paper_result["models"]
-            for cost, known in [(_drawn(paper_result, model, row), _best_known(paper_result, model))]
-            for k in cost
-        ]
-        ratios = [loads[row][name] / best[name] for name in names]
-        mean, lacking = mean_behind(unseen, row)
-        figures = [f"{100 * one:.1f}" for one in (statistics.mean(behind), mean - 1)]
-        figures[1] += f", no placement in {lacking}" * bool(lacking)
-        body.append([named(row), *figures, f"{100 * (statistics.geometric_mean(ratios) - 1):.1f}"])
-    head = ["behind the best of all methods, %", "paper's experiment", "unseen models and devices", "public instances"]
-    return markdown_table(head, body)
+    """The table of README.md: what each method loses. Files that are missing are left out."""
+    found = {
+        title: (json.loads((folder / f"{stem}.json").read_text(encoding="utf-8")), figure)
+        for stem, (title, figure) in _COLUMNS.items()
+        if (folder / f"{stem}.json").exists()
+    }
+    body = [[named(row), *(figure(result, row) for result, figure in found.values())] for row in _SHORT]
+    return markdown_table(["behind the best of all methods, %", *found], body)
 
 
 def between(page: Path, text: str) -> None:

@@ -224,7 +224,7 @@ def test_plots_keep_values_inside() -> None:
 
 
 def test_the_table_of_costs_says_who_did_not_end() -> None:
-    cells = {name: {"300": _cell(100.0), "3000": _cell(200.0)} for name in ("METIS", SHIPPED)}
+    cells = {name: {"300": _cell(100.0), "3000": _cell(200.0)} for name in ("METIS", DEFAULT, SHIPPED)}
     cells["m-SCT (Baechi)"] = {"300": _cell(150.0), "3000": _cell(None)}
     result = {
         "about": about(),
@@ -235,8 +235,8 @@ def test_the_table_of_costs_says_who_did_not_end() -> None:
     text = results_page.cost(result)
     check_tables(text)
     flat = " ".join(text.split())
-    assert f"within 5% of the best at all sizes are METIS and {SHIPPED}" in flat
-    assert "is so for 2 at 3,000 (not for m-SCT (Baechi))" in flat
+    assert f"within 5% of the best at all sizes are METIS, {DEFAULT} and {SHIPPED}" in flat
+    assert "is so for 3 at 3,000 (not for m-SCT (Baechi))" in flat
 
 
 def test_what_computes_for_too_long_is_ended() -> None:
