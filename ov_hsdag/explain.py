@@ -2,188 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import complete
-from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.copies import copies_summary
-from ov_hsdag.problem.explanation import Cut, Explanation, Move, Reason
+from ov_hsdag.problem.explained_model import CostSources, ExplainedModel
+from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
-
-# Cuts and moves that a summary names.
-_FEW = 3
-
-
-@dataclass(frozen=True, eq=False)
-class ExplainedModel:
-    """A placed model and the explanation of its placement.
-
-    Attributes:
-        explanation: of the placement that HETERO would run.
-        objective: "latency" or "throughput".
-    """
-
-    explanation: Explanation
-    objective: str
-
-    def summary(self) -> dict[str, Any]:
-        """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
-
-        Takes a simulation for each group of operations on each other device.
-        """
-        explained, problem = self.explanation, self.explanation.problem
-        result = explained.evaluation
-        operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
-        memory, limits = problem.stored_bytes(result.memory_bytes[0]), problem.stored_bytes(problem.memory_bytes)
-        busy = result.busy_us[0]
-        devices = {
-            name: {
-                "operations": int((operations & (explained.device == index)).sum()),
-                "busy_us": float(busy[index]),
-                "memory_bytes": memory[index],
-                "memory_limit_bytes": limits[index] if problem.memory_bytes[index] >= 0 else None,
-            }
-            for index, name in enumerate(problem.devices)
-        }
-        cuts = sorted(explained.cuts, key=lambda cut: -cut.us)
-        return {
-            "devices": devices,
-            "objective": self.objective,
-            "feasible": not result.infeasible[0],
-            "latency_us": float(result.latency_us[0]),
-            "period_us": float(result.period_us[0]),
-            "parts_us": asdict(explained.parts),
-            "gains": self._gains(),
-            "submodels": self._submodels(),
-            "cuts": [self._cut(cut) for cut in cuts],
-            "closest_moves": [self._move(move) for move in explained.closest_moves(_FEW)],
-        }
-
-    def operation(self, node: int) -> dict[str, Any]:
-        """All that is known of a node: device, costs here and elsewhere, submodel, and why it is here."""
-        explained, problem = self.explanation, self.explanation.problem
-        reason: Reason = explained.reason(node)
-        total = max(explained.parts.total, 1e-30)
-        members = int((problem.groups == problem.groups[node]).sum())
-        return {
-            "name": problem.graph.names[node],
-            "type": problem.graph.types[node],
-            "device": problem.devices[explained.device[node]],
-            "submodel": int(explained.submodel[node]),
-            "us": float(explained.node_us[node]),
-            "share": float(explained.node_us[node]) / total,
-            "us_on": {
-                name: float(problem.node_us[node, index]) if problem.supported[node, index] else None
-                for index, name in enumerate(problem.devices)
-            },
-            "moves_with": members - 1,
-            "why": reason.text,
-            "reason": reason.kind,
-            "because_of": problem.graph.names[reason.other] if reason.other >= 0 else None,
-            "best_move": None if reason.move is None else self._move(reason.move),
-        }
-
-    def nodes(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> list[int]:
-        """Nodes with one of the names or types; all operations, in the order of the graph, where neither is given.
-
-        Args:
-            names: friendly names; `*` and `?` stand for any characters, as in file names.
-            types: of operations, such as "MatMul".
-
-        Raises:
-            UserError: no node has a name or type.
-        """
-        import difflib
-        from fnmatch import fnmatchcase
-
-        graph = self.explanation.problem.graph
-        if not names and not types:
-            return [int(node) for node in np.flatnonzero(np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)))]
-        found: set[int] = set()
-        for wanted, known, what in ((names, graph.names, "node"), (types, graph.types, "type")):
-            for pattern in wanted:
-                matching = {
-                    node for node, name in enumerate(known) if name == pattern or fnmatchcase(name, pattern)
-                }  # a name may have brackets of its own
-                if not matching:
-                    near = difflib.get_close_matches(pattern, set(known), n=3)
-                    hint = f"; similar: {', '.join(near)}" if near else ""
-                    raise UserError(f"the model has no {what} '{pattern}'{hint}")
-                found |= matching
-        return sorted(found)
-
-    def _gains(self) -> dict[str, float | None]:
-        """How many times better than each device alone, and than a copy on each; None where that is impossible."""
-        explained, problem = self.explanation, self.explanation.problem
-        singles = np.stack([problem.single(index) for index in range(len(problem.devices))])
-        gains: dict[str, float | None] = {
-            name: float(score / explained.score_us) if np.isfinite(score) else None
-            for name, score in zip(problem.devices, problem.scores(singles), strict=True)
-        }
-        copies = copies_summary(problem)
-        if copies is not None:
-            gains["copies"] = 1e6 / copies["throughput_ips"] / explained.score_us
-        return gains
-
-    def _submodels(self) -> list[dict[str, Any]]:
-        explained, problem = self.explanation, self.explanation.problem
-        operations = problem.graph.kinds == NodeKind.OP
-        found = []
-        for number, device in enumerate(explained.submodel_device.tolist()):
-            inside = np.flatnonzero((explained.submodel == number) & operations)
-            names = problem.graph.names
-            found.append(
-                {
-                    "device": problem.devices[device],
-                    "operations": len(inside),
-                    "us": float(explained.node_us[explained.submodel == number].sum() + problem.submodel_us[device]),
-                    "first": names[inside[0]] if len(inside) else None,
-                    "last": names[inside[-1]] if len(inside) else None,
-                    "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),
-                }
-            )
-        return found
-
-    def _cut(self, cut: Cut) -> dict[str, Any]:
-        problem = self.explanation.problem
-        return {
-            "tensor": problem.graph.names[cut.node],
-            "from": problem.devices[cut.source],
-            "to": problem.devices[cut.target],
-            "bytes": cut.bytes,
-            "us": cut.us,
-        }
-
-    def _move(self, move: Move) -> dict[str, Any]:
-        problem = self.explanation.problem
-        operations = np.flatnonzero((problem.groups == move.group) & (problem.graph.kinds == NodeKind.OP))
-        members = np.flatnonzero(problem.groups == move.group)
-        first = int(operations[0]) if len(operations) else int(members[0])
-        return {
-            "operation": problem.graph.names[first],
-            "moves": len(members),
-            "to": problem.devices[move.device],
-            "cost_us": move.cost_us if np.isfinite(move.cost_us) else None,
-            "parts_us": asdict(move.parts),
-            "infeasible": move.infeasible,
-        }
 
 
 def explain(
@@ -232,11 +69,13 @@ def explain(
     analysis = prepare(model, devices.names, core, known, shapes=phases[-1].shapes if phases else shapes)
     given.check_nodes(original.union(analysis.graph.names))
     if phases:
-        problem = price_workload(analysis, chosen, known, core, phases).problem
+        problem, costs = price_workload(analysis, chosen, known, core, phases).problem, None
     else:
         problem = price(analysis, chosen, known, core, costs)
     whole = complete.complete(model, given.affinity, devices.names, problem.graph)
-    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), chosen)
+    measured = tuple(costs.of(problem.graph, problem.devices, core)) if costs else ()
+    sources = CostSources.of(known, problem.devices, measured)
+    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), chosen, given, sources)
 
 
 def _placement(model: ov.Model, affinity: Mapping[str, str] | Placement | None) -> Placement:

@@ -44,8 +44,11 @@ from ov_hsdag.policy.candidates import (
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.copies import COPIES, copies_summary
+from ov_hsdag.problem.explained_model import CostSources
+from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
+from ov_hsdag.problem.report_data import ReportSource
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock
 
@@ -489,4 +492,7 @@ def _placement(
         seconds=clock.seconds,
         why=choice.why,
         notes=_notes(choice, problem),
+        source=ReportSource(
+            Explanation(problem, chosen.placement), CostSources.of(request.profile, problem.devices, measured_costs)
+        ),
     )

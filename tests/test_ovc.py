@@ -151,6 +151,15 @@ def test_profile_decides(ovc: Ovc, tmp_path: Path) -> None:
         assert placement.used() == (fast,)
 
 
+def test_a_report_is_written_beside(ovc: Ovc, tmp_path: Path) -> None:
+    assert (
+        ovc(SQUEEZENET, "--placement", DEVICE, "--placement_report", "r.html", "--output_model", "placed").status == 0
+    )
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "--placement_report" in text
+    assert '"profiles":{"CPU_A":' in text
+
+
 def test_options_of_ours_are_not_stored_as_conversion_parameters(ovc: Ovc, tmp_path: Path) -> None:
     ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "placed")
     ovc(SQUEEZENET, "--output_model", "plain")
@@ -196,6 +205,7 @@ def test_help_explains_the_options(ovc: Ovc) -> None:
         "--placement_objective latency|throughput",
         "--placement_profile FILE.json",
         "--placement_measure",
+        "--placement_report FILE.html|svg|png",
     ):
         assert option in ended.out
 
@@ -222,6 +232,8 @@ def test_patching_again_adds_nothing(ovc: Ovc) -> None:
         (["--placement_measure"], "--placement_measure needs --placement"),
         (["--placement", "HETERO:CPU_A,NPU", "--placement_measure"], "device NPU is not on this machine"),
         (["--placement_profile", "none.json"], "--placement_profile needs --placement"),
+        (["--placement_report", "report.html"], "--placement_report needs --placement"),
+        (["--placement", DEVICE, "--placement_report", "report.doc"], "a report is a .html"),
     ],
 )
 def test_bad_options_end_before_the_conversion(

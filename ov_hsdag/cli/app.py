@@ -20,6 +20,7 @@ from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.fit import fit
 from ov_hsdag.cli.place import place
 from ov_hsdag.cli.pretrain import pretrain
+from ov_hsdag.cli.report import report
 from ov_hsdag.cli.show import show
 from ov_hsdag.cli.strip import strip
 from ov_hsdag.cli.verify import verify
@@ -48,6 +49,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     verify: "ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU",
     show: "ov-hsdag show model_placed.xml --output affinity.json",
     explain: "ov-hsdag explain model_placed.xml --type MatMul",
+    report: "ov-hsdag report model_placed.xml --output report.html",
     doctor: "ov-hsdag doctor",
     devices: "ov-hsdag devices --json",
     bench: "ov-hsdag bench model.xml --device HETERO:GPU,CPU --objective throughput",

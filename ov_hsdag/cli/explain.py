@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +15,7 @@ from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
 
 if TYPE_CHECKING:
-    from ov_hsdag.explain import ExplainedModel
+    from ov_hsdag.problem.explained_model import ExplainedModel
 
 # Operations that are shown where none are asked for: those that take longest.
 _LONGEST = 20
@@ -67,6 +69,30 @@ def explain(
     common.check_model(model)
     file = common.one_file(model, part, "explain")
 
+    with console.result(as_json) as show:
+        found = explained(model, file, device, affinity, objective, profile, memory, shape or (), workload, context)
+        with console.progress(f"explaining {model}"):
+            nodes = found.nodes(node or (), kind or ())
+            if not (node or kind or every or as_json):
+                nodes = sorted(nodes, key=lambda one: -found.explanation.node_us[one])[:_LONGEST]
+            summary = found.summary()
+            operations = [found.operation(one) for one in nodes]
+        show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
+
+
+def explained(
+    model: Path,
+    file: Path,
+    device: str | None,
+    affinity: Path | None,
+    objective: str | None,
+    profile: Path | None,
+    memory: str | None,
+    shape: Sequence[str],
+    workload: str | None,
+    context: int | None,
+) -> ExplainedModel:
+    """A placed model from a file, with the options of `explain`; `model` is what the user calls it."""
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.devices.device_set import DeviceSet
@@ -80,36 +106,29 @@ def explain(
     if objective is not None:
         check_objective(objective)
     devices = DeviceSet.parse(device).names if device is not None else None
-    examples = parse_shapes(shape or ())
+    examples = parse_shapes(shape)
     costs = Profile.load(profile) if profile else None
     given = Placement.load(affinity, devices) if affinity else None
-    with console.result(as_json) as show:
-        core = new_core()
-        with console.progress(f"reading {model}"):
-            loaded = common.read_model(core, file)
-        (shapes,) = example_shapes([loaded], examples)
-        carried = given or Placement.of(loaded)
-        limits = parse_memory(memory, devices or (carried.devices if carried else ())) if memory is not None else None
-        with console.progress(f"explaining {model}"):
-            found = explain_model(
-                loaded,
-                devices,
-                affinity=given,
-                objective=objective,
-                profile=costs,
-                core=core,
-                shapes=shapes,
-                memory=limits,
-                costs=load_beside(file),
-                workload=workload,
-                context=context,
-            )
-            nodes = found.nodes(node or (), kind or ())
-            if not (node or kind or every or as_json):
-                nodes = sorted(nodes, key=lambda one: -found.explanation.node_us[one])[:_LONGEST]
-            summary = found.summary()
-            operations = [found.operation(one) for one in nodes]
-        show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
+    core = new_core()
+    with console.progress(f"reading {model}"):
+        loaded = common.read_model(core, file)
+    (shapes,) = example_shapes([loaded], examples)
+    carried = given or Placement.of(loaded)
+    limits = parse_memory(memory, devices or (carried.devices if carried else ())) if memory is not None else None
+    with console.progress(f"pricing {model}"):
+        return explain_model(
+            loaded,
+            devices,
+            affinity=given,
+            objective=objective,
+            profile=costs,
+            core=core,
+            shapes=shapes,
+            memory=limits,
+            costs=load_beside(file),
+            workload=workload,
+            context=context,
+        )
 
 
 def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:

@@ -101,6 +101,14 @@ PlacedOutput = Annotated[
         show_default=False,
     ),
 ]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html|svg|png",
+        help="Also write what runs where, and why, as one page (or the picture of the split).",
+    ),
+]
 CompressToFp16 = Annotated[
     bool | None,
     typer.Option(
@@ -129,6 +137,7 @@ def place(
     search_seconds: SearchSeconds = None,
     compress_to_fp16: CompressToFp16 = None,
     hardlinks: common.HardLinks = True,
+    report: Report = None,
     as_json: common.Json = False,
     debug: common.Debug = False,
 ) -> None:
@@ -167,7 +176,8 @@ def place(
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place as place_model
     from ov_hsdag.policy.candidates import policy_placers
-    from ov_hsdag.utils.files import save_model_atomically
+    from ov_hsdag.report.write import check_report
+    from ov_hsdag.utils.files import check_not_input, save_model_atomically
     from ov_hsdag.utils.folder_writing import write_folder
 
     policy_placers(policy)
@@ -176,6 +186,11 @@ def place(
     if affinity and len(files) > 1:
         raise UserError("--affinity is for one model, and the folder has several to place: name one with --part")
     given = Placement.load(affinity, devices.names).affinity if affinity else None
+    if report is not None:
+        if len(files) > 1:
+            raise UserError("--report is of one model, and the folder has several to place: name one with --part")
+        check_report(report)
+        check_not_input(report, files[0])
 
     unmeasured = "not measured: --no-measure" if measure is False else ""
     with console.result(as_json) as show:
@@ -229,6 +244,9 @@ def place(
                 write_folder(output, model, models, hard_links=hardlinks)
             else:
                 save_model_atomically(loaded[model], output, compress_to_fp16=compressed[model])
+        if report is not None:
+            with console.progress(f"writing {report}"):
+                placements[files[0]].report(report, title=files[0].stem, done={"command": common.command_line()})
         found = {}
         for file in files:
             placement, written = placements[file], output / file.name if folder else output

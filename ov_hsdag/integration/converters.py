@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class _Request:
     profile: Profile | None
     policy: str | None
     measure: bool
+    report: str | None
 
 
 Output = Callable[[argparse.Namespace], str]
@@ -88,6 +90,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Measure the best placements on the devices, which have to be present, and choose by that.",
     )
+    group.add_argument(
+        "--placement_report",
+        metavar="FILE.html|svg|png",
+        help="Also write what runs where, and why, as one page (or the picture of the split).",
+    )
 
 
 def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
@@ -125,6 +132,7 @@ def _checked(
     placement_profile: str | None,
     placement_policy: str | None,
     placement_measure: bool,
+    placement_report: str | None,
 ) -> _Request | None:
     """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
     if placement is None:
@@ -133,6 +141,7 @@ def _checked(
             ("profile", placement_profile),
             ("policy", placement_policy),
             ("measure", placement_measure or None),
+            ("report", placement_report),
         ):
             if value is not None:
                 raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
@@ -142,6 +151,7 @@ def _checked(
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.policy.candidates import policy_placers
     from ov_hsdag.problem.problem import check_objective
+    from ov_hsdag.report.write import check_report
 
     names = DeviceSet.parse(placement).names
     objective = "latency" if placement_objective is None else placement_objective
@@ -151,12 +161,16 @@ def _checked(
         (profile or builtin_profile([name])).device(name)  # raises where there are no speeds of that device
     policy_placers(placement_policy)  # raises where the policy cannot be used
     files.check_model_output(output(), source)
+    if placement_report is not None:
+        check_report(placement_report)
+        if source is not None:
+            files.check_not_input(placement_report, source)
     if placement_measure:
         from ov_hsdag.devices.virtual import new_core
         from ov_hsdag.measuring.selection import check_possible
 
         check_possible(new_core(), DeviceSet(names))
-    return _Request(placement, objective, profile, placement_policy, placement_measure)
+    return _Request(placement, objective, profile, placement_policy, placement_measure, placement_report)
 
 
 def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callable[..., Any]:
@@ -170,6 +184,9 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
         if request is not None and model is not None:
             with _errors_end_the_command():
                 placement = _place(model, request)
+                if request.report is not None:
+                    command = shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+                    placement.report(request.report, title=model.get_friendly_name(), done={"command": command})
             placed.append(model)
             print(f"[ INFO ] placement {placement.summary()}")
             needs = advice(placement)

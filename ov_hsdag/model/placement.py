@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils import files
@@ -53,6 +53,16 @@ def placer_of(candidate: str) -> str:
     return candidate.partition(" (")[0]
 
 
+class ReportData(Protocol):
+    """What reports of a placement are made of (`ov_hsdag.problem.report_data`)."""
+
+    def __call__(self, placement: Placement, title: str, done: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """All that a report shows."""
+
+    def picture(self, placement: Placement, title: str) -> dict[str, Any]:
+        """The part of it that a picture shows."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """Node → device, with what was predicted and measured of it.
@@ -74,7 +84,9 @@ class Placement:
     why        why a simple candidate was chosen and no other, in some words; "" where the figures tell
     notes      name of a candidate → why it was left out or not measured, in some words
 
-    The last three do not travel with the model.
+    source     what `report` draws from; None where the placement was not made here, but read
+
+    The last four do not travel with the model.
     """
 
     devices: tuple[str, ...]
@@ -88,6 +100,7 @@ class Placement:
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
     notes: dict[str, str] = field(default_factory=dict)
+    source: ReportData | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.affinity.values()) - set(self.devices))
@@ -311,7 +324,7 @@ class Placement:
             raise UserError(f"none of the devices of {self.hetero} is available")
         lost = [device for device in self.used() if device not in targets]
         if not lost:
-            return self if targets == self.devices else replace(self, devices=targets), []
+            return self if targets == self.devices else replace(self, devices=targets, source=None), []
         orders = self._orders(lost, targets)
         affinity = dict(self.affinity)
         moved: dict[str, Counter[str]] = {device: Counter() for device in lost}
@@ -330,7 +343,7 @@ class Placement:
                     f"ov_hsdag: the placement uses {device}, which is not among the devices here "
                     f"({', '.join(targets)}); its nodes run: {shares}"
                 )
-        return replace(self, devices=targets, affinity=affinity), replaced
+        return replace(self, devices=targets, affinity=affinity, source=None), replaced
 
     def _orders(self, lost: Sequence[str], targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """For each lost device the available ones in the order in which they are tried."""
@@ -362,6 +375,38 @@ class Placement:
             parts.append(f"predicted {times(predicted, over=BEST_SINGLE)}")
         why = f"; {self.why}" if self.why else ""
         return f"{self.hetero} ({self.objective}): {', '.join(parts)}{why}"
+
+    def report(self, path: str | PathLike[str], *, title: str = "model", done: Mapping[str, Any] | None = None) -> None:
+        """Write what runs where, at what cost and why: as one HTML page, or the picture of the split.
+
+        A placement that was read from a model knows no costs: `ov-hsdag report MODEL` writes its report.
+
+        Args:
+            path: The name of the file ends in .html, .svg or .png (which needs resvg-py).
+            title: What the model is called.
+            done: What else is known of how the placement was made, such as {"command": "…"}.
+
+        Raises:
+            UserError: The placement was not made by `ov_hsdag.place` in this process, or the file cannot be written.
+            RunError: A .png cannot be drawn.
+        """
+        from ov_hsdag.report.write import check_report, is_picture, write_report
+
+        check_report(path)
+        if self.source is None:
+            raise UserError(
+                "this placement was read and knows no costs: ov-hsdag report MODEL writes the report of a saved model"
+            )
+        data = self.source.picture(self, title) if is_picture(path) else self.source(self, title, done)
+        write_report(path, data)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: one line, and the picture of the split where the costs are known."""
+        from ov_hsdag.report.cell import cell
+
+        counts = Counter(self.affinity.values())
+        data = None if self.source is None else self.source.picture(self, "model")
+        return cell(self.summary(), {device: counts[device] for device in self.devices}, data)
 
     def measured_gain(self, candidate: str) -> float | None:
         """How many times better than the best single device a candidate was measured; None where it was not."""

@@ -19,6 +19,9 @@ from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
 # Moves that change the objective by less than this share of it make no difference.
 _NOTHING = 1e-6
 
+# Characters of a name that people still read; those of nodes that nobody named grow with the model.
+_LONGEST_NAME = 160
+
 # Placements that are simulated at a time.
 _BATCH = 256
 
@@ -55,14 +58,6 @@ class Parts:
     @property
     def total(self) -> float:
         return self.nodes + self.fusions + self.submodels + self.transfers
-
-    def __sub__(self, other: Parts) -> Parts:
-        return Parts(
-            self.nodes - other.nodes,
-            self.fusions - other.fusions,
-            self.submodels - other.submodels,
-            self.transfers - other.transfers,
-        )
 
 
 @dataclass(frozen=True)
@@ -166,17 +161,29 @@ class Explanation:
         """What moving a colocation group would change. Raises ValueError for the device that it is on."""
         if self.placement[group] == device:
             raise ValueError(f"group {group} is on device {device} already")
-        moved = self._with(group, device)
-        result = self.problem.evaluate(moved)
-        limits = self.problem.memory_bytes
+        if (group, device) not in self._moves:
+            self._moves[group, device] = self._evaluated_move(group, device)
+        return self._moves[group, device]
+
+    def _evaluated_move(self, group: int, device: int) -> Move:
+        problem, moved = self.problem, self._with(group, device)
+        result = problem.evaluate(moved)
+        limits = problem.memory_bytes
         over = np.where(limits >= 0, result.memory_bytes[0] - limits, 0)
-        value = result.latency_us if self.problem.objective == "latency" else result.period_us
+        value = result.latency_us if problem.objective == "latency" else result.period_us
         infeasible = int(result.infeasible[0])
+        split = problem.split(moved)
+        us = problem.node_us[problem.groups == group]
+        nodes = float((us[:, device] - us[:, self.placement[group]]).sum())
+        fusions = float(problem.node_fusion_penalty_us(moved, split["submodel"]).sum()) - self.parts.fusions
+        submodels = float(problem.submodel_us[split["submodel_device"]].sum()) - self.parts.submodels
+        # The rest: collecting the tensors that move would take several times as long as all of the above.
+        transfers = float(result.latency_us[0] - self.evaluation.latency_us[0]) - nodes - fusions - submodels
         return Move(
             group,
             device,
             np.inf if infeasible else float(value[0]) - self.score_us,
-            _parts(self.problem, moved, self.problem.split(moved)) - self.parts,
+            Parts(nodes, fusions, submodels, transfers),
             infeasible,
             max(int(over.max()), 0),
         )
@@ -231,6 +238,9 @@ class Explanation:
             if len(consumers):
                 other = int(consumers[0])
                 return Reason("consumer", f"it is where its consumer is, {self.called(other)}", other)
+        known = self.__dict__.get("move_us")
+        if known is not None and np.isfinite(known[group, able]).any():
+            able = [able[int(np.argmin(known[group, able]))]]
         moves = [self.move(group, d) for d in able]
         best = min(moves, key=lambda move: (move.cost_us, bool(move.infeasible & ~int(OVER_MEMORY)), move.excess_bytes))
         if not np.isfinite(best.cost_us):
@@ -248,11 +258,18 @@ class Explanation:
     def called(self, node: int) -> str:
         """A node as people read it: its name, with its type where the name does not have it."""
         name, kind = self.problem.graph.names[node], self.problem.graph.types[node]
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[: _LONGEST_NAME // 4]}…{name[-3 * _LONGEST_NAME // 4 :]}"
         return name if kind.lower() in name.lower() else f"{name} ({kind})"
 
     @property
     def _objective(self) -> str:
         return "latency" if self.problem.objective == "latency" else "time between results"
+
+    @cached_property
+    def _moves(self) -> dict[tuple[int, int], Move]:
+        """The moves that were asked for, by group and device: the nodes of a group have them in common."""
+        return {}
 
     @cached_property
     def _split(self) -> dict[str, Any]:

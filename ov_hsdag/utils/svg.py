@@ -58,6 +58,23 @@ class Drawing:
         """Add a text whose baseline begins at (x, y), or ends or has its middle there (`text_anchor`)."""
         self.element("text", {"x": x, "y": y, **attributes}, text)
 
+    def pattern(self, name: str, fill: str, path: str, stroke: str) -> None:
+        """Define a pattern of 8 by 8 pixels; `url(#name)` fills with it.
+
+        Args:
+            name: of the pattern.
+            fill: colour of its ground.
+            path: lines upon it, as in the attribute `d` of a path; "" for none.
+            stroke: colour of the lines.
+        """
+        self._parts.append(
+            f'<defs><pattern id="{html.escape(name)}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        )
+        self.rectangle(0, 0, 8, 8, fill)
+        if path:
+            self.element("path", {"d": path, "stroke": stroke, "stroke_width": 1.6, "fill": "none"})
+        self._parts.append("</pattern></defs>")
+
     def svg(self) -> str:
         """The text of the SVG file."""
         return "\n".join([*self._parts, "</svg>", ""])

@@ -1,0 +1,69 @@
+"""`ov-hsdag report`: what runs where in a placed model, as a page to look at, or a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.cli.explain import PlacedDevice, PlacedObjective
+from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
+
+ReportOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE.html|svg|png",
+        help="The page, or the picture of the split alone; by default MODEL_report.html in the current directory.",
+        show_default=False,
+    ),
+]
+
+
+def report(
+    model: common.Model,
+    output: ReportOutput = None,
+    device: PlacedDevice = None,
+    affinity: AffinityFile = None,
+    objective: PlacedObjective = None,
+    profile: ProfileFile = None,
+    memory: Memory = None,
+    shape: common.Shapes = None,
+    workload: WorkloadOption = None,
+    context: Context = None,
+    part: common.Part = None,
+    as_json: common.Json = False,
+    debug: common.Debug = False,
+) -> None:
+    """Write what runs where in a placed MODEL, and why, as one HTML page.
+
+    The page needs no network and no other file. It has all that `ov-hsdag explain` knows; what was measured when the
+    model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone.
+    """
+    common.check_model(model)
+    file = common.one_file(model, part, "report")
+
+    from ov_hsdag.report.write import check_report, is_picture, write_report
+    from ov_hsdag.utils.files import check_not_input
+
+    output = Path(f"{file.stem}_report.html") if output is None else output
+    check_report(output)
+    check_not_input(output, file)
+
+    from ov_hsdag.cli.explain import explained
+    from ov_hsdag.problem.report_data import picture_data, report_data
+
+    with console.result(as_json) as show:
+        found = explained(model, file, device, affinity, objective, profile, memory, shape or (), workload, context)
+        with console.progress(f"explaining {model}") as tell:
+            if is_picture(output):
+                data = picture_data(found.explanation, found.placement, file.stem)
+            else:
+                data = report_data(found, file.stem, {"command": common.command_line()}, tell)
+            write_report(output, data)
+        size = output.stat().st_size if output.is_file() else 0
+        show({"output": str(output), "bytes": size}, f"{output}: {size / 2**20:,.1f} MiB, for any browser")

@@ -1,0 +1,303 @@
+"""All that a report shows of a placement, as one object in JSON's types.
+
+Arrays of nodes are columns, and texts are numbers in a table of texts: a report of 20,000 operations stays a file that
+people send around.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag._version import __version__
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.scopes import NameTree
+from ov_hsdag.problem.explained_model import CostSources, ExplainedModel
+from ov_hsdag.problem.explanation import Explanation
+from ov_hsdag.problem.timeline import Stage, stages, starts, submodel_us
+
+FORMAT = 1
+"""Of the object; a page reads only its own."""
+
+REQUESTS = 4
+"""Requests in flight of the second timeline."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReportSource:
+    """What `Placement.report` draws from: a placement, the problem that it is of, and where the costs come from."""
+
+    explanation: Explanation
+    sources: CostSources
+
+    def __call__(self, placement: Placement, title: str, done: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What `report_data` returns."""
+        return report_data(ExplainedModel(self.explanation, placement.objective, placement, self.sources), title, done)
+
+    def picture(self, placement: Placement, title: str) -> dict[str, Any]:
+        """What `picture_data` returns."""
+        return picture_data(self.explanation, placement, title)
+
+
+def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:
+    """The part of a report that takes a single simulation, and that pictures need.
+
+    Args:
+        explained: a placement.
+        placement: the same, with what was stored about it.
+        title: what the model is called.
+    """
+    problem, result = explained.problem, explained.evaluation
+    sequence = stages(explained)
+    operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
+    return plain(
+        {
+            "format": FORMAT,
+            "title": title,
+            "devices": problem.devices,
+            "objective": problem.objective,
+            "latency_us": result.latency_us[0],
+            "period_us": result.period_us[0],
+            "operations": np.bincount(explained.device[operations], minlength=len(problem.devices)),
+            "busy_us": result.busy_us[0],
+            "runs": _runs(explained),
+            "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
+            "cuts": {
+                "from": [cut.source for cut in explained.cuts],
+                "to": [cut.target for cut in explained.cuts],
+                "bytes": [cut.bytes for cut in explained.cuts],
+                "us": [cut.us for cut in explained.cuts],
+            },
+            "stages": _columns(sequence),
+            "starts": {"one": starts(sequence, 1)[0]},
+            "memory": _memory(explained),
+            "record": {
+                "predicted": placement.predicted,
+                "measured": placement.measured,
+                "baselines": placement.baselines,
+                "chosen": placement.chosen,
+                "policy": placement.policy,
+                "why": placement.why,
+                "notes": placement.notes,
+                "seconds": placement.seconds,
+                "gains": {
+                    name: [placement.predicted_gain(name), placement.measured_gain(name)]
+                    for name in dict.fromkeys([placement.chosen, *placement.baselines, *(placement.measured or {})])
+                },
+            },
+        }
+    )
+
+
+def report_data(
+    found: ExplainedModel,
+    title: str,
+    done: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """All that a report shows.
+
+    Constants, and what is computed of them alone, are not among the nodes: their bytes are with the node that reads
+    them.
+
+    Args:
+        found: the placed model.
+        title: what it is called.
+        done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}.
+        tell: called with one line of progress now and then.
+
+    Returns:
+        What `picture_data` has, and more: "summary", as of `ExplainedModel.summary`; "nodes", columns with a value for
+        each node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts",
+        the table of texts; "starts" of several requests, too; "done". Times are in µs. Infinities are None.
+    """
+    explained = found.explanation
+    problem = explained.problem
+    drawn = _drawn(problem.graph)
+    texts: dict[str, int] = {}
+    tell("simulating moves")
+    summary = found.summary()
+    nodes = _nodes(explained, drawn, texts, tell)
+    tree = NameTree.of(
+        [problem.graph.names[node] for node in drawn], (problem.graph.kinds[drawn] == NodeKind.PARAMETER).tolist()
+    )
+    position = np.full(problem.graph.nodes, -1)
+    position[drawn] = np.arange(len(drawn))
+    data = picture_data(explained, found.placement, title)
+    data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]
+    data["starts"]["several"] = plain(starts(stages(explained), REQUESTS))
+    return data | plain(
+        {
+            "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},
+            "nodes": nodes,
+            "names": {
+                "parent": tree.parent,
+                "part": [texts.setdefault(part, len(texts)) for part in tree.part],
+                "name": tree.name,
+                "scope": tree.scope,
+            },
+            "edges": _edges(explained, position),
+            "done": {**_made_by(found), **(done or {})},
+            "texts": list(texts),
+        }
+    )
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types, floats in six digits: NumPy's as Python's, infinities as None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return (float(f"{value:.6g}") if value % 1 else int(value)) if math.isfinite(value) else None
+    return value
+
+
+def _drawn(graph: ComputationGraph) -> NDArray[np.int64]:
+    """Nodes that are shown, in topological order: no constants, and nothing that is computed of them alone."""
+    shown = ~graph.legality.constant & (graph.kinds != NodeKind.CONSTANT)
+    # A model, or an output of one, may be of constants alone.
+    return np.flatnonzero(shown | (graph.kinds == NodeKind.RESULT))
+
+
+def _nodes(
+    explained: Explanation, drawn: NDArray[np.int64], texts: dict[str, int], tell: Callable[[str], None]
+) -> dict[str, Any]:
+    problem, graph = explained.problem, explained.problem.graph
+    why, kinds, other = [], [], []
+    position = {node: number for number, node in enumerate(drawn.tolist())}
+    for number, node in enumerate(drawn.tolist()):
+        if number % 1000 == 999:
+            tell(f"reasons of {number + 1:,} of {len(drawn):,} operations")
+        reason = explained.reason(node)
+        why.append(texts.setdefault(reason.text, len(texts)))
+        kinds.append(texts.setdefault(reason.kind, len(texts)))
+        other.append(position.get(reason.other, -1))
+    supported = problem.supported[drawn]
+    weights, states = _held(explained)
+    return {
+        "type": [texts.setdefault(graph.types[node], len(texts)) for node in drawn],
+        "output": [texts.setdefault(_output(graph, node), len(texts)) for node in drawn.tolist()],
+        "device": explained.device[drawn],
+        "submodel": explained.submodel[drawn],
+        "group": problem.groups[drawn],
+        "us": explained.node_us[drawn],
+        "us_on": [
+            np.where(supported[:, device], problem.node_us[drawn, device], np.inf)
+            for device in range(len(problem.devices))
+        ],
+        "move_us": [explained.move_us[problem.groups[drawn], device] for device in range(len(problem.devices))],
+        "weights": _of_readers(graph, weights, drawn),
+        "states": states[drawn],
+        "why": why,
+        "reason": kinds,
+        "other": other,
+    }
+
+
+def _output(graph: ComputationGraph, node: int) -> str:
+    """Type and shape of a node's first output: "f32[1,128,768]"; "" where there is none."""
+    output = int(graph.output_ptr[node])
+    if output == graph.output_ptr[node + 1]:
+        return ""
+    return f"{graph.output_types[output]}[{','.join(map(str, graph.output_shapes[output]))}]"
+
+
+def _edges(explained: Explanation, position: NDArray[np.int64]) -> dict[str, Any]:
+    """Tensors between nodes that are shown, each pair of nodes once."""
+    graph, problem = explained.problem.graph, explained.problem
+    moved = graph.output_bytes if problem.moved_bytes is None else problem.moved_bytes
+    source, target = position[graph.input_source], position[graph.input_node]
+    shown = (source >= 0) & (target >= 0)
+    pairs, first = np.unique(np.stack([source[shown], target[shown]], axis=1), axis=0, return_index=True)
+    return {"from": pairs[:, 0], "to": pairs[:, 1], "bytes": moved[graph.input_output[shown][first]]}
+
+
+def _held(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes that devices keep for each node, as they store them: weights (of Constants), and states; int64 [nodes]."""
+    problem = explained.problem
+    nodes = np.arange(problem.graph.nodes)
+    held = problem.node_held[nodes, explained.device].astype(np.float64)
+    if problem.storage_ratio is not None:
+        held *= problem.storage_ratio[explained.device]
+    weights = problem.graph.kinds == NodeKind.CONSTANT
+    return np.where(weights, held, 0).astype(np.int64), np.where(weights, 0, held).astype(np.int64)
+
+
+def _of_readers(graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes of the constants that each shown node is the first to read, int64 [drawn]."""
+    bytes_ = weights.copy()
+    shown = np.zeros(graph.nodes, bool)
+    shown[drawn] = True
+    reader = np.full(graph.nodes, -1)
+    order = np.argsort(graph.input_node, kind="stable")[::-1]
+    reader[graph.input_source[order]] = graph.input_node[order]  # the last to write is the first to read
+    for node in np.flatnonzero(~shown).tolist():
+        if reader[node] >= 0:
+            bytes_[reader[node]] += bytes_[node]
+    return bytes_[drawn]
+
+
+def _memory(explained: Explanation) -> list[dict[str, Any]]:
+    """Of each device: bytes of weights, of states, and of tensors at the most; the limit, None where there is none."""
+    problem = explained.problem
+    total = problem.stored_bytes(explained.evaluation.memory_bytes[0])
+    limits = problem.stored_bytes(problem.memory_bytes)
+    weights, states = _held(explained)
+    found = []
+    for device in range(len(problem.devices)):
+        here = explained.device == device
+        own, kept = int(weights[here].sum()), int(states[here].sum())
+        found.append(
+            {
+                "weights": own,
+                "states": kept,
+                "tensors": max(total[device] - own - kept, 0),
+                "total": total[device],
+                "limit": limits[device] if problem.memory_bytes[device] >= 0 else None,
+            }
+        )
+    return found
+
+
+def _runs(explained: Explanation) -> dict[str, Any]:
+    """Runs of operations on one device in the order of the model: device, operations and time of each."""
+    graph = explained.problem.graph
+    nodes = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
+    device = explained.device[nodes]
+    first = np.flatnonzero(np.r_[len(nodes) > 0, device[1:] != device[:-1]][: len(nodes)])
+    return {
+        "device": device[first],
+        "operations": np.diff(np.r_[first, len(nodes)]),
+        "us": np.add.reduceat(explained.node_us[nodes], first) if len(first) else [],
+    }
+
+
+def _columns(sequence: list[Stage]) -> dict[str, Any]:
+    return {
+        "submodel": [stage.submodel for stage in sequence],
+        "cut": [stage.cut for stage in sequence],
+        "us": [stage.us for stage in sequence],
+    }
+
+
+def _made_by(found: ExplainedModel) -> dict[str, Any]:
+    import openvino as ov
+
+    return {
+        "date": datetime.now().astimezone().isoformat(" ", "minutes"),
+        "versions": {"ov-hsdag": __version__, "OpenVINO": ov.__version__, "Python": platform.python_version()},
+        "profiles": found.sources.profiles,
+        "measured_costs": found.sources.measured,
+    }

@@ -1,0 +1,201 @@
+"""The picture of a split, as SVG: which part of the model runs where, and when, and what that takes of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ov_hsdag.utils.svg import Drawing
+
+_WIDTH, _LEFT, _RIGHT = 920, 110, 24
+_LANE, _GAP = 34, 22
+
+_TEXT, _QUIET, _LINE, _LANES, _CUT = "#1b1f27", "#5a6372", "#d5d9e0", "#f3f4f7", "#b3261e"
+# Colours and patterns of the page (report_page/src/page.css, patterns.js).
+_COLOURS = ("#2f6db5", "#c9601a", "#2b8259", "#8a4bb0", "#97751a", "#b5386b", "#2c8294", "#5d6673")
+_PATTERNS = (
+    "", "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", "M3,4 h2", "M0,4 h8 M4,0 v8", "M0,2 h8 M0,6 h8",
+    "M-2,6 l4,4 M0,0 l8,8 M6,-2 l4,4", "M2,0 v8 M6,0 v8", "M0,0 l8,8 M8,0 l-8,8",
+)  # fmt: skip
+_MEMORY = (("weights", "#4a5568"), ("states", "#7b8aa3"), ("tensors", "#c3ccda"))
+
+# Pixels below which neighbours are drawn as one.
+_NARROW = 0.7
+
+
+def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
+    """The text of an SVG file.
+
+    Args:
+        data: as `ov_hsdag.problem.report_data.picture_data` or `report_data` returns it.
+        title: whether it has a title.
+    """
+    devices = data["devices"]
+    lanes = len(devices) * (_LANE + _GAP)
+    top = 58 if title else 8
+    height = top + 70 + lanes + 62 + 30 * len(devices) + 34
+    drawing = Drawing(_WIDTH, height)
+    for number, (colour, pattern) in enumerate(zip(_COLOURS, _PATTERNS, strict=True)):
+        if number < len(devices):
+            drawing.pattern(f"device-{number}", colour, pattern, "#ffffff")
+    if title:
+        drawing.text(16, 26, _cut(data["title"], 80), font_size=17, font_weight="bold", fill=_TEXT)
+        drawing.text(16, 46, headline(data), font_size=12.5, fill=_QUIET)
+    _order(drawing, data, top + 14)
+    _timeline(drawing, data, top + 92)
+    _memory(drawing, data, top + 92 + lanes + 58)
+    return drawing.svg()
+
+
+def headline(data: Mapping[str, Any]) -> str:
+    """What the split is and gains, in a line."""
+    throughput = data["objective"] == "throughput"
+    record = data["record"]
+    measured = (record["measured"] or {}).get(record["chosen"]) or {}
+    real = measured.get("throughput_ips" if throughput else "latency_us")
+    value = real or (1e6 / max(data["period_us"] or 0, 1e-9) if throughput else data["latency_us"])
+    told = f"{value:,.1f} results/s" if throughput else f"{_time(value)} for one request"
+    gain = (record["gains"].get(record["chosen"]) or [None, None])[1 if real else 0]
+    better = f", {gain:.2f}x the best single device" if gain else ""
+    count, moved = len(data["submodels"]["device"]), sum(data["cuts"]["bytes"])
+    crossing = f", {_bytes(moved)} between devices" if moved else ""
+    return (
+        f"HETERO:{','.join(data['devices'])}: {count:,} submodel{'' if count == 1 else 's'}{crossing}; "
+        f"{told}{better} ({'measured' if real else 'predicted'})"
+    )
+
+
+def _fill(device: int) -> str:
+    return f"url(#device-{device % len(_COLOURS)})"
+
+
+def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
+    """The model in its order, as wide as the time that its parts take; the devices' names above."""
+    x = 16.0
+    for number, name in enumerate(data["devices"]):
+        told = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {_time(data['busy_us'][number])}"
+        drawing.rectangle(x, top - 10, 13, 13, _fill(number), rx=2)
+        drawing.text(x + 19, top + 1, told, fill=_TEXT)
+        x += 44 + 6.8 * len(told)
+    runs = data["runs"]
+    total = sum(runs["us"])
+    weights = runs["us"] if total else runs["operations"]
+    scale = (_WIDTH - 32) / (sum(weights) or 1)
+    at = 16.0
+    for device, weight in _joined(list(zip(runs["device"], weights, strict=True)), scale):
+        drawing.rectangle(at, top + 12, max(weight * scale, 0.4), 24, _fill(device))
+        at += weight * scale
+    drawing.text(16, top + 50, "first operation", font_size=11, fill=_QUIET)
+    drawing.text(_WIDTH / 2, top + 50, "width is time", font_size=11, fill=_QUIET, text_anchor="middle")
+    drawing.text(_WIDTH - 16, top + 50, "last", font_size=11, fill=_QUIET, text_anchor="end")
+
+
+def _joined(runs: Sequence[tuple[int, float]], scale: float) -> Iterator[tuple[int, float]]:
+    """Runs of which those that are too narrow to be seen are with the ones before them."""
+    device, weight = -1, 0.0
+    for own, more in runs:
+        if device < 0 or (own != device and weight * scale >= _NARROW):
+            if device >= 0:
+                yield device, weight
+            device, weight = own, more
+        else:
+            weight += more
+    if device >= 0:
+        yield device, weight
+
+
+def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
+    """One request: a lane for each device, a block for each submodel, a line for what moves between them."""
+    begins, stages, owners = data["starts"]["one"], data["stages"], data["submodels"]["device"]
+    end = (begins[-1] + stages["us"][-1]) if begins else 1.0
+    scale = (_WIDTH - _LEFT - _RIGHT) / (end or 1.0)
+
+    def y(device: int) -> float:
+        return top + device * (_LANE + _GAP)
+
+    for number, name in enumerate(data["devices"]):
+        drawing.rectangle(_LEFT, y(number), _WIDTH - _LEFT - _RIGHT, _LANE, _LANES)
+        drawing.text(
+            _LEFT - 8, y(number) + 21, _cut(name, 14), text_anchor="end", font_weight="bold", font_size=13, fill=_TEXT
+        )
+    place, drawn = 0, [-1.0] * len(data["devices"])
+    for begin, us, submodel, cut in zip(begins, stages["us"], stages["submodel"], stages["cut"], strict=True):
+        left, right = _LEFT + begin * scale, _LEFT + (begin + us) * scale
+        if submodel >= 0:
+            place += 1
+            device = owners[submodel]
+            if right <= drawn[device]:
+                continue
+            drawn[device] = max(right, left + _NARROW)
+            drawing.rectangle(left, y(device) + 2, drawn[device] - left, _LANE - 4, _fill(device))
+            label = next(
+                (one for one in (f"{place} · {_time(us)}", str(place)) if 7 * len(one) + 10 < right - left), ""
+            )
+            if label:
+                width = 7 * len(label) + 8
+                middle = (left + right) / 2
+                drawing.rectangle(middle - width / 2, y(device) + 8, width, 18, "#ffffff", fill_opacity=0.88, rx=4)
+                drawing.text(middle, y(device) + 21, label, text_anchor="middle", fill=_TEXT)
+            continue
+        source, target = data["cuts"]["from"][cut], data["cuts"]["to"][cut]
+        down = target > source
+        start, stop = y(source) + (_LANE - 2 if down else 2), y(target) + (2 if down else _LANE - 2)
+        drawing.line(left, start, right, stop, _CUT, stroke_width=1.6, stroke_dasharray="4 3")
+        tip = -5 if down else 5
+        points = f"{right:.1f},{stop:.1f} {right - 3.5:.1f},{stop + tip:.1f} {right + 3.5:.1f},{stop + tip:.1f}"
+        drawing.element("polygon", {"points": points, "fill": _CUT})
+    bottom = y(len(data["devices"])) - _GAP + 6
+    for share in range(5):
+        x = _LEFT + share / 4 * (_WIDTH - _LEFT - _RIGHT)
+        drawing.line(x, top, x, bottom, _LINE, stroke_dasharray="2 4")
+        anchor = "start" if share == 0 else "end" if share == 4 else "middle"
+        drawing.text(x, bottom + 14, _time(end * share / 4), font_size=11, fill=_QUIET, text_anchor=anchor)
+
+
+def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
+    """Bars of what each device keeps."""
+    memory = data["memory"]
+    drawing.text(16, top - 10, "memory", font_size=13, font_weight="bold", fill=_TEXT)
+    x = float(_LEFT)
+    for part, colour in _MEMORY:
+        if any(one[part] for one in memory):
+            drawing.rectangle(x, top - 20, 11, 11, colour)
+            drawing.text(x + 16, top - 10, part, fill=_QUIET)
+            x += 36 + 7 * len(part)
+    most = max((max(one["total"], min(one["limit"] or 0, 3 * one["total"])) for one in memory), default=0) or 1
+    room = _WIDTH - _LEFT - _RIGHT - 210
+    for number, one in enumerate(memory):
+        y = top + 30 * number
+        name = _cut(data["devices"][number], 14)
+        drawing.text(_LEFT - 8, y + 14, name, text_anchor="end", font_weight="bold", font_size=13, fill=_TEXT)
+        drawing.rectangle(_LEFT, y, room, 20, _LANES)
+        at = float(_LEFT)
+        for part, colour in _MEMORY:
+            width = one[part] / most * room
+            if width:
+                drawing.rectangle(at, y, width, 20, colour)
+            at += width
+        limit = one["limit"]
+        if limit is not None and limit <= most:
+            drawing.rectangle(_LEFT + limit / most * room - 1.5, y - 2, 3, 24, _CUT)
+        told = _bytes(one["total"]) + ("" if limit is None else f" of {_bytes(limit)}")
+        drawing.text(_LEFT + room + 10, y + 14, told, fill=_TEXT)
+
+
+def _time(us: float | None) -> str:
+    if us is None:
+        return "–"
+    if us >= 1e6:
+        return f"{us / 1e6:,.2f} s"
+    return f"{us / 1e3:,.2f} ms" if us >= 1e3 else f"{us:,.0f} µs"
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} bytes"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

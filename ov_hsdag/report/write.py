@@ -1,0 +1,89 @@
+"""Writes a report in the format that the name of the file asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from ov_hsdag.report.page import page
+from ov_hsdag.report.picture import picture
+from ov_hsdag.utils import files
+from ov_hsdag.utils.errors import RunError, UserError
+
+SUFFIXES = (".html", ".svg", ".png")
+"""Of the files that can be written: the whole report, and the picture of the split."""
+
+_FAMILIES = (
+    "DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Roboto", "Open Sans", "Segoe UI", "Ubuntu",
+    "Cantarell", "FreeSans", "Nimbus Sans",
+)  # fmt: skip
+
+_PROBE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20" font-family="sans-serif" font-size="16">'
+    '<text x="2" y="16">Aa</text></svg>'
+)
+
+# Of an SVG's pixels, so that a PNG is sharp on screens with small ones.
+_ZOOM = 2
+
+
+def check_report(path: str | PathLike[str]) -> None:
+    """Checks that a report can be written there; commands call it before long work.
+
+    Raises:
+        UserError: the name ends in none of `SUFFIXES`, a package is missing, or the file cannot be written.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UserError(f"a report is a .html, or its picture an .svg or .png: got '{fspath(path)}'")
+    if suffix == ".png" and find_spec("resvg_py") is None:
+        raise UserError("a picture as .png needs resvg-py: pip install resvg-py, or write an .svg")
+    files.check_writable(path)
+
+
+def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
+    """Writes a report, whole or not at all.
+
+    Args:
+        path: its name ends in one of `SUFFIXES`.
+        data: as `ov_hsdag.problem.report_data.report_data` returns it; for pictures what `picture_data` returns does.
+
+    Raises:
+        UserError: as of `check_report`.
+        RunError: a .png cannot be drawn.
+    """
+    check_report(path)
+    suffix = Path(path).suffix.lower()
+    if suffix != ".png":
+        files.write_text(path, page(data) if suffix == ".html" else picture(data))
+        return
+    pixels = _png(picture(data))
+    with files.atomic_file(path, "wb") as file:
+        file.write(pixels)
+
+
+def is_picture(path: str | PathLike[str]) -> bool:
+    """Whether the picture alone is asked for, which takes no simulation of moves."""
+    return Path(path).suffix.lower() != ".html"
+
+
+def _png(svg: str) -> bytes:
+    import resvg_py
+
+    # Of no family that it lacks it draws anything, and knows none by default.
+    blank = bytes(resvg_py.svg_to_bytes(svg_string=_PROBE, sans_serif_family="no such family"))
+    for family in _FAMILIES:
+        if bytes(resvg_py.svg_to_bytes(svg_string=_PROBE, sans_serif_family=family)) != blank:
+            break
+    else:
+        raise RunError(
+            "a picture as .png needs a font, and this machine has none that is known: install one (Debian, Ubuntu:"
+            " apt-get install fonts-dejavu-core), or write an .svg"
+        )
+    try:
+        return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=_ZOOM, sans_serif_family=family))
+    except ValueError as error:
+        raise RunError(f"resvg-py cannot draw the picture: {error}") from error
