@@ -18,9 +18,10 @@ def about() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
+    cores = usable_cores()
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": f"{_processor()}, {usable_cores()} cores usable",
+        "machine": f"{_processor()}, {cores} core{'s' * (cores != 1)} usable",
         "python": platform.python_version(),
         "versions": versions,
     }

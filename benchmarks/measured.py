@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
     parser.add_argument("--rounds", type=int, default=6, help="at most")
     parser.add_argument("--seconds", type=float, default=0.25, help="of a turn")
-    parser.add_argument("--measure-seconds", type=float, default=12.0, help="that `place` may measure for")
+    parser.add_argument("--measure-seconds", type=float, default=20.0, help="that `place` may measure for")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of processor time for each method")
     parser.add_argument("--placements", type=Path, default=PLACEMENTS, help="JSON file of what methods found")
     parser.add_argument("--place-only", action="store_true", help="finds placements and measures nothing")

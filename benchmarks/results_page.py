@@ -484,7 +484,7 @@ def _cost_says(result: Result) -> str:
         ours = result["cells"][row]
         behind = max(ours[size]["us"] / best[size] - 1 for size in sizes if ours[size]["us"] is not None)
         small, large = (ours[size]["seconds"] for size in (first, last))
-        return f"{row} takes {small:.2f} s at the smallest and {large:.1f} s at the largest ({100 * behind:.1f}%)"
+        return f"{row} takes {small:.2f} s at the smallest and {large:.2f} s at the largest ({100 * behind:.1f}%)"
 
     return paragraph(
         f"""{took(DEFAULT)}, {took(SHIPPED)}, in brackets how far behind the best they are at worst; within 5% of the
