@@ -92,9 +92,10 @@ def main() -> None:
     """Makes the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for each run")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    begin = time.perf_counter()
     cells: dict[str, dict[str, Any]] = {}
     sizes: dict[str, dict[str, int]] = {}
     for size in options.sizes:
@@ -104,7 +105,9 @@ def main() -> None:
             cells.setdefault(contestant.name, {})[str(size)] = run_apart(problem, contestant, options.seconds)
             print(size, contestant.name, cells[contestant.name][str(size)], file=sys.stderr, flush=True)
     settings = {"seconds": options.seconds, "evaluations": EVALUATIONS, "devices": DEVICES, "family": FAMILY}
-    result = {"about": about(), "settings": settings, "sizes": sizes, "cells": cells}
+    spent = sum(cell["seconds"] or options.seconds for of_size in cells.values() for cell in of_size.values())
+    took = {"wall_seconds": round(time.perf_counter() - begin), "processor_seconds": round(spent)}
+    result = {"about": {**about(), **took}, "settings": settings, "sizes": sizes, "cells": cells}
     write_json(options.output, result)
     from benchmarks.results_page import cost
 
