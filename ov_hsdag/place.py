@@ -100,7 +100,7 @@ def place(
             by that. By default the choice is the prediction's.
         measure_seconds: time budget of both together, seconds. What there is no time to measure comes from the profile,
             and a warning says what.
-        report: called with one line of progress whenever something else is measured.
+        report: called with a few words whenever a phase begins or something else is measured.
         costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
             `Placement.predicted` names under "measured_costs".
         workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
@@ -121,7 +121,7 @@ def place(
         RunError: a policy that was asked for does not run, or there is no folder for the temporary files of measuring.
         RunError: no placement keeps within the devices' memory; with a context, the largest that fits is named.
     """
-    clock = Clock()
+    clock = Clock(begins=None if report is None else lambda phase: report(_PHASES.get(phase, phase)))
     request = _resolve(
         model,
         device,
@@ -200,6 +200,20 @@ def place(
             model.set_rt_info(kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
     return placement
 
+
+_PHASES = {
+    "normalise": "OpenVINO's transformations",
+    "graph": "reading its graph",
+    "legality": "finding what stays together",
+    "support": "asking the devices what they run",
+    "calibrate": "measuring its operations",
+    "costs": "predicting costs",
+    "placers": "searching",
+    "choose": "choosing",
+    "measure": "measuring placements",
+    "write": "annotating the model",
+}
+"""Phases of `Placement.seconds`, as people are told them."""
 
 _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
 

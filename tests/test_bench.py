@@ -98,7 +98,7 @@ def test_measured_on_real_hetero(two_cpu_core: ov.Core) -> None:
 
 def test_the_command(model: Path, tmp_path: Path) -> None:
     options = ("--device", PAIR, "--objective", "throughput", "--rounds", 1)
-    done = run("bench", model, model, *options, "--policies", "none", "--output", tmp_path / "all.csv", "--json")
+    done = run("bench", model, model, *options, "--policies", "none", "--output", tmp_path / "all.csv", "--json", "-v")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["device"] == PAIR and document["objective"] == "throughput"

@@ -620,7 +620,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     ov.save_model(ZOO["lstm"].build(), model, compress_to_fp16=True)
     options = (model, "--device", PAIR, "--output", output)
     new = ("--objective", "throughput", "--policy", "none", "--simulated")
-    done = command(*options, *new, "--measurements", 2, "--seed", 3, "--json")
+    done = command(*options, *new, "--measurements", 2, "--seed", 3, "--json", "--verbose")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["measurements"] == 2 and record["settings"]["seed"] == 3
@@ -630,7 +630,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     assert placement is not None and placement.affinity == record["placement"]
     assert (output / "model.bin").stat().st_size < 1.2 * model.with_suffix(".bin").stat().st_size
 
-    more = command(*options, "--resume", "--measurements", 3)
+    more = command(*options, "--resume", "--measurements", 3, "--verbose")
     assert more.returncode == 0, more.stderr
     assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
     assert more.stdout.startswith(f"{output / 'model.xml'}:")

@@ -14,7 +14,7 @@ from ov_hsdag.cli import doctor
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.test_cli import run
+from tests.test_cli import MAIN, run
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -93,3 +93,21 @@ def test_a_busy_machine_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ov_hsdag.integration.extension.extension_path", missing)
     found = checks()["library for C++ and benchmark_app"]
     assert (found.state, found.fix) == (NOTE, "ov-hsdag extension --build")
+
+
+def test_every_command_is_quiet_or_verbose_when_asked() -> None:
+    for name, command in COMMANDS.items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {"--quiet", "-q", "--verbose", "-v", "--debug"} <= options, name
+    both = run("devices", "--quiet", "--verbose")
+    assert (both.returncode, both.stdout) == (2, "")
+    assert both.stderr == "error: --quiet and --verbose ask for less and for more: give one of them\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [(), ("--version",), ("place", "--help"), ("devices",), ("devices", "--json")])
+def test_a_full_disk_under_standard_output_is_one_line(arguments: tuple[str, ...]) -> None:
+    code = f"import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); {MAIN}"
+    done = run(*arguments, code=code)
+    assert done.returncode == 1
+    assert done.stderr == "error: cannot write to standard output: No space left on device\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import shlex
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import openvino as ov
-
-
-def _set_debug(value: bool) -> bool:
-    console.debug = value
-    return value
 
 
 Model = Annotated[
@@ -75,7 +73,39 @@ HardLinks = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
-Debug = Annotated[bool, typer.Option("--debug", callback=_set_debug, is_eager=True, help="Show tracebacks.")]
+
+_SHARED = {
+    "quiet": Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Results, warnings and errors alone: no progress, no hint at what is next."),
+    ],
+    "verbose": Annotated[
+        bool, typer.Option("--verbose", "-v", help="Tell each step, with the seconds that it took, as a line.")
+    ],
+    "debug": Annotated[bool, typer.Option("--debug", help="Show tracebacks, and all that OpenVINO prints.")],
+}
+"""Options of every command; they set the variables of these names in `console`."""
+
+
+def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that all commands have, which are not handed on to it."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        for name in _SHARED:
+            setattr(console, name, options.pop(name))
+        if console.quiet and console.verbose:
+            raise UserError("--quiet and --verbose ask for less and for more: give one of them")
+        command(*arguments, **options)
+
+    own = inspect.signature(command, eval_str=True)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in _SHARED.items()
+    ]
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {**{one.name: one.annotation for one in own.parameters.values()}, **_SHARED}
+    return run
 
 
 def command_line() -> str:

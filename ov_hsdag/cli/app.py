@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from ov_hsdag._version import __version__
+from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.bench import bench
 from ov_hsdag.cli.calibrate import calibrate
@@ -67,7 +69,7 @@ for _command, _example in EXAMPLES.items():
         # Its first sentence, whole: what is made up without it is cut at 45 characters.
         short_help=(_command.__doc__ or "").partition("\n\n")[0],
         epilog=f"\b\nExample:\n  {_example}",
-    )(_command)
+    )(common.with_shared_options(_command))
 
 
 def _print_version(value: bool) -> None:
@@ -78,8 +80,9 @@ def _print_version(value: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="Begin with ov-hsdag doctor. Each command tells its options with --help; --json prints one JSON object. Exit"
-    " status: 0 done, 1 a device or OpenVINO failed, 2 bad input.",
+    epilog="Each command tells its options with --help, and ends with the command that usually comes next; --json"
+    " prints one JSON object. Exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input."
+    "\n\nnext: ov-hsdag doctor",
 )
 def _options(
     context: typer.Context,
@@ -116,7 +119,9 @@ def run() -> int:
     console.prepare_streams()
     console.one_line_warnings()
     try:
-        return app(prog_name="ov-hsdag", standalone_mode=False) or 0
+        status = app(prog_name="ov-hsdag", standalone_mode=False) or 0
+        sys.stdout.flush()  # what cannot be written is an error of ours, not one of Python's exit
+        return status
     except UserError as error:
         return console.fail(error, 2)
     except _UsageError as error:
@@ -130,4 +135,6 @@ def run() -> int:
     except Exception as error:
         if interrupted(error):
             raise
+        if isinstance(error, OSError) and console.output_refused():
+            return console.fail(RunError(f"cannot write to standard output: {error.strerror}"), 1)
         return console.fail(error, 1, hint="--debug shows where")

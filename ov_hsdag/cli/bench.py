@@ -56,7 +56,6 @@ def bench(
     part: common.Parts = None,
     output: Table_ = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Run every placer's placement of each MODEL on its devices, trials interleaved, and compare them.
 
@@ -103,7 +102,8 @@ def bench(
     failures: list[Exception] = []
     with console.result(as_json) as show:
         # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
-        loaded = [common.read_model(core, path) for path in models]
+        with console.progress(f"reading {', '.join(map(str, models))}"):
+            loaded = [common.read_model(core, path) for path in models]
         shapes = example_shapes(loaded, examples)
         for path, example in zip(models, shapes, strict=True):
             try:
@@ -148,8 +148,8 @@ def _run(
     from ov_hsdag.measuring.rivals import contenders, measure
     from ov_hsdag.problem.pricing import build_problem, build_workload_problem
 
-    with console.bar() as bar:
-        task = bar.add_task(f"{path.name}: placing", total=None)
+    with console.progress(path.name) as tell:
+        tell("placing")
         phases: tuple[Phase, ...] = ()
         if asked is None:
             problem = build_problem(
@@ -159,19 +159,9 @@ def _run(
             phases = asked.phases_with(model, shapes)
             problem = build_workload_problem(model, devices, phases, objective, profile, core).problem
         found, left_out = contenders(problem, devices, policies)
-        # Compiling each takes a step, and so does measuring all of them.
-        bar.update(task, total=sum(not rival.same_as for rival in found) + 1, completed=0)
-
-        def report(text: str) -> None:
-            bar.update(task, description=f"{path.name}: {text[:60]}")
-            bar.advance(task, 0 if text.startswith("measuring") else 1)
-            if bar.disable:
-                console.message(f"{path.name}: {text}")
-
         results = measure(
-            model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=report
+            model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=tell
         )
-        bar.update(task, completed=bar.tasks[task].total, description=path.name)
     return results, left_out
 
 

@@ -40,7 +40,6 @@ def calibrate(
     shape: common.Shapes = None,
     seconds: Seconds = math.inf,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Measure the devices and write a profile of them; costs of a model are written beside it, as NAME.costs.json.
 

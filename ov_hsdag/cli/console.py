@@ -5,25 +5,33 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
+from typing import Any, Literal, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
 from ov_hsdag.utils.errors import one_line
-from ov_hsdag.utils.progress import lines
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from ov_hsdag.utils.progress import Tell, Work, lines
 
 debug = False
 """Whether --debug was given: errors come with their traceback, and OpenVINO's own chatter is not held back."""
+
+quiet = False
+"""Whether --quiet was given: no progress and no hints; results, warnings and errors alone."""
+
+verbose = False
+"""Whether --verbose was given: each step is told, with the time that it took."""
 
 
 def fail(error: BaseException, status: int, hint: str = "") -> int:
@@ -66,6 +74,15 @@ def broken_pipe() -> int:
     return 1
 
 
+def output_refused() -> bool:
+    """Whether standard output takes nothing, as its disk is full; if so, what is still to be written goes nowhere."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return bool(broken_pipe())
+    return False
+
+
 def message(text: str) -> None:
     """One line for people, on standard error."""
     print(text, file=sys.stderr, flush=True)
@@ -89,57 +106,108 @@ def one_line_warnings() -> None:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on standard error while the block runs, which can tell more; lines now and then without a terminal."""
+def progress(text: str) -> Iterator[Tell]:
+    """Tell on standard error what the block does while it runs.
+
+    In a terminal with a spinner, and a bar where the block tells the share that is done, both of which vanish; without
+    one by a line every ten seconds. With --verbose each step that has ended is a line with the seconds that it took;
+    with --quiet nothing is told.
+
+    Args:
+        text: what the block does: "reading model.xml".
+
+    Yields:
+        What takes the steps of the block.
+    """
+    if quiet:
+        yield Work(text)
+        return
+    ended = _told_step if verbose else None
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
-        with lines(text, message) as tell:
-            yield tell
+        with lines(text, message, ended) as work:
+            yield work
         return
-    with stderr.status(text) as status:
-        yield lambda more: status.update(f"{text}: {more}")
+    work = Work(text, ended)
+    with Live(get_renderable=lambda: _picture(work), console=stderr, transient=True, refresh_per_second=8):
+        try:
+            yield work
+        finally:
+            work.end()
 
 
-def bar() -> Progress:
-    """A progress bar on standard error, for use in a `with` block; disabled where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    stderr = Console(stderr=True)
-    return Progress(*columns, console=stderr, disable=not stderr.is_terminal)
+def _told_step(text: str, seconds: float) -> None:
+    message(f"took {seconds:.2f} s: {text}")
 
 
-class Show(Protocol):
+_SPINNER = Spinner("dots")
+
+
+def _picture(work: Work) -> RenderableType:
+    """One line of a terminal: what the work does, cut where the line ends."""
+    columns: list[RenderableType] = [_SPINNER]
+    if work.done is not None:
+        columns.append(ProgressBar(total=1.0, completed=work.done, width=_BAR))
+    columns.append(Text(work.told(), no_wrap=True, overflow="ellipsis"))
+    line = Table.grid(padding=(0, 1))
+    for _ in columns:
+        line.add_column(no_wrap=True)
+    line.add_row(*columns)
+    return line
+
+
+# Columns of a bar.
+_BAR = 20
+
+
+class Show:
+    """Prints what a command found: for people, or as JSON."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """`descriptor` takes JSON; None: standard output takes texts for people."""
+        self._descriptor = descriptor
+
     def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
         """Print a command's result: `data` as JSON, or `text` and `table` (its caption under it) for people."""
+        if self._descriptor is None:
+            _for_people(text, table)
+        else:
+            _write(self._descriptor, json.dumps(_plain(data), ensure_ascii=False, allow_nan=False) + "\n")
+
+    def next(self, *words: object, what: str = "next") -> None:
+        """Print the command line that people may want next, as the last of all; not as JSON, and not with --quiet.
+
+        Args:
+            words: of the command line, quoted for a shell where necessary; None is left out.
+            what: stands before it.
+        """
+        if self._descriptor is None and not quiet:
+            # In one line, however long: it is to be copied.
+            print(f"{what}: {shlex.join(str(word) for word in words if word is not None)}")
 
 
 @contextmanager
 def result(as_json: bool) -> Iterator[Show]:
-    """Gives the function that prints a command's result.
+    """Gives what prints a command's result.
 
     For JSON, descriptor 1 means standard error inside the block, so that nothing that OpenVINO or a plugin prints from
     C++ gets into the object's way.
     """
     if not as_json:
-        yield _for_people
+        yield Show()
         return
     sys.stdout.flush()
     real = os.dup(1)
     os.dup2(2, 1)
-
-    def show(data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
-        _write(real, json.dumps(_plain(data), ensure_ascii=False, allow_nan=False) + "\n")
-
     try:
-        yield show
+        yield Show(real)
     finally:
         sys.stdout.flush()
         os.dup2(real, 1)
         os.close(real)
 
 
-def _for_people(data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
+def _for_people(text: str, table: Table | None) -> None:
     # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
     # Names of nodes and messages of errors have square brackets, which are no markup.
     console = Console(highlight=False, markup=False)

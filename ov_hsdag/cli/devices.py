@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
-def devices(as_json: common.Json = False, debug: common.Debug = False) -> None:
+def devices(as_json: common.Json = False) -> None:
     """List the devices of this machine, virtual ones included, and the built-in profile of each.
 
     Of a profile, the figures that are estimates are named; docs/profiles.md describes them. `ov-hsdag calibrate`
@@ -24,17 +24,18 @@ def devices(as_json: common.Json = False, debug: common.Debug = False) -> None:
     from ov_hsdag.devices.virtual import new_core
 
     with console.result(as_json) as show:
-        core = new_core()
-        found = [
-            {
-                "name": device.name,
-                "full_name": device.full_name,
-                "virtual": device.virtual,
-                "precision": device.precision,
-                **_profile(core, device.name),
-            }
-            for device in available(core)
-        ]
+        with console.progress("looking for devices"):
+            core = new_core()
+            found = [
+                {
+                    "name": device.name,
+                    "full_name": device.full_name,
+                    "virtual": device.virtual,
+                    "precision": device.precision,
+                    **_profile(core, device.name),
+                }
+                for device in available(core)
+            ]
         show({"devices": found}, table=_table(found))
 
 

@@ -52,7 +52,7 @@ class Check:
     fix: str = ""
 
 
-def doctor(as_json: common.Json = False, debug: common.Debug = False) -> None:
+def doctor(as_json: common.Json = False) -> None:
     """Tell whether this machine is ready, with a fix for each thing that is not.
 
     Exit status: 0 ready (notes may limit what can be done), 1 there are problems.

@@ -59,7 +59,6 @@ def explain(
     context: Context = None,
     part: common.Part = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Tell what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
 

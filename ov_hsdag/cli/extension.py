@@ -6,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 
 
 def extension(
     build: Annotated[bool, typer.Option("--build", help="Compile it for the installed OpenVINO (needs g++).")] = False,
-    debug: common.Debug = False,
 ) -> None:
     """Print the path of the library for Core::add_extension and benchmark_app -extensions."""
     from ov_hsdag.integration import extension as library

@@ -20,10 +20,9 @@ from ov_hsdag.utils.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rich.progress import Progress
-
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.training.finetune import Budget, Entry, Report
+    from ov_hsdag.utils.progress import Tell
 
 Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, its policy and the placed model.")
@@ -83,7 +82,6 @@ def finetune(
     seed: Seed = None,
     threads: Threads = 1,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Measure placements of MODEL on its devices and learn from them; DIR gets the policy and the placed model.
 
@@ -147,7 +145,7 @@ def finetune(
             compressed = common.has_fp16_weights(loaded)
         (shapes,) = example_shapes([loaded], examples)
         try:
-            with console.bar() as bar:
+            with console.progress(f"fine-tuning {model} on {device}") as tell:
                 record, placement = tuning.finetune(
                     loaded,
                     device,
@@ -162,7 +160,7 @@ def finetune(
                     core=core,
                     shapes=shapes,
                     compress_to_fp16=compressed,
-                    report=_reporter(bar),
+                    report=_reporter(tell),
                 )
         except KeyboardInterrupt:
             if (output / CHECKPOINT).exists():
@@ -193,17 +191,13 @@ def _budget(
     return make(measurements=_DEFAULT_SIMULATED) if simulated else make(seconds=_DEFAULT_SECONDS)
 
 
-def _reporter(bar: Progress) -> Report:
-    """Returns what moves the bar or, where the bar is disabled, prints a line for each measurement."""
-    task = bar.add_task("measuring", total=1.0)
+def _reporter(tell: Tell) -> Report:
+    """Tells each measurement and the share of the budget that is spent."""
 
     def report(number: int, done: float, entry: Entry, best: float) -> None:
         measured = entry.measurement
         result = f"failed: {measured.error}" if measured.failed else times(measured.ratio)
-        text = f"{number}: {result}, best {times(best, over=BEST_SINGLE)}"
-        bar.update(task, completed=done, description=text)
-        if bar.disable:
-            console.message(f"measurement {text}")
+        tell(f"after measurement {number}: {result}, best {times(best, over=BEST_SINGLE)}", done)
 
     return report
 

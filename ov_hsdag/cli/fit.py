@@ -36,7 +36,6 @@ def fit(
     shape: common.Shapes = None,
     part: common.Part = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Say whether MODEL (a folder, too) fits into the devices' memory, alone or split, and with how much context.
 

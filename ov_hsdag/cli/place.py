@@ -139,7 +139,6 @@ def place(
     hardlinks: common.HardLinks = True,
     report: Report = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Decide on which device each operation of MODEL runs and write an IR with the placement inside.
 

@@ -13,9 +13,10 @@ from ov_hsdag.cli.extras import require
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from rich.progress import Progress
+    from ov_hsdag.training.pretrain import Report
+    from ov_hsdag.utils.progress import Tell
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, and of its policy.")]
 CorpusFolder = Annotated[
@@ -50,7 +51,6 @@ def pretrain(
     threads: Threads = 1,
     checkpoint_minutes: Checkpoint = 2.0,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Train a policy on simulated placements; DIR/policy is what --policy takes.
 
@@ -87,11 +87,12 @@ def pretrain(
     with console.result(as_json) as show:
         try:
             if make_corpus:
-                console.message(f"making the corpus in {folder} (models are converted once)")
-                make(folder, report=console.message)
-            with console.bar() as bar:
+                with console.progress(f"making the corpus in {folder} (models are converted once)") as tell:
+                    make(folder, report=tell)
+            with console.progress(f"pretraining in {output}") as tell:
+                tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes
-                record = run(output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(bar))
+                record = run(output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell))
         except KeyboardInterrupt:
             there = (output / CHECKPOINT).exists()
             again = f"ov-hsdag pretrain --output {output} --resume" if there else "the same command"
@@ -105,18 +106,16 @@ def _options(given: Mapping[str, Any]) -> str:
     return ", ".join("--ppo-clip" if name == "clip" else f"--{name.replace('_', '-')}" for name in given)
 
 
-def _reporter(bar: Progress) -> Callable[[int, int, dict[str, float]], None]:
-    """Moves the bar; where there is none, a line for each validation."""
-    task = bar.add_task("", total=None)
+def _reporter(tell: Tell) -> Report:
+    """Tells the share that is done, with the figures of the latest validation."""
+    validated = "not validated yet"
 
     def report(step: int, steps: int, scalars: dict[str, float]) -> None:
-        validated = "validation/gap" in scalars
-        if validated:
-            text = _figures({name.removeprefix("validation/"): value for name, value in scalars.items()})
-            bar.update(task, description=text)
-            if bar.disable:
-                console.message(f"step {step} of {steps}: {text}")
-        bar.update(task, completed=step, total=steps)
+        nonlocal validated
+        if "validation/gap" in scalars:
+            found = _figures({name.removeprefix("validation/"): value for name, value in scalars.items()})
+            validated = f"after step {step} of {steps}: {found}"
+        tell(validated, step / steps)
 
     return report
 

@@ -37,7 +37,6 @@ def report(
     context: Context = None,
     part: common.Part = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Write what runs where in a placed MODEL, and why, as one HTML page.
 

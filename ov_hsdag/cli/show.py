@@ -32,7 +32,6 @@ def show(
     output: AffinityOutput = None,
     part: common.Parts = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Show the placement inside MODEL as it is stored: devices, parts, what crosses, prediction and measurement.
 
@@ -44,7 +43,8 @@ def show(
     import openvino as ov
 
     core = ov.Core()
-    loaded = {file: common.read_model(core, file) for file in files}
+    with console.progress(f"reading {model}"):
+        loaded = {file: common.read_model(core, file) for file in files}
     found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
     if not found:
         raise UserError(f"{model} carries no placement; run: ov-hsdag place {model} --device HETERO:GPU,CPU")

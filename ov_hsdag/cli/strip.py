@@ -12,7 +12,6 @@ def strip(
     output: common.Output,
     part: common.Parts = None,
     hardlinks: common.HardLinks = True,
-    debug: common.Debug = False,
 ) -> None:
     """Write a copy of MODEL without the placement inside; of a folder, without those of all of its models."""
     common.check_model(model)
@@ -27,15 +26,17 @@ def strip(
     from ov_hsdag.utils.folder_writing import write_folder
 
     core = ov.Core()
-    loaded = {file: common.read_model(core, file) for file in files}
+    with console.progress(f"reading {model}"):
+        loaded = {file: common.read_model(core, file) for file in files}
     # One that cannot be read, or is newer than this release, goes as well: that is what its error message advises.
     carriers = {file: found for file, found in loaded.items() if found.has_rt_info([RT_INFO])}
     if not carriers:
         console.message(f"{model} carries no placement: {output} is a plain copy")
     for found in carriers.values():
         Placement.strip(found)
-    if folder:
-        models = {file.name: (found, False) for file, found in carriers.items()}
-        write_folder(output, model, models, hard_links=hardlinks)
-    else:
-        save_model_atomically(loaded[model], output, compress_to_fp16=False)
+    with console.progress(f"writing {output}"):
+        if folder:
+            models = {file.name: (found, False) for file, found in carriers.items()}
+            write_folder(output, model, models, hard_links=hardlinks)
+        else:
+            save_model_atomically(loaded[model], output, compress_to_fp16=False)

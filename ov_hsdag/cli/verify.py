@@ -22,6 +22,8 @@ from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
 if TYPE_CHECKING:
     import openvino as ov
 
+    from ov_hsdag.utils.progress import Tell
+
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 
 EXACT_STATES = {"KV_CACHE_PRECISION": "f32"}
@@ -57,7 +59,6 @@ def verify(
     shape: common.Shapes = None,
     part: common.Parts = None,
     as_json: common.Json = False,
-    debug: common.Debug = False,
 ) -> None:
     """Compile MODEL on HETERO with the placement inside and compare its outputs with those of single devices.
 
@@ -86,10 +87,11 @@ def verify(
         core = new_core()
         results, good = {}, True
         files = _placed_files(model, part or ())
-        loaded = [_read_placed(core, file) for file in files]
+        with console.progress(f"reading {model}"):
+            loaded = [_read_placed(core, file) for file in files]
         for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
-            with console.progress(f"running {file} on {device}"):
-                result, unproven = _verified(core, one, devices, device, precision, shapes)
+            with console.progress(f"verifying {file} on {device}") as tell:
+                result, unproven = _verified(core, one, devices, device, precision, shapes, tell)
             results[file.name] = result
             good = good and bool(result["equal"]) and not unproven
             if not folder:
@@ -129,21 +131,24 @@ def _verified(
     device: str,
     precision: str,
     shapes: Mapping[str, Sequence[int]] | None,
+    tell: Tell,
 ) -> tuple[dict[str, Any], list[str]]:
     """The comparison of a model's outputs, and why they prove nothing. Raises RunError where it cannot be run."""
     from ov_hsdag.devices.discovery import full_name
 
     inputs = conversations(loaded, SEEDS, shapes)
+    tell("compiling the placement")
     compiled, ignored = _compile_placed(core, loaded, device, _hetero_config(devices, precision))
     present = [name for name in devices if full_name(core, name) is not None]
     try:
-        references = _references(core, loaded, present or ["CPU"], precision, inputs)
+        references = _references(core, loaded, present or ["CPU"], precision, inputs, tell)
     except RunError:
         if len(inputs[0]) == 1:
             raise
         inputs = [steps[:1] for steps in inputs]
-        references = _references(core, loaded, present or ["CPU"], precision, inputs)
+        references = _references(core, loaded, present or ["CPU"], precision, inputs, tell)
         console.message("warning: only first inferences are compared, as it is not known what its inputs mean")
+    tell("running the placement")
     outputs = _outputs(compiled, inputs)
     result = {
         "device": device,
@@ -194,7 +199,12 @@ def _compile_placed(
 
 
 def _references(
-    core: ov.Core, model: ov.Model, devices: Sequence[str], precision: str, inputs: Sequence[Sequence[Inputs]]
+    core: ov.Core,
+    model: ov.Model,
+    devices: Sequence[str],
+    precision: str,
+    inputs: Sequence[Sequence[Inputs]],
+    tell: Tell,
 ) -> dict[str, list[Outputs]]:
     """Outputs of each device that can run the whole model alone.
 
@@ -203,6 +213,7 @@ def _references(
     """
     results: dict[str, list[Outputs]] = {}
     for name in devices:
+        tell(f"running on {name} alone")
         exact = precision == F32 and _can_compute_f32(name)
         try:
             results[name] = _outputs(core.compile_model(model, name, _exact(name) if exact else {}), inputs)

@@ -65,7 +65,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
             measure: Measure the best predicted placements on the devices and choose by that. By default the choice is
                 the prediction's.
             measure_seconds: Time budget of measuring, seconds; by default that of :func:`ov_hsdag.place`.
-            report: Called with one line of progress whenever something else is measured.
+            report: Called with a few words whenever a phase begins or something else is measured.
             costs: What `ov-hsdag calibrate --model` measured (or its file).
             workload: What a decoder with states is asked for, such as "prompt=1024,generate=256".
             context: Tokens that the states must have memory for.

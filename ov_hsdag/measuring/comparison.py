@@ -51,6 +51,9 @@ _FEWEST_ROUNDS = 3
 
 _NO_TIME = "there was no time left to measure it"
 
+# Candidates that a line of progress has room to name.
+_NAMED = 2
+
 
 class Comparison:
     """Candidates of one model, and races of those that compile and compute the same as a single device.
@@ -333,9 +336,16 @@ class Comparison:
     # What is compared.
 
     def _heat(self, names: Sequence[str], rounds: int, seconds: float, until: float, halving: bool) -> Rates:
-        self._report(self._told(f"measuring {', '.join(names)}"))
+        begin = time.monotonic()
+
+        def begins(number: int, count: int) -> None:
+            what = ", ".join(names) if len(names) <= _NAMED else f"{count} of {len(names)} candidates"
+            took = time.monotonic() - begin
+            left = (rounds - number) * took / number if number else math.inf
+            self._report(self._told(f"measuring {what}, round {number + 1} of {rounds} at most", left))
+
         runners = {name: _Admitted(self, name) for name in names}
-        result = race(runners, rounds, seconds, until, halving, self._leave)
+        result = race(runners, rounds, seconds, until, halving, self._leave, begins)
         for name, why in result.failed.items():
             self._fail(name, why)
         return {name: rates for name, rates in result.rates.items() if name not in self.failed}
@@ -408,8 +418,9 @@ class Comparison:
         """
         return {phase: 1e6 / statistics.median(rates) for phase, rates in self.phase_rates.get(name, {}).items()}
 
-    def _told(self, text: str) -> str:
-        left = max(self._end - time.monotonic(), 0.0)
+    def _told(self, text: str, left: float = math.inf) -> str:
+        """The text with the seconds that are left: to the time limit, or less where `left` is."""
+        left = min(max(self._end - time.monotonic(), 0.0), left)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"
 
 

@@ -49,6 +49,7 @@ def race(
     until: float = math.inf,
     halving: bool = True,
     leave: Callable[[str, Mapping[str, Sequence[float]]], None] = lambda name, rates: None,
+    begins: Callable[[int, int], None] = lambda number, candidates: None,
 ) -> Race:
     """Interleaves trials of candidates. The order changes from round to round, so that steady drifts cancel.
 
@@ -62,6 +63,7 @@ def race(
             `ov_hsdag.measuring.choice.settled`. Without it all run all rounds, for looking often makes luck, unless the
             best is `ov_hsdag.measuring.choice.obvious`.
         leave: is called with the name of each candidate that takes part no more by halving, and all rates so far.
+        begins: is called when a round begins with its number, from 0, and how many candidates take part.
 
     Returns:
         The rates. What happens to a candidate is told there; nothing is raised for that.
@@ -70,6 +72,7 @@ def race(
     failed: dict[str, str] = {}
     alive = list(runners)
     for number in range(rounds):
+        begins(number, len(alive))
         begin = time.monotonic()
         shift = number // 2 % max(len(alive), 1)
         order = alive[shift:] + alive[:shift]

@@ -15,14 +15,23 @@ class Clock:
         seconds: of each phase, in the order in which they ended first.
     """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        """`now` tells the time in seconds: that of the wall, or `time.thread_time`."""
+    def __init__(
+        self, now: Callable[[], float] = time.perf_counter, begins: Callable[[str], None] | None = None
+    ) -> None:
+        """Nothing is counted yet.
+
+        Args:
+            now: tells the time in seconds: that of the wall, or `time.thread_time`.
+            begins: called with the name of each phase when it begins.
+        """
         self.seconds: dict[str, float] = {}
-        self._now = now
+        self._now, self._begins = now, begins
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Counts what is inside, whether it succeeds or not."""
+        if self._begins:
+            self._begins(phase)
         start = self._now()
         try:
             yield
