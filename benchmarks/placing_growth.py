@@ -26,6 +26,8 @@ import openvino as ov
 from benchmarks.deep_models import FAMILIES, build, operations
 from ov_hsdag.devices import virtual
 from ov_hsdag.utils.files import save_model_atomically, write_json
+from ov_hsdag.utils.plot import Axis, Series
+from ov_hsdag.utils.plot import plot as draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "placing_growth.json"
@@ -131,45 +133,17 @@ def _seconds(found: dict[str, Any] | None) -> str:
     return f"{found['seconds']:.1f} ({found['cpu_seconds']:.1f})" if found else ""
 
 
-def plot(rows: Sequence[dict[str, Any]], width: int = 640, height: int = 400) -> str:
+def plot(rows: Sequence[dict[str, Any]]) -> str:
     """Seconds against operations, both in logarithms, as SVG: placing for throughput, and compiling (dashed)."""
-    from math import log10
-
-    sizes = sorted({row["operations"] for row in rows})
-    times = [row[key]["seconds"] for row in rows for key in ("throughput", "compile") if row[key]]
-    left, right = log10(sizes[0]) - 0.05, log10(sizes[-1]) + 0.05
-    low, high = log10(min(times)) - 0.1, log10(max(times)) + 0.1
-
-    def at(size: float, seconds: float) -> str:
-        x = 60 + (width - 200) * (log10(size) - left) / (right - left)
-        y = height - 40 - (height - 60) * (log10(seconds) - low) / (high - low)
-        return f"{x:.1f},{y:.1f}"
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif">']
-    parts.append(f'<rect width="{width}" height="{height}" fill="white"/>')
-    for seconds in (0.1, 0.3, 1, 3, 10, 30, 100, 300):
-        if low <= log10(seconds) <= high:
-            x, y = at(10**left, seconds).split(",")
-            parts.append(f'<path d="M{x},{y}H{width - 140}" stroke="#ddd"/>')
-            parts.append(f'<text x="52" y="{y}" font-size="12" text-anchor="end">{seconds:g} s</text>')
-    for size in sorted({row["size"] for row in rows}):
-        x = at(size, 10**low).split(",")[0]
-        parts.append(f'<text x="{x}" y="{height - 20}" font-size="12" text-anchor="middle">{size:,}</text>')
-    parts.append(f'<text x="{(width - 80) / 2}" y="{height - 4}" font-size="12">operations</text>')
-    label = 30
-    for family, colour in zip(FAMILIES, ("#1f77b4", "#d62728", "#2ca02c"), strict=True):
-        own = [row for row in rows if row["family"] == family]
-        for key, dashes in (("throughput", ""), ("compile", ' stroke-dasharray="5,4"')):
-            points = [at(row["operations"], row[key]["seconds"]) for row in own if row[key]]
-            if not points:
-                continue
-            parts.append(
-                f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
-            )
+    series = []
+    for colour, family in enumerate(FAMILIES):
+        for key, style in (("throughput", "line"), ("compile", "dashes")):
+            points = [(row["operations"], row[key]["seconds"]) for row in rows if row["family"] == family and row[key]]
             told = f"{family}, {'place' if key == 'throughput' else 'compile'}"
-            parts.append(f'<text x="{width - 132}" y="{label}" font-size="12" fill="{colour}">{told}</text>')
-            label += 18
-    return "\n".join([*parts, "</svg>", ""])
+            series += [Series(told, points, style, colour)] if points else []
+    return draw(
+        "Placing and compiling", Axis("operations", logarithmic=True), Axis("seconds", logarithmic=True), series
+    )
 
 
 def main() -> int:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
+import openvino as ov
 import pytest
 import typer.main
 
-from ov_hsdag.cli import doctor
+from ov_hsdag.cli import doctor, next_command
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
+from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.test_cli import MAIN, run
+from tests.test_cli import MAIN, PACKAGE, convolutions, run
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "model.xml"
+    ov.save_model(convolutions(), path, compress_to_fp16=False)
+    return path
 
 
 def checks() -> dict[str, Check]:
@@ -111,3 +125,124 @@ def test_a_full_disk_under_standard_output_is_one_line(arguments: tuple[str, ...
     done = run(*arguments, code=code)
     assert done.returncode == 1
     assert done.stderr == "error: cannot write to standard output: No space left on device\n"
+
+
+def test_hints_come_last_and_not_with_quiet_or_json(model: Path, tmp_path: Path) -> None:
+    placed = tmp_path / "it's placed.xml"
+    options = ("--device", "HETERO:CPU_A,CPU_B", "--no-measure", "--output", placed)
+    told = run("place", model, *options)
+    *_, use, following = told.stdout.splitlines()
+    assert use == f"run with: openvino.Core().compile_model({str(placed)!r}, 'HETERO:CPU_A,CPU_B')"
+    assert following.startswith("next: ov-hsdag ")
+    words = shlex.split(following.removeprefix("next: "))
+    assert words == ["ov-hsdag", "verify", str(placed), "--device", "HETERO:CPU_A,CPU_B"]
+    quiet = run("place", model, *options, "--quiet")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert quiet.stdout == told.stdout.partition("run with: ")[0]
+    assert "next" not in run("place", model, *options, "--json").stdout
+
+
+def test_verbose_tells_the_phases_of_placing_with_their_times(model: Path, tmp_path: Path) -> None:
+    where = ("--device", "HETERO:CPU_A,CPU_B", "--output", tmp_path / "placed.xml")
+    done = run("place", model, *where, "--no-measure", "--search-seconds", 0.2, "--verbose")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines and all(re.fullmatch(r"took \d+\.\d\d s: (reading|placing|writing) .+", line) for line in lines)
+    steps = [line.partition(" s: ")[2] for line in lines]
+    for step in (f"reading {model}", f"placing {model} on HETERO:CPU_A,CPU_B", f"writing {tmp_path / 'placed.xml'}"):
+        assert step in steps
+    (searching,) = [line for line in lines if line.endswith(": searching")]
+    assert float(searching.split()[1]) >= 0.2
+    assert "took" not in done.stdout
+
+
+def test_what_stands_for_the_model_is_the_one_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert next_command.model_here() == "model.onnx"
+    (tmp_path / "mine.onnx").touch()
+    (tmp_path / "mine_placed.xml").touch()
+    assert next_command.model_here() == "mine.onnx"
+    (tmp_path / "other.tflite").touch()
+    assert next_command.model_here() == "model.onnx"
+
+
+def device(name: str, kind: str | None, *, virtual: bool = False) -> DeviceInfo:
+    return DeviceInfo(name, name, kind, virtual, (), None)
+
+
+def test_the_first_placing_is_on_all_devices_that_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    cpu, gpu, npu = device("CPU", "CPU"), device("GPU", "GPU"), device("NPU", "NPU")
+    place = "ov-hsdag place model.onnx --device HETERO:"
+    assert next_command.first_placing([cpu, gpu, npu]) == f"{place}GPU,NPU,CPU"
+    parts = [device(name, "CPU", virtual=True) for name in ("CPU_A", "CPU_B")]
+    assert next_command.first_placing([cpu, *parts]) == f"{place}CPU_A,CPU_B"
+    assert next_command.first_placing([cpu]) == f"{next_command.TRY_OUT} && {place}CPU_A,CPU_B"
+    assert next_command.options({"--a": None, "--b": ["x", "y"], "--c": 3}) == ["--b", "x", "--b", "y", "--c", 3]
+
+
+WAY = ["doctor", "place", "verify", "explain"]
+
+WRAPPER = """#!/bin/sh
+# The time for measuring is what a test has; everything else is as it was typed.
+case "$1" in place) set -- "$@" --measure-seconds 4;; esac
+exec "{python}" -c "{main}" "$@"
+"""
+
+
+def write_onnx(path: Path) -> None:
+    """Two branches of convolutions, written as an exporter writes them."""
+    random, nodes, weights = np.random.default_rng(0), [], []
+
+    def convolution(data: str, inputs: int, name: str) -> str:
+        values = random.standard_normal((16, inputs, 3, 3)).astype(np.float32) / 12
+        weights.append(onnx.numpy_helper.from_array(values, f"{name}.weight"))
+        nodes.append(
+            onnx.helper.make_node("Conv", [data, f"{name}.weight"], [f"{name}.out"], name=name, pads=[1, 1, 1, 1])
+        )
+        nodes.append(onnx.helper.make_node("Relu", [f"{name}.out"], [f"{name}.relu"], name=f"{name}/relu"))
+        return f"{name}.relu"
+
+    stem = convolution("image", 3, "stem")
+    nodes.append(onnx.helper.make_node("Add", [convolution(stem, 16, n) for n in ("left", "right")], ["out"], name="+"))
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, channels, 32, 32])
+        for name, channels in (("image", 3), ("out", 16))
+    ]
+    graph = onnx.helper.make_graph(nodes, "model", ends[:1], ends[1:], weights)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_each_command_leads_to_the_next(tmp_path: Path) -> None:
+    """From `ov-hsdag` alone and an ONNX file to the end of the way, each command as the one before printed it."""
+    folder, programs = tmp_path / "work", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    write_onnx(folder / "own model.onnx")
+    program = programs / "ov-hsdag"
+    program.write_text(WRAPPER.format(python=sys.executable, main=MAIN))
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")])),
+    }
+    environment.pop("OV_HSDAG_VIRTUAL_DEVICES", None)
+    typed, command = [], "ov-hsdag"
+    exported = ""  # what the newcomer's shell keeps
+    while command:
+        typed.append(command)
+        done = subprocess.run(
+            ["sh", "-c", exported + command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        exported += f"{command.partition(' && ')[0]}; " if command.startswith("export ") else ""
+        last = done.stdout.splitlines()[-1].strip()
+        command = last.removeprefix("next: ") if last.startswith("next: ") else ""
+        assert command not in typed
+    words = [shlex.split(line.partition(" && ")[2] or line) for line in typed]
+    assert words[0] == ["ov-hsdag"]
+    assert [line[1] for line in words[1:]] == WAY
+    assert words[2][2] == "own model.onnx" and words[3][2] == words[4][2] == "own model_placed.xml"

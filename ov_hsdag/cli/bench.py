@@ -15,6 +15,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.next_command import options
 from ov_hsdag.cli.place import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files
@@ -127,6 +128,10 @@ def bench(
                     output = None
         if as_json:
             show(document)
+        elif len(failures) < len(models):
+            good = next(entry["model"] for entry in document["models"] if entry["results"])
+            given = {"--shape": shape, "--workload": workload, "--context": context, "--profile": profile}
+            show.next("place", good, "--device", device, "--objective", objective, *options(given))
     if failures:
         raise failures[0]
 

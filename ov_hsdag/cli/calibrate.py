@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.next_command import model_here, options
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ def calibrate(
         text = [f"{output}: {', '.join(names)}, measured in {took:.0f} s"]
         text += [f"{path_beside(path)}: {_latencies(times)}" for path, _, times in measured]
         show(data, "\n".join(text), _table(document, data["devices"]))
+        named = models[0] if models else model_here()
+        show.next("place", named, "--device", device, *options({"--profile": output, "--shape": shape}))
 
 
 def _check_outputs(output: Path, models: list[Path]) -> None:

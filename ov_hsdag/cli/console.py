@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import sys
 import textwrap
 import traceback
@@ -21,6 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from ov_hsdag.cli.next_command import command_line
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.progress import Tell, Work, lines
 
@@ -174,16 +174,23 @@ class Show:
         else:
             _write(self._descriptor, json.dumps(_plain(data), ensure_ascii=False, allow_nan=False) + "\n")
 
-    def next(self, *words: object, what: str = "next") -> None:
-        """Print the command line that people may want next, as the last of all; not as JSON, and not with --quiet.
+    def hint(self, what: str, text: str) -> None:
+        """Print what people may want to do with the result, after it; not as JSON, and not with --quiet.
 
         Args:
-            words: of the command line, quoted for a shell where necessary; None is left out.
-            what: stands before it.
+            what: it is: "run with", "see".
+            text: what they would type, in one line, however long: it is to be copied.
         """
         if self._descriptor is None and not quiet:
-            # In one line, however long: it is to be copied.
-            print(f"{what}: {shlex.join(str(word) for word in words if word is not None)}")
+            print(f"{what}: {text}")
+
+    def next(self, *words: object) -> None:
+        """Print the command that usually comes next, as the last line of all; see `hint`.
+
+        Args:
+            words: those after "ov-hsdag"; quoted for a shell where necessary.
+        """
+        self.hint("next", command_line(*words))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.next_command import first_placing
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def devices(as_json: common.Json = False) -> None:
     with console.result(as_json) as show:
         with console.progress("looking for devices"):
             core = new_core()
+            there = available(core)
             found = [
                 {
                     "name": device.name,
@@ -34,9 +36,10 @@ def devices(as_json: common.Json = False) -> None:
                     "precision": device.precision,
                     **_profile(core, device.name),
                 }
-                for device in available(core)
+                for device in there
             ]
         show({"devices": found}, table=_table(found))
+        show.hint("next", first_placing(there))
 
 
 def _profile(core: ov.Core, name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ov_hsdag._env import VARIABLE, disabled
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.next_command import TRY_OUT, first_placing
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ _HARDWARE = (
 
 # Whether a new process of this Python extends OpenVINO.
 _PROBE = "import openvino; print(hasattr(openvino.Core.compile_model, '__wrapped__'))"
-
-_TRY_OUT = 'OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"'
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,13 @@ def doctor(as_json: common.Json = False) -> None:
         marks = {OK: "", NOTE: "note, ", PROBLEM: "PROBLEM, "}
         told = [f"{marks[check.state]}{line}" for check, line in zip(checks, lines, strict=True)]
         show({"ready": not bad, "checks": [asdict(check) for check in checks]}, "\n".join([verdict, *told]))
+        if bad:
+            show.next("doctor")
+        else:
+            from ov_hsdag.devices.discovery import available
+            from ov_hsdag.devices.virtual import new_core
+
+            show.hint("next", first_placing(available(new_core())))
     if bad:
         raise typer.Exit(1)
 
@@ -130,9 +136,7 @@ def _devices(core: ov.Core) -> Iterator[Check]:
     if virtual:
         yield Check("virtual devices", OK, ", ".join(virtual))
     elif len(real) < 2:
-        yield Check(
-            "virtual devices", NOTE, "none, and HETERO has nothing to split on one device", f"export {_TRY_OUT}"
-        )
+        yield Check("virtual devices", NOTE, "none, and HETERO has nothing to split on one device", TRY_OUT)
 
 
 def _profiles(core: ov.Core) -> Check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,6 +122,7 @@ def finetune(
     from ov_hsdag.policy import bundle
     from ov_hsdag.policy.candidates import MARGIN
     from ov_hsdag.training import finetune as tuning
+    from ov_hsdag.training.curves import PLOT
     from ov_hsdag.training.run import CHECKPOINT
 
     tuning.check_outputs(output, model)
@@ -167,7 +169,10 @@ def finetune(
                 console.message("stopped; all measurements are saved: continue with --resume")
             raise
         headline = _headline(output / "model.xml", record, placement)
-        show({**record, "placement": placement.affinity}, headline, _table(record))
+        plot = f"plot: {output / PLOT}"
+        show({**record, "placement": placement.affinity}, f"{headline}\n{plot}", _table(record))
+        show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
+        show.next("verify", output / "model.xml", "--device", device, *options({"--shape": shape}))
 
 
 def duration(text: str) -> float:

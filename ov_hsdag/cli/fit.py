@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.next_command import options
 from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ def fit(
         if costs is None:
             lines += _assumed([name for name in devices.names if name not in (limits or {})], core)
         show(_as_json(found), "\n".join(lines), _table(found))
+        if found.fits:
+            given = {"--part": part, "--context": context, "--memory": memory, "--kv-precision": kv_precision}
+            given |= {"--profile": profile, "--shape": shape}
+            show.next("place", model, "--device", device, *options(given))
     if not found.fits:
         raise typer.Exit(1)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.next_command import options
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import placer_of, times
@@ -268,6 +269,9 @@ def place(
                 print("\n".join(terminal_picture(operations_of(loaded[file]), placement)))
         if folder and as_json:
             show({"output": str(output), "models": found})
+        if not folder:
+            show.hint("run with", f"openvino.Core().compile_model({str(output)!r}, {device!r})")
+        show.next("verify", output, "--device", device, *options({"--shape": shape}))
 
 
 def _weights(model: Path) -> int:

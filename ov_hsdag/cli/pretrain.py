@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.extras import require
+from ov_hsdag.cli.next_command import model_here
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def pretrain(
     require("pretraining", ("train", "bench") if make_corpus else ("train",))
     import torch
 
+    from ov_hsdag.training.curves import PLOT
     from ov_hsdag.training.pretrain import Settings
     from ov_hsdag.training.pretrain import pretrain as run
     from ov_hsdag.training.run import CHECKPOINT
@@ -99,7 +102,10 @@ def pretrain(
             console.message(f"stopped; all steps are saved: continue with {again}")
             raise
         final = record["history"][-1] if record["history"] else {}
-        show(record, text=f"{record['step']} steps in {record['seconds'] / 60:.1f} minutes, {_figures(final)}")
+        text = f"{record['step']} steps in {record['seconds'] / 60:.1f} minutes, {_figures(final)}"
+        show(record, f"{text}\npolicy: {output / 'policy'}\nplot: {output / PLOT}")
+        show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
+        show.next("place", model_here(), "--device", "HETERO:GPU,CPU", "--policy", output / "policy")
 
 
 def _options(given: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.next_command import options
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
 from ov_hsdag.utils.errors import UserError
@@ -65,6 +66,7 @@ def show(
         if as_json:
             only = next(iter(results.values()))
             tell({"models": results} if is_model_folder(model) else only)
+        tell.next("explain", model, *options({"--part": next(iter(found)).stem if len(files) > 1 else None}))
 
 
 def stored_facts(operations: Sequence[ov.Node], placement: Placement) -> dict[str, Any]:

@@ -40,3 +40,4 @@ def strip(
             write_folder(output, model, models, hard_links=hardlinks)
         else:
             save_model_atomically(loaded[model], output, compress_to_fp16=False)
+    console.Show()({}, f"{output}: {model} without its placement")

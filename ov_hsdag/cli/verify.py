@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.next_command import options
 from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import conversations, example_shapes, parse_shapes
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
@@ -100,6 +101,10 @@ def verify(
                 show({}, f"{file.name}: {_text(result, unproven)}")
         if folder and as_json:
             show({"models": results})
+        if good:
+            several = folder and len(model_files(model)) > 1
+            words = options({"--part": files[0].stem if several else None, "--shape": shape})
+            show.next("explain", model, *words)
     if not good:
         raise typer.Exit(1)
 

@@ -30,6 +30,7 @@ from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
+from ov_hsdag.training.curves import plot_of_pretraining, write_plot
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.rollout import (
     Batch,
@@ -536,8 +537,9 @@ def make_record(state: State, settings: Settings, corpus: Corpus, problems: int,
 
 
 def finish(output: Path, state: State, record: dict[str, Any]) -> None:
-    """Writes the record and the policy folder."""
+    """Writes the record, the plot of the validations and the policy folder."""
     from ov_hsdag.training.export import export
 
     write_json(output / "record.json", record)
+    write_plot(output, plot_of_pretraining(record))
     export(state.network, output / "policy", record)

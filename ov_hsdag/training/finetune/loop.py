@@ -17,6 +17,7 @@ from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.training.curves import plot_of_finetuning, write_plot
 from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.learning import learn
@@ -139,6 +140,7 @@ def run(
     choice = choose(state, problem, settings)
     record = make_record(state, task, settings, ongoing.about, fit, choice)
     write_json(output / "record.json", record)
+    write_plot(output, plot_of_finetuning(record))
     from ov_hsdag.training.export import export
 
     export(state.network, output / "policy", {key: record[key] for key in ("about", "settings", "best", "seconds")})

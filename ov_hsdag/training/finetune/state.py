@@ -17,6 +17,7 @@ from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.training.curves import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, restore, write_checkpoint
@@ -182,7 +183,8 @@ def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> No
     """
     for model in ("model.xml", "policy/policy.xml"):
         check_model_output(output / model, source)
-    for name in (CHECKPOINT, "record.json", "placement.json", "policy/policy.json", "policy/policy.safetensors"):
+    policy = ("policy/policy.json", "policy/policy.safetensors")
+    for name in (CHECKPOINT, "record.json", PLOT, "placement.json", *policy):
         if source is not None:
             check_not_input(output / name, source)
 

@@ -1,0 +1,56 @@
+"""The command lines that commands print for people to type next."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ov_hsdag.devices.discovery import DeviceInfo
+
+TRY_OUT = 'export OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"'
+"""Makes two devices of a machine that has one, in a shell."""
+
+# Endings of files that are models for certain.
+_MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
+
+# Kinds of devices in the order in which HETERO is given them; others come before the CPU.
+_ORDER = ("GPU", "NPU", None, "CPU")
+
+
+def command_line(*words: object) -> str:
+    """One of our commands as people type it. words: those after "ov-hsdag"; quoted for a shell where necessary."""
+    return shlex.join(["ov-hsdag", *map(str, words)])
+
+
+def options(given: Mapping[str, object]) -> list[object]:
+    """Words of options, from their values by name: a list is given value by value, and None not at all."""
+    found: list[object] = []
+    for name, value in given.items():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            found += [name, one] if one is not None else []
+    return found
+
+
+def model_here() -> str:
+    """A model to name: the only one in the current folder that nobody placed, else "model.onnx"."""
+    with contextlib.suppress(OSError):
+        here = [path.name for path in Path().iterdir() if path.suffix in _MODELS]
+        sources = [name for name in here if not name.endswith("_placed.xml")]
+        if len(sources) == 1:
+            return sources[0]
+    return "model.onnx"
+
+
+def first_placing(devices: Sequence[DeviceInfo]) -> str:
+    """How to place a model on the devices of a machine; on virtual ones where it has some, or lacks a second one."""
+    names = [device.name for device in devices if device.virtual]
+    if not names:
+        order = sorted(devices, key=lambda device: _ORDER.index(device.kind if device.kind in _ORDER else None))
+        names = [device.name for device in order]
+    if len(names) > 1:
+        return command_line("place", model_here(), "--device", f"HETERO:{','.join(names)}")
+    return f"{TRY_OUT} && {command_line('place', model_here(), '--device', 'HETERO:CPU_A,CPU_B')}"

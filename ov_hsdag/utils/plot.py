@@ -1,0 +1,143 @@
+"""A plot of values over two axes, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ov_hsdag.utils.svg import COLOURS, Drawing
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP = 720, 420, 66, 24, 46
+"""Of the axes with their labels, in pixels; the legend is below."""
+
+_LABELS, _LEGEND_ROW = 52, 18
+
+# Ticks of an axis, about.
+_TICKS = 6
+
+_GRID, _TEXT = "#e3e3e3", "#333"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis tells.
+
+    Attributes:
+        label: of what, and in which unit.
+        logarithmic: equal factors take equal room; all values are above 0.
+        shown: values that lie inside in any case.
+    """
+
+    label: str
+    logarithmic: bool = False
+    shown: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values that belong together.
+
+    Attributes:
+        name: in the legend.
+        points: (x, y); those with a y that is no finite number are left out.
+        style: "line", "dashes", or "dots" without a line.
+        colour: number of the colour; those of the series in turn by default.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    style: str = "line"
+    colour: int | None = None
+
+    @property
+    def finite(self) -> list[tuple[float, float]]:
+        """The points that can be drawn."""
+        return [point for point in self.points if all(map(math.isfinite, point))]
+
+
+def plot(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
+    """Draws series over two axes, with a legend below.
+
+    Args:
+        title: of the plot.
+        x: the axis to the right.
+        y: the axis upwards.
+        series: what is drawn, in this order.
+
+    Returns:
+        The text of an SVG file.
+    """
+    places = _legend([one.name for one in series])
+    drawing = Drawing(_WIDTH, _HEIGHT + _LEGEND_ROW * (places[-1][1] + 1 if places else 0))
+    drawing.text(12, 22, title, font_size=15)
+    across = _Scale(x, [point[0] for one in series for point in one.finite], _LEFT, _WIDTH - _RIGHT)
+    upwards = _Scale(y, [point[1] for one in series for point in one.finite], _HEIGHT - _LABELS, _TOP)
+    for tick in upwards.ticks:
+        drawing.line(_LEFT, upwards(tick), _WIDTH - _RIGHT, upwards(tick), _GRID)
+        drawing.text(_LEFT - 8, upwards(tick) + 4, f"{tick:,g}", text_anchor="end", fill=_TEXT)
+    for tick in across.ticks:
+        drawing.line(across(tick), _HEIGHT - _LABELS, across(tick), _HEIGHT - _LABELS + 4, _TEXT)
+        drawing.text(across(tick), _HEIGHT - _LABELS + 18, f"{tick:,g}", text_anchor="middle", fill=_TEXT)
+    drawing.text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - _LABELS + 34, x.label, text_anchor="middle", fill=_TEXT)
+    drawing.text(_LEFT, _TOP - 8, y.label, fill=_TEXT)
+    for number, (one, (left, row)) in enumerate(zip(series, places, strict=True)):
+        colour = COLOURS[(number if one.colour is None else one.colour) % len(COLOURS)]
+        points = [(across(a), upwards(b)) for a, b in one.finite]
+        dashes = {"stroke_dasharray": "5,4"} if one.style == "dashes" else {}
+        if one.style != "dots" and len(points) > 1:
+            drawing.polyline(points, colour, stroke_width=2, **dashes)
+        else:
+            for a, b in points:
+                drawing.circle(a, b, 3.5, colour, fill_opacity=0.75)
+        middle = _HEIGHT + _LEGEND_ROW * row
+        if one.style == "dots":
+            drawing.circle(left + 6, middle, 3.5, colour)
+        else:
+            drawing.line(left, middle, left + 14, middle, colour, stroke_width=2, **dashes)
+        drawing.text(left + 19, middle + 4, one.name, fill=_TEXT)
+    return drawing.svg()
+
+
+def _legend(names: Sequence[str]) -> list[tuple[float, int]]:
+    """Where each name stands: pixels from the left, and the number of the row."""
+    places, left, row = [], float(_LEFT), 0
+    for name in names:
+        width = 36 + 6.6 * len(name)
+        if left > _LEFT and left + width > _WIDTH - _RIGHT:
+            left, row = float(_LEFT), row + 1
+        places.append((left, row))
+        left += width
+    return places
+
+
+class _Scale:
+    """Where values of an axis are drawn."""
+
+    def __init__(self, axis: Axis, values: Sequence[float], begin: float, end: float) -> None:
+        self._logarithmic, self._begin, self._end = axis.logarithmic, begin, end
+        low, high = min([*values, *axis.shown], default=0.0), max([*values, *axis.shown], default=1.0)
+        if axis.logarithmic:
+            low, high = (low, high) if low < high else (low / 2, high * 2)
+            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+            ticks = [factor * 10.0**power for power in powers for factor in (1, 3)]
+            self.ticks = [tick for tick in ticks if low <= tick <= high]
+        else:
+            low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
+            step = _step((high - low) / _TICKS)
+            self.ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        room = 0.04 * (self._scaled(high) - self._scaled(low))
+        self._low, self._high = self._scaled(low) - room, self._scaled(high) + room
+
+    def __call__(self, value: float) -> float:
+        share = (self._scaled(value) - self._low) / (self._high - self._low)
+        return self._begin + share * (self._end - self._begin)
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(value) if self._logarithmic else value
+
+
+def _step(least: float) -> float:
+    """The next of 1, 2, 5, 10, 20, … that is not below."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
