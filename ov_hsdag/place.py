@@ -46,7 +46,7 @@ from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.copies import COPIES, copies_summary
 from ov_hsdag.problem.explained_model import CostSources
 from ov_hsdag.problem.explanation import Explanation
-from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile, with_measured
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.problem.report_data import ReportSource
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -159,12 +159,14 @@ def place(
             else:
                 costs = _calibrated(analysis, request, seconds, report)
     of_workload: WorkloadProblem | None = None
+    by_profile: PlacementProblem | None = None
     with clock("costs"):
         if phases:
             of_workload = price_workload(analysis, objective, request.profile, request.core, phases, phase_costs)
             problem = of_workload.problem
         else:
-            problem = price(analysis, objective, request.profile, request.core, costs)
+            by_profile = price(analysis, objective, request.profile, request.core, None)
+            problem = with_measured(by_profile, request.core, costs)
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
     with clock("choose"):
@@ -183,8 +185,8 @@ def place(
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
             choice = _measured(choice, model, problem, request, shapes, phases, left, report)
-            if not phases:
-                _keep_experience(choice, analysis, objective, request)
+            if by_profile is not None:
+                _keep_experience(choice, by_profile, request)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
@@ -417,8 +419,8 @@ def _measured(
     return _Choice(chosen, candidates, held.measured or None, why)
 
 
-def _keep_experience(choice: _Choice, analysis: ModelAnalysis, objective: str, request: _Request) -> None:
-    """Leaves what was measured to the models that follow, beside what the profile alone would have said."""
+def _keep_experience(choice: _Choice, problem: PlacementProblem, request: _Request) -> None:
+    """Leaves what was measured to the models that follow, beside what the profile alone says: its is the problem."""
     placements = {one.name: one.placement for one in (*choice.candidates, choice.chosen)}
     figures = {
         name: (one["times_best_single"], *one["times_best_single_ci"])
@@ -428,7 +430,6 @@ def _keep_experience(choice: _Choice, analysis: ModelAnalysis, objective: str, r
     single = max((name for name in request.devices.names if name in figures), key=figures.__getitem__, default=None)
     if single is None or len(figures) < 2:
         return
-    problem = price(analysis, objective, request.profile, request.core, None)
     ratio, low, high = np.array(list(figures.values())).T
     keep(
         of_measurements(

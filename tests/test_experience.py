@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +131,25 @@ def test_files_keep_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     kept, direct = (prior_of(corrector.factors, some) for some in ([found[second.graph]], [second]))
     assert kept is not None and direct is not None
     np.testing.assert_allclose(kept.mean, direct.mean, atol=1e-3)
+
+
+def test_the_oldest_files_go_where_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(experience, "_FILES", 3)
+    (tmp_path / "mine.json").write_text("{}")
+    os.utime(tmp_path / "mine.json", (1, 1))
+    known = [measured(seed) for seed in range(5)]
+    for number, one in enumerate(known):
+        before = set(tmp_path.iterdir())
+        experience.keep(one)
+        for path in set(tmp_path.iterdir()) - before:
+            os.utime(path, (100 + number, 100 + number))
+    assert [one.graph for one in experience.kept()] == [one.graph for one in known[2:]]
+    assert len(list(tmp_path.iterdir())) == 4 and (tmp_path / "mine.json").exists()  # what is not ours stays
+
+    monkeypatch.setattr(experience, "_BYTES", 1)
+    experience.keep(measured(6))
+    assert [one.graph for one in experience.kept()] == [measured(6).graph]
 
 
 def test_damaged_files_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

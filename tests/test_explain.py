@@ -24,7 +24,7 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.zoo.catalog import select
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model, random_problem
-from tests.test_cli import assert_one_error_line, run
+from tests.test_cli import MAIN, assert_one_error_line, run
 
 PAIR = "HETERO:GPU,CPU"
 SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")
@@ -184,6 +184,19 @@ def test_json_has_every_operation_and_the_chosen_ones(placed: Path) -> None:
     assert chosen == [first]
     of_type = json.loads(run("explain", placed, "--json", "--type", first["type"]).stdout)["nodes"]
     assert {one["type"] for one in of_type} == {first["type"]}
+
+
+def test_a_question_about_one_operation_simulates_its_moves_alone(placed: Path) -> None:
+    name = json.loads(run("explain", placed, "--json").stdout)["nodes"][0]["name"]
+    forbidden = (
+        "from ov_hsdag.problem.explanation import Explanation; Explanation.move_us = property(lambda self: 1 / 0)"
+    )
+    for options in (("--node", name), ("--type", "*", "--json")):
+        done = run("explain", placed, *options, code=f"{forbidden}; {MAIN}")
+        assert done.returncode == 0, done.stderr
+        assert name in done.stdout and "come closest to paying" not in done.stdout
+    assert json.loads(done.stdout)["closest_moves"] is None
+    assert "ZeroDivisionError" in run("explain", placed, "--debug", code=f"{forbidden}; {MAIN}").stderr
 
 
 def test_a_placement_that_was_made_elsewhere(tmp_path: Path) -> None:

@@ -21,13 +21,17 @@ from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
 from ov_hsdag.calibration import experience
+from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
+from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices import device_set
 from ov_hsdag.measuring.selection import Result
+from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.policy.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
@@ -308,7 +312,22 @@ def test_what_was_measured_is_left_to_the_models_that_follow(
 ) -> None:
     """With the profile's costs, by which the next model is predicted, and no failed or unplaced candidates."""
     monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(import_module("ov_hsdag.place"), "calibrate_prepared", lambda *_: (None, None))
+    priced = []
+
+    def node_us(profile: Profile, graph: ComputationGraph, names: tuple[str, ...]) -> Any:
+        priced.append(names)
+        return by_roofline(profile, graph, names)
+
+    by_roofline = cost_model.node_us
+    monkeypatch.setattr(cost_model, "node_us", node_us)
+
+    def calibrated(prepared: ModelAnalysis, core: ov.Core, *_: Any) -> tuple[ModelCosts, None]:
+        nodes = prepared.graph.nodes
+        costs = (np.full(nodes, 50.0), np.full(nodes, -1, np.int32), np.zeros(nodes))
+        devices = {name: DeviceCosts(identity(core, name), "now", *costs) for name in prepared.devices}
+        return ModelCosts(graph_hash(prepared.graph), devices), None
+
+    monkeypatch.setattr(import_module("ov_hsdag.place"), "calibrate_prepared", calibrated)
 
     def figures(ratio: float | None) -> dict[str, Any]:
         ends = None if ratio is None else [ratio / 1.1, ratio * 1.1]
@@ -325,7 +344,8 @@ def test_what_was_measured_is_left_to_the_models_that_follow(
     placement = ov_hsdag.place(
         ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, policy="none", measure=True
     )
-    assert placement.chosen == "pipeline"
+    assert placement.chosen == "pipeline" and (placement.predicted or {})["measured_costs"] == ["CPU_A", "CPU_B"]
+    assert len(priced) == 1
     (left,) = experience.kept()
     np.testing.assert_allclose(left.ratios, [0.9, 1.0, 1.7], rtol=1e-4)
     np.testing.assert_allclose(left.uncertain, np.log(1.1) / 1.96, rtol=1e-3)

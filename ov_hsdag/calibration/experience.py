@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,8 +35,14 @@ VARIABLE = "OV_HSDAG_EXPERIENCE"
 
 FORMAT_VERSION = 1
 
-# Measured placements of a model that are kept, the latest; and files that are read, the latest.
+# Measured placements of a model that are kept, the latest; and files that are kept and read, the latest.
 _PLACEMENTS, _FILES = 64, 100
+
+# That all files together may take; a usual one takes 50 kB.
+_BYTES = 32 * 2**20
+
+# Of a file's name: nothing else in the folder is ours to remove.
+_DIGEST = 32
 
 # Of figures in files.
 _DIGITS = 5
@@ -200,6 +207,7 @@ def keep(experience: Experience) -> None:
         )
     with contextlib.suppress(UserError):
         write_text(path, json.dumps(experience.to_dict()) + "\n")
+        _prune(into)
 
 
 def kept() -> list[Experience]:
@@ -207,19 +215,36 @@ def kept() -> list[Experience]:
     where = folder()
     if where is None:
         return []
-    times: dict[Path, float] = {}
+    return [one for path in [*_sizes(where)][-_FILES:] if (one := _read(path)) is not None]
+
+
+def _sizes(where: Path) -> dict[Path, int]:
+    """The files in a folder with their sizes, oldest first."""
+    found: dict[Path, os.stat_result] = {}
     with contextlib.suppress(OSError):
         for path in where.glob("*.json"):
             with contextlib.suppress(OSError):
-                times[path] = path.stat().st_mtime
-    latest = sorted(times, key=lambda path: (times[path], path.name))[-_FILES:]
-    return [one for path in latest if (one := _read(path)) is not None]
+                found[path] = path.stat()
+    order = sorted(found, key=lambda path: (found[path].st_mtime, path.name))
+    return {path: found[path].st_size for path in order}
+
+
+def _prune(where: Path) -> None:
+    """Removes the oldest files where there are too many, or all together are too large; the latest stays."""
+    own = {path: size for path, size in _sizes(where).items() if re.fullmatch(f"[0-9a-f]{{{_DIGEST}}}", path.stem)}
+    left, total = len(own), sum(own.values())
+    for path, size in own.items():
+        if left == 1 or (left <= _FILES and total <= _BYTES):
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+        left, total = left - 1, total - size
 
 
 def _name(experience: Experience) -> str:
     reference = _terms_to_dict(experience.reference)
     text = json.dumps([experience.graph, experience.devices, experience.objective, reference])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
 
 
 def _read(path: Path) -> Experience | None:

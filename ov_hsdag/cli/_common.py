@@ -49,8 +49,8 @@ Shapes = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME=[1,128]",
-        help="Example shape of a dynamic input, for costs and measuring; [1,3,224,224] where there is one input. Can be"
-        " given several times. The model itself keeps its shapes.",
+        help="Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
+        " input. Can be given several times. The model itself keeps its shapes.",
     ),
 ]
 Part = Annotated[

@@ -62,8 +62,9 @@ def explain(
 ) -> None:
     """Tell what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
 
-    A summary comes first, then the operations that take longest, or those of --node, --type or --all. Figures are
-    predictions, also of placements that were made elsewhere (affinities of the nodes, or --affinity).
+    A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
+    --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
+    were made elsewhere (affinities of the nodes, or --affinity).
     """
     common.check_model(model)
     file = common.one_file(model, part, "explain")
@@ -74,7 +75,8 @@ def explain(
             nodes = found.nodes(node or (), kind or ())
             if not (node or kind or every or as_json):
                 nodes = sorted(nodes, key=lambda one: -found.explanation.node_us[one])[:_LONGEST]
-            summary = found.summary()
+            # Of all moves only where all operations are asked about: there may be tens of thousands.
+            summary = found.summary(moves=not (node or kind))
             operations = [found.operation(one) for one in nodes]
         show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
 

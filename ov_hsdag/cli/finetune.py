@@ -14,6 +14,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.extras import require
+from ov_hsdag.cli.next_command import options
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.placement import BEST_SINGLE, times
 from ov_hsdag.utils.errors import UserError
@@ -97,8 +98,8 @@ def finetune(
         "--seed": seed is not None,
     }
     if resume and any(given.values()):
-        options = ", ".join(name for name, there in given.items() if there)
-        raise UserError(f"--resume continues a run with its own settings: leave out {options}")
+        refused = ", ".join(name for name, there in given.items() if there)
+        raise UserError(f"--resume continues a run with its own settings: leave out {refused}")
     if proposer not in (None, "both", "policy", "search"):
         raise UserError(f"--proposer is both, policy or search, got '{proposer}'")
     if proposer == "search" and policy is not None:

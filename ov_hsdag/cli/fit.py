@@ -81,7 +81,12 @@ def fit(
             lines += _assumed([name for name in devices.names if name not in (limits or {})], core)
         show(_as_json(found), "\n".join(lines), _table(found))
         if found.fits:
-            given = {"--part": part, "--context": context, "--memory": memory, "--kv-precision": kv_precision}
+            given: dict[str, object] = {
+                "--part": part,
+                "--context": context,
+                "--memory": memory,
+                "--kv-precision": kv_precision,
+            }
             given |= {"--profile": profile, "--shape": shape}
             show.next("place", model, "--device", device, *options(given))
     if not found.fits:

@@ -54,10 +54,12 @@ class ExplainedModel:
     placement: Placement
     sources: CostSources
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, moves: bool = True) -> dict[str, Any]:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
 
-        Takes a simulation for each group of operations on each other device.
+        Args:
+            moves: whether those moves are looked for, which takes a simulation for each group of operations on each
+                other device. Without, they are None.
         """
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
@@ -84,7 +86,7 @@ class ExplainedModel:
             "gains": self._gains(),
             "submodels": self._submodels(),
             "cuts": [self._cut(cut) for cut in cuts],
-            "closest_moves": [self._move(move) for move in explained.closest_moves(_FEW)],
+            "closest_moves": [self._move(move) for move in explained.closest_moves(_FEW)] if moves else None,
         }
 
     def operation(self, node: int) -> dict[str, Any]:

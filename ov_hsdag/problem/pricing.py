@@ -78,8 +78,16 @@ def price(
         core: tells whether measured costs hold for its devices.
         costs: measured costs; None for none. A warning names devices that they do not hold for.
     """
-    priced = _Priced.of(analysis.graph, 1.0, profile, analysis.devices, core, costs)
-    return _problem(analysis, objective, profile, core, [priced], priced.graph)
+    by_profile = _Priced.of(analysis.graph, 1.0, profile, analysis.devices)
+    return with_measured(_problem(analysis, objective, profile, core, [by_profile], analysis.graph), core, costs)
+
+
+def with_measured(problem: PlacementProblem, core: ov.Core, costs: ModelCosts | None) -> PlacementProblem:
+    """A problem that was priced by a profile, with what was measured in place of that where it holds; see `price`."""
+    if costs is None:
+        return problem
+    priced = {key: getattr(problem, key) for key in _COSTS}
+    return replace(problem, **_overlaid(priced, problem.graph, problem.devices, core, costs))
 
 
 def price_workload(
@@ -108,8 +116,8 @@ def price_workload(
     """
     graphs = {phase.name: graph_of(analysis, phase) for phase in phases}
     priced = {
-        phase.name: _Priced.of(
-            graphs[phase.name], float(phase.count), profile, analysis.devices, core, (costs or {}).get(phase.name)
+        phase.name: _Priced.of(graphs[phase.name], float(phase.count), profile, analysis.devices).with_measured(
+            analysis.devices, core, (costs or {}).get(phase.name)
         )
         for phase in phases
         if phase.count
@@ -203,41 +211,37 @@ class _Priced:
     costs: Mapping[str, Any]
 
     @classmethod
-    def of(
-        cls,
-        graph: ComputationGraph,
-        count: float,
-        profile: Profile,
-        names: Sequence[str],
-        core: ov.Core,
-        measured: ModelCosts | None,
-    ) -> _Priced:
-        """Costs by the profile, and by what was measured where that holds."""
+    def of(cls, graph: ComputationGraph, count: float, profile: Profile, names: Sequence[str]) -> _Priced:
+        """Costs by the profile."""
         transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
-        submodel_us = profile.submodel_us(names)
-        node_us = cost_model.node_us(profile, graph, names)
+        node_us, submodel_us = cost_model.node_us(profile, graph, names), profile.submodel_us(names)
         fused_with, penalty_us = cost_model.fusion_costs(profile, graph, names)
-        here = _measured(measured, graph, names, core)
-        boundaries = measured.boundaries_of(names) if measured and len(here) == len(names) else None
-        if boundaries is not None:
-            submodel_us, transfer_us = boundaries.submodel_us, boundaries.transfer_us
-            transfer_us_per_byte = boundaries.transfer_us_per_byte
-        for name, found in here.items():
-            column = list(names).index(name)
-            node_us[:, column] = found.node_us
-            fused_with[:, column], penalty_us[:, column] = found.fused_with, found.fusion_penalty_us
-        return cls(
-            graph,
-            count,
-            {
-                "node_us": node_us,
-                "transfer_us": transfer_us,
-                "transfer_us_per_byte": transfer_us_per_byte,
-                "submodel_us": submodel_us,
-                "fused_with": fused_with,
-                "fusion_penalty_us": penalty_us,
-            },
-        )
+        found = (node_us, transfer_us, transfer_us_per_byte, submodel_us, fused_with, penalty_us)
+        return cls(graph, count, dict(zip(_COSTS, found, strict=True)))
+
+    def with_measured(self, names: Sequence[str], core: ov.Core, measured: ModelCosts | None) -> _Priced:
+        """The same with what was measured where that holds."""
+        return replace(self, costs=_overlaid(self.costs, self.graph, names, core, measured))
+
+
+# Attributes of `PlacementProblem` that are costs.
+_COSTS = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fused_with", "fusion_penalty_us")
+
+
+def _overlaid(
+    costs: Mapping[str, Any], graph: ComputationGraph, names: Sequence[str], core: ov.Core, measured: ModelCosts | None
+) -> dict[str, Any]:
+    """Costs by their names, with what was measured in their place where that holds."""
+    here = _measured(measured, graph, names, core)
+    mixed = {**costs, **{key: costs[key].copy() for key in ("node_us", "fused_with", "fusion_penalty_us")}}
+    boundaries = measured.boundaries_of(names) if measured and len(here) == len(names) else None
+    if boundaries is not None:
+        mixed |= {key: getattr(boundaries, key) for key in ("submodel_us", "transfer_us", "transfer_us_per_byte")}
+    for name, found in here.items():
+        column = list(names).index(name)
+        for key in ("node_us", "fused_with", "fusion_penalty_us"):
+            mixed[key][:, column] = getattr(found, key)
+    return mixed
 
 
 def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
