@@ -78,9 +78,14 @@ def main() -> int:
     requests = options.requests or max(*asked, 4)  # the same for all, so that nothing but the device differs
     queues = {device: ov.AsyncInferQueue(model, requests) for device, model in compiled.items()}
     rates: dict[str, list[float]] = {device: [] for device in options.devices}
-    for _ in range(options.rounds):
-        for device, queue in queues.items():
-            rates[device].append(inferences_per_second(queue, inputs, options.seconds))
+    turns = [(device, queue) for _ in range(options.rounds) for device, queue in queues.items()]
+    for number, (device, queue) in enumerate(turns):
+        if sys.stderr.isatty():
+            left = (len(turns) - number) * options.seconds
+            print(f"\r\033[Kmeasuring {device} ({left:.0f} s left)", end="", file=sys.stderr, flush=True)
+        rates[device].append(inferences_per_second(queue, inputs, options.seconds))
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
     medians = {device: statistics.median(values) for device, values in rates.items()}
     best_single = max((device for device in medians if ":" not in device), key=medians.__getitem__, default=None)
 
