@@ -21,7 +21,7 @@ from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.test_cli import MAIN, PACKAGE, convolutions, run
+from tests.test_cli import MAIN, PACKAGE, assert_one_error_line, convolutions, run
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -140,6 +140,28 @@ def test_hints_come_last_and_not_with_quiet_or_json(model: Path, tmp_path: Path)
     assert (quiet.returncode, quiet.stderr) == (0, "")
     assert quiet.stdout == told.stdout.partition("run with: ")[0]
     assert "next" not in run("place", model, *options, "--json").stdout
+
+
+def test_messages_name_what_was_typed(model: Path) -> None:
+    assert_one_error_line(run("place", model), "Missing option '--device' / '-d' (see ov-hsdag place --help)")
+    assert_one_error_line(run("plac"), "Did you mean 'place'?", "(see ov-hsdag --help)")
+    for command in (("show",), ("verify", "--device", "HETERO:CPU_B,CPU_A")):
+        device = command[-1] if len(command) > 1 else "HETERO:GPU,CPU"
+        again = f"carries no placement; run: ov-hsdag place {model} --device {device}"
+        assert_one_error_line(run(command[0], model, *command[1:]), again)
+    assert_one_error_line(run("bench", model, "--device", "HETERO:GPU,CPU_A"), "no GPU; it has CPU, CPU_A, CPU_B")
+
+
+def test_a_placement_for_another_machine_is_explained_next(model: Path, tmp_path: Path) -> None:
+    done = run("place", model, "--device", "HETERO:GPU,CPU", "--output", tmp_path / "placed.xml")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"next: ov-hsdag explain {tmp_path / 'placed.xml'}"
+
+
+def test_calibrating_is_advised_where_there_are_two_devices() -> None:
+    advised = "ov-hsdag calibrate --device HETERO:CPU_A,CPU_B --output machine.json"
+    assert advised in run("doctor").stdout.replace("\n    ", " ")
+    assert "calibrate" not in run("doctor", OV_HSDAG_VIRTUAL_DEVICES="").stdout
 
 
 def test_verbose_tells_the_phases_of_placing_with_their_times(model: Path, tmp_path: Path) -> None:

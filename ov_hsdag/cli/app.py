@@ -125,7 +125,8 @@ def run() -> int:
     except UserError as error:
         return console.fail(error, 2)
     except _UsageError as error:
-        return console.fail(error, 2, hint="see ov-hsdag --help")
+        context = getattr(error, "ctx", None)
+        return console.fail(error, 2, hint=f"see {context.command_path if context else 'ov-hsdag'} --help")
     except RunError as error:
         return console.fail(error, 1)
     except typer.Abort as error:

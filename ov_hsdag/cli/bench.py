@@ -92,7 +92,8 @@ def bench(
     core = new_core()
     missing = absent(core, devices.names)
     if missing:
-        raise UserError(f"this machine has no {', '.join(missing)}: bench measures, so that all devices must be there")
+        there = ", ".join(core.available_devices)
+        raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
     require_temporary_folder()
     document: dict[str, Any] = {
         "device": devices.hetero,

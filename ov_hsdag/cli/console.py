@@ -46,7 +46,7 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
 def _told(error: BaseException) -> str:
     """The error's message in one line."""
     # Usage errors of the command line tell their message, option names included, by a method only.
-    return one_line(error.format_message() if hasattr(error, "format_message") else error)
+    return one_line(error.format_message().removesuffix(".") if hasattr(error, "format_message") else error)
 
 
 def prepare_streams() -> None:

@@ -16,7 +16,7 @@ from ov_hsdag._env import VARIABLE, disabled
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import TRY_OUT, first_placing
+from ov_hsdag.cli.next_command import TRY_OUT, first_placing, in_order
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _profiles(core: ov.Core) -> Check:
     from ov_hsdag.costs.builtin import builtin_profile
     from ov_hsdag.devices.discovery import available
 
-    names = [device.name for device in available(core)]
+    names = in_order(available(core))
     told, guessed = [], False
     for name in names:
         try:
@@ -154,8 +154,10 @@ def _profiles(core: ov.Core) -> Check:
             continue
         told.append(f"{name}: {profile.builtin}{', with estimates' if profile.estimates else ''}")
         guessed = guessed or bool(profile.estimates)
-    fix = f"ov-hsdag calibrate --device HETERO:{','.join(names)} --output machine.json measures" if guessed else ""
-    return Check("profiles", NOTE if guessed else OK, "; ".join(told), fix)
+    # Calibrating takes two devices: until there are, profiles do.
+    several = guessed and len(names) > 1
+    fix = f"ov-hsdag calibrate --device HETERO:{','.join(names)} --output machine.json" if several else ""
+    return Check("profiles", NOTE if several else OK, "; ".join(told), fix)
 
 
 def _memory(core: ov.Core) -> Check:

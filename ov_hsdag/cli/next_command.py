@@ -45,12 +45,21 @@ def model_here() -> str:
     return "model.onnx"
 
 
+def place_it(model: Path, device: str = "HETERO:GPU,CPU") -> str:
+    """What to do with a model that carries no placement, as the end of an error."""
+    return f"run: {command_line('place', model, '--device', device)}"
+
+
+def in_order(devices: Sequence[DeviceInfo]) -> list[str]:
+    """Names of the devices of a machine as HETERO is given them: the virtual ones where there are some, else all."""
+    virtual = [device.name for device in devices if device.virtual]
+    order = sorted(devices, key=lambda device: _ORDER.index(device.kind if device.kind in _ORDER else None))
+    return virtual or [device.name for device in order]
+
+
 def first_placing(devices: Sequence[DeviceInfo]) -> str:
     """How to place a model on the devices of a machine; on virtual ones where it has some, or lacks a second one."""
-    names = [device.name for device in devices if device.virtual]
-    if not names:
-        order = sorted(devices, key=lambda device: _ORDER.index(device.kind if device.kind in _ORDER else None))
-        names = [device.name for device in order]
+    names = in_order(devices)
     if len(names) > 1:
         return command_line("place", model_here(), "--device", f"HETERO:{','.join(names)}")
     return f"{TRY_OUT} && {command_line('place', model_here(), '--device', 'HETERO:CPU_A,CPU_B')}"

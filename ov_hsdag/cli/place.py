@@ -195,9 +195,9 @@ def place(
     unmeasured = "not measured: --no-measure" if measure is False else ""
     with console.result(as_json) as show:
         core = new_core()
+        missing = absent(core, devices)
         if measure is None:
             # A placement that is given is taken however fast it is.
-            missing = absent(core, devices)
             measure = given is None and not missing and _has_temporary_folder()
             if given is None and missing:
                 unmeasured = f"not measured: {_listed(missing)} not on this machine"
@@ -271,7 +271,11 @@ def place(
             show({"output": str(output), "models": found})
         if not folder:
             show.hint("run with", f"openvino.Core().compile_model({str(output)!r}, {device!r})")
-        show.next("verify", output, "--device", device, *options({"--shape": shape}))
+        if missing:  # nothing runs it here
+            named = files[0].stem if len(files) > 1 else None
+            show.next("explain", output, *options({"--part": named, "--shape": shape}))
+        else:
+            show.next("verify", output, "--device", device, *options({"--shape": shape}))
 
 
 def _weights(model: Path) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import options
+from ov_hsdag.cli.next_command import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
 from ov_hsdag.utils.errors import UserError
@@ -48,7 +48,7 @@ def show(
         loaded = {file: common.read_model(core, file) for file in files}
     found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
     if not found:
-        raise UserError(f"{model} carries no placement; run: ov-hsdag place {model} --device HETERO:GPU,CPU")
+        raise UserError(f"{model} carries no placement; {place_it(model)}")
     if output is not None:
         if len(found) > 1:
             names = ", ".join(file.stem for file in found)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
-from ov_hsdag.cli.next_command import options
+from ov_hsdag.cli.next_command import options, place_it
 from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import conversations, example_shapes, parse_shapes
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
@@ -89,7 +89,7 @@ def verify(
         results, good = {}, True
         files = _placed_files(model, part or ())
         with console.progress(f"reading {model}"):
-            loaded = [_read_placed(core, file) for file in files]
+            loaded = [_read_placed(core, file, device) for file in files]
         for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
             with console.progress(f"verifying {file} on {device}") as tell:
                 result, unproven = _verified(core, one, devices, device, precision, shapes, tell)
@@ -119,13 +119,13 @@ def _placed_files(model: Path, parts: Sequence[str]) -> list[Path]:
     return [file for file in models_of(model).values() if file_carries(file)] or model_files(model)
 
 
-def _read_placed(core: ov.Core, file: Path) -> ov.Model:
+def _read_placed(core: ov.Core, file: Path, device: str) -> ov.Model:
     """Read a model. Raises UserError where it carries no placement."""
     from ov_hsdag.model.placement import Placement
 
     model = common.read_model(core, file)
     if Placement.of(model) is None:
-        raise UserError(f"{file} carries no placement: write one with ov-hsdag place")
+        raise UserError(f"{file} carries no placement; {place_it(file, device)}")
     return model
 
 

@@ -137,8 +137,8 @@ class ExplainedModel:
                 }  # a name may have brackets of its own
                 if not matching:
                     near = difflib.get_close_matches(pattern, set(known), n=3)
-                    hint = f"; similar: {', '.join(near)}" if near else ""
-                    raise UserError(f"the model has no {what} '{pattern}'{hint}")
+                    hint = f"similar: {', '.join(near)}" if near else f"* stands for any characters: '*{pattern}*'"
+                    raise UserError(f"the model has no {what} '{pattern}'; {hint}")
                 found |= matching
         return sorted(found)
 
