@@ -16,7 +16,7 @@ import openvino as ov
 import pytest
 import typer.main
 
-from ov_hsdag.cli import doctor, next_command
+from ov_hsdag.cli import command_lines, doctor
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.devices.discovery import DeviceInfo
@@ -180,12 +180,12 @@ def test_verbose_tells_the_phases_of_placing_with_their_times(model: Path, tmp_p
 
 def test_what_stands_for_the_model_is_the_one_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert next_command.model_here() == "model.onnx"
+    assert command_lines.model_here() == "model.onnx"
     (tmp_path / "mine.onnx").touch()
     (tmp_path / "mine_placed.xml").touch()
-    assert next_command.model_here() == "mine.onnx"
+    assert command_lines.model_here() == "mine.onnx"
     (tmp_path / "other.tflite").touch()
-    assert next_command.model_here() == "model.onnx"
+    assert command_lines.model_here() == "model.onnx"
 
 
 def device(name: str, kind: str | None, *, virtual: bool = False) -> DeviceInfo:
@@ -196,14 +196,14 @@ def test_the_first_placing_is_on_all_devices_that_there_are(monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     cpu, gpu, npu = device("CPU", "CPU"), device("GPU", "GPU"), device("NPU", "NPU")
     place = "ov-hsdag place model.onnx --device HETERO:"
-    assert next_command.first_placing([cpu, gpu, npu]) == f"{place}GPU,NPU,CPU"
+    assert command_lines.first_placing([cpu, gpu, npu]) == f"{place}GPU,NPU,CPU"
     parts = [device(name, "CPU", virtual=True) for name in ("CPU_A", "CPU_B")]
-    assert next_command.first_placing([cpu, *parts]) == f"{place}CPU_A,CPU_B"
-    assert next_command.first_placing([cpu]) == f"{next_command.TRY_OUT} && {place}CPU_A,CPU_B"
-    assert next_command.options({"--a": None, "--b": ["x", "y"], "--c": 3}) == ["--b", "x", "--b", "y", "--c", 3]
+    assert command_lines.first_placing([cpu, *parts]) == f"{place}CPU_A,CPU_B"
+    assert command_lines.first_placing([cpu]) == f"{command_lines.TRY_OUT} && {place}CPU_A,CPU_B"
+    assert command_lines.options({"--a": None, "--b": ["x", "y"], "--c": 3}) == ["--b", "x", "--b", "y", "--c", 3]
 
 
-WAY = ["doctor", "place", "verify", "explain"]
+WAY = ["doctor", "place", "verify", "explain", "report"]
 
 WRAPPER = """#!/bin/sh
 # The time for measuring is what a test has; everything else is as it was typed.
@@ -267,4 +267,5 @@ def test_each_command_leads_to_the_next(tmp_path: Path) -> None:
     words = [shlex.split(line.partition(" && ")[2] or line) for line in typed]
     assert words[0] == ["ov-hsdag"]
     assert [line[1] for line in words[1:]] == WAY
+    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
     assert words[2][2] == "own model.onnx" and words[3][2] == words[4][2] == "own model_placed.xml"

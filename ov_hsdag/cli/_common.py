@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import shlex
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -106,11 +104,6 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
     run.__annotations__ = {**{one.name: one.annotation for one in own.parameters.values()}, **_SHARED}
     return run
-
-
-def command_line() -> str:
-    """The command that runs, as a shell takes it."""
-    return shlex.join(["ov-hsdag", *sys.argv[1:]])
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:

@@ -15,7 +15,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.cli.next_command import options
+from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import model_here, options
+from ov_hsdag.cli.command_lines import model_here, options
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ov_hsdag.cli.next_command import command_line
+from ov_hsdag.cli.command_lines import command_line
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.progress import Tell, Work, lines
 

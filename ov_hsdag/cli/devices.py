@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import first_placing
+from ov_hsdag.cli.command_lines import first_placing
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:

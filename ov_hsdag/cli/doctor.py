@@ -16,7 +16,7 @@ from ov_hsdag._env import VARIABLE, disabled
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import TRY_OUT, first_placing, in_order
+from ov_hsdag.cli.command_lines import TRY_OUT, first_placing, in_order
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:

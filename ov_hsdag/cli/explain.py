@@ -10,6 +10,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
@@ -79,6 +80,10 @@ def explain(
             summary = found.summary(moves=not (node or kind))
             operations = [found.operation(one) for one in nodes]
         show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
+        given: dict[str, object] = {"--output": "report.html", "--part": part, "--device": device}
+        given |= {"--affinity": affinity, "--objective": objective, "--profile": profile, "--memory": memory}
+        given |= {"--shape": shape, "--workload": workload, "--context": context}
+        show.next("report", model, *options(given))
 
 
 def explained(

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.extras import require
-from ov_hsdag.cli.next_command import options
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.placement import BEST_SINGLE, times
 from ov_hsdag.utils.errors import UserError

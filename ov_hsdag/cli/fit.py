@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import options
+from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.cli.next_command import options
+from ov_hsdag.cli.command_lines import options, this_command
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import placer_of, times
@@ -246,7 +246,7 @@ def place(
                 save_model_atomically(loaded[model], output, compress_to_fp16=compressed[model])
         if report is not None:
             with console.progress(f"writing {report}"):
-                placements[files[0]].report(report, title=files[0].stem, done={"command": common.command_line()})
+                placements[files[0]].report(report, title=files[0].stem, done={"command": this_command()})
         found = {}
         for file in files:
             placement, written = placements[file], output / file.name if folder else output

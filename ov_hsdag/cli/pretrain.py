@@ -10,8 +10,8 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command_lines import model_here
 from ov_hsdag.cli.extras import require
-from ov_hsdag.cli.next_command import model_here
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:

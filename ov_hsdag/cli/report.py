@@ -9,6 +9,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.explain import PlacedDevice, PlacedObjective
 from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 
@@ -62,7 +63,7 @@ def report(
             if is_picture(output):
                 data = picture_data(found.explanation, found.placement, file.stem)
             else:
-                data = report_data(found, file.stem, {"command": common.command_line()}, tell)
+                data = report_data(found, file.stem, {"command": this_command()}, tell)
             write_report(output, data)
         size = output.stat().st_size if output.is_file() else 0
         show({"output": str(output), "bytes": size}, f"{output}: {size / 2**20:,.1f} MiB, for any browser")

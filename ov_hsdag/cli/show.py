@@ -10,7 +10,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.next_command import options, place_it
+from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
 from ov_hsdag.utils.errors import UserError

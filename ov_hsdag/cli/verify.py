@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
-from ov_hsdag.cli.next_command import options, place_it
+from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import conversations, example_shapes, parse_shapes
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line

@@ -1,9 +1,10 @@
-"""The command lines that commands print for people to type next."""
+"""Command lines as people type them: the one that runs, and those that commands print for what comes next."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,11 @@ _ORDER = ("GPU", "NPU", None, "CPU")
 def command_line(*words: object) -> str:
     """One of our commands as people type it. words: those after "ov-hsdag"; quoted for a shell where necessary."""
     return shlex.join(["ov-hsdag", *map(str, words)])
+
+
+def this_command() -> str:
+    """The command that runs, as it was typed."""
+    return command_line(*sys.argv[1:])
 
 
 def options(given: Mapping[str, object]) -> list[object]:
