@@ -117,7 +117,8 @@ def finetune(
     DeviceSet.parse(device)
     examples = parse_shapes(shape or ())
     require("fine-tuning", ("train",))
-    import torch
+    with console.progress("starting torch"):
+        import torch
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.policy import bundle

@@ -78,7 +78,8 @@ def pretrain(
     folder = corpus or output / "corpus"
     make_corpus = not resume and not complete(folder)
     require("pretraining", ("train", "bench") if make_corpus else ("train",))
-    import torch
+    with console.progress("starting torch"):
+        import torch
 
     from ov_hsdag.training.curves import PLOT
     from ov_hsdag.training.pretrain import Settings
