@@ -78,16 +78,24 @@ def explain(
     return ExplainedModel(Explanation(problem, problem.placement_of(whole)), chosen, given, sources)
 
 
+def placement_of(model: ov.Model) -> Placement | None:
+    """The placement that a model carries, or else the affinities of its nodes; None where it has neither."""
+    carried = Placement.of(model)
+    if carried is not None:
+        return carried
+    marked = [node for node in model.get_ops() if "affinity" in node.get_rt_info()]
+    return _by_name({node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in marked})
+
+
 def _placement(model: ov.Model, affinity: Mapping[str, str] | Placement | None) -> Placement:
-    """The given placement, the one inside the model, or the affinities of its nodes. Raises UserError without any."""
+    """The given placement, or else the model's. Raises UserError without any."""
     if isinstance(affinity, Placement):
         return affinity
-    if affinity is None:
-        carried = Placement.of(model)
-        if carried is not None:
-            return carried
-        marked = [node for node in model.get_ops() if "affinity" in node.get_rt_info()]
-        affinity = {node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in marked}
-    if not affinity:
+    found = placement_of(model) if affinity is None else _by_name(affinity)
+    if found is None:
         raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
-    return Placement(devices=tuple(dict.fromkeys(affinity.values())), affinity=dict(affinity))
+    return found
+
+
+def _by_name(affinity: Mapping[str, str]) -> Placement | None:
+    return Placement(devices=tuple(dict.fromkeys(affinity.values())), affinity=dict(affinity)) if affinity else None

@@ -218,7 +218,9 @@ def test_a_placement_that_was_made_elsewhere(tmp_path: Path) -> None:
 def test_what_cannot_be_explained_is_told_in_one_line(placed: Path, tmp_path: Path) -> None:
     path = tmp_path / "plain.xml"
     ov.save_model(random_model(7), path)
-    assert_one_error_line(run("explain", path), "carries no placement; run: ov-hsdag place")
+    for command in ("explain", "report"):
+        told = f"{path} carries no placement; run: ov-hsdag place {path} --device HETERO:GPU,CPU"
+        assert_one_error_line(run(command, path), told)
     assert_one_error_line(run("explain", placed, "--type", "Convolutio"), "has no type 'Convolutio'")
     assert_one_error_line(run("explain", placed, "--objective", "speed"), "unknown objective")
     with pytest.raises(UserError, match="no node 'none'"):

@@ -96,6 +96,7 @@ def _options(
     ov-hsdag place model.onnx --device HETERO:GPU,CPU    decide, write model_placed.xml
     ov-hsdag verify model_placed.xml -d HETERO:GPU,CPU   the same outputs as on one device?
     ov-hsdag explain model_placed.xml                    what runs where, and why
+    ov-hsdag report model_placed.xml -o report.html      the same as a page to look at
 
     Programs that compile model_placed.xml on "HETERO:GPU,CPU" follow it unchanged.
     """

@@ -10,10 +10,11 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.command_lines import options
+from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ov_hsdag.problem.explained_model import ExplainedModel
@@ -105,6 +106,7 @@ def explained(
     from ov_hsdag.devices.memory import parse_memory
     from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.explain import explain as explain_model
+    from ov_hsdag.explain import placement_of
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.problem.problem import check_objective
@@ -119,13 +121,15 @@ def explained(
     with console.progress(f"reading {model}"):
         loaded = common.read_model(core, file)
     (shapes,) = example_shapes([loaded], examples)
-    carried = given or Placement.of(loaded)
-    limits = parse_memory(memory, devices or (carried.devices if carried else ())) if memory is not None else None
+    carried = given or placement_of(loaded)
+    if carried is None:
+        raise UserError(f"{model} carries no placement; {place_it(model, device or 'HETERO:GPU,CPU')}")
+    limits = parse_memory(memory, devices or carried.devices) if memory is not None else None
     with console.progress(f"pricing {model}"):
         return explain_model(
             loaded,
             devices,
-            affinity=given,
+            affinity=carried,
             objective=objective,
             profile=costs,
             core=core,
