@@ -489,11 +489,15 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert record["step"] == 2
     assert (record["settings"]["clip"], record["settings"]["epochs"]) == (0.2, 3)
     assert (run / "policy" / "policy.json").exists()
+    assert "gap to searched placements" in (run / "curves.svg").read_text(encoding="utf-8")
 
     # A resumed run knows its corpus.
-    again = command("--output", run, "--resume", "--json")
+    again = command("--output", run, "--resume")
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["step"] == 2
+    assert again.stdout.startswith("2 steps in ") and f"plot: {run / 'curves.svg'}" in again.stdout.replace(
+        "\n    ", " "
+    )
+    assert again.stdout.splitlines()[-1].endswith(f"--policy {run / 'policy'}")
     for arguments, message in (
         (("--output", run, "--corpus", corpus), "there is a run in"),
         (("--output", run, "--corpus", corpus, "--resume", "--seed", 1), "leave out --seed"),
