@@ -124,7 +124,7 @@ def test_a_full_disk_under_standard_output_is_one_line(arguments: tuple[str, ...
     code = f"import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); {MAIN}"
     done = run(*arguments, code=code)
     assert done.returncode == 1
-    assert done.stderr == "error: cannot write to standard output: No space left on device\n"
+    assert done.stderr == "error: cannot write to standard output: its disk is full\n"
 
 
 def test_hints_come_last_and_not_with_quiet_or_json(model: Path, tmp_path: Path) -> None:

@@ -137,6 +137,6 @@ def run() -> int:
     except Exception as error:
         if interrupted(error):
             raise
-        if isinstance(error, OSError) and console.output_refused():
-            return console.fail(RunError(f"cannot write to standard output: {error.strerror}"), 1)
+        if console.output_refused(error):
+            return console.fail(RunError("cannot write to standard output: its disk is full"), 1)
         return console.fail(error, 1, hint="--debug shows where")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -74,13 +75,19 @@ def broken_pipe() -> int:
     return 1
 
 
-def output_refused() -> bool:
-    """Whether standard output takes nothing, as its disk is full; if so, what is still to be written goes nowhere."""
+def output_refused(error: Exception) -> bool:
+    """Whether the error is that standard output's disk is full; if so, what is still to be written goes nowhere."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+        return False
     try:
         os.write(sys.stdout.fileno(), b"\n")
     except OSError:
         return bool(broken_pipe())
     return False
+
+
+# Errors of a disk that takes no more.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def message(text: str) -> None:
