@@ -46,6 +46,16 @@ const std::unordered_set<std::string> kOfMasks = {
     "Less",     "LessEqual",  "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum",  "Minimum",
     "Multiply", "NotEqual",   "Reshape",    "Select",     "Squeeze",   "Subtract", "Unsqueeze"};
 
+// What may stand between the cache of an attention and its product: nodes that give it another layout, repeat heads, or
+// take the part within a window.
+const std::unordered_set<std::string> kOfCaches = {"Broadcast", "Concat",    "Convert",      "Gather",       "Multiply",
+                                                   "Reshape",   "Slice",     "StridedSlice", "Split",        "Squeeze",
+                                                   "Tile",      "Transpose", "Unsqueeze",    "VariadicSplit"};
+
+// What may stand between the products of an attention, beside its Softmax.
+const std::unordered_set<std::string> kOfScores = {"Add",      "Clamp",   "Convert", "Divide",   "Maximum", "Minimum",
+                                                   "Multiply", "Reshape", "Select",  "Subtract", "Tanh"};
+
 std::vector<std::int32_t> merged(std::int32_t nodes, const Pairs& pairs) {
     Groups groups(nodes);
     for (const auto& [a, b] : pairs) groups.merge(a, b);
@@ -75,6 +85,7 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     for (std::size_t node = 0; node < nodes; ++node) replicable_[node] |= constant_[node];
     add_initial_values();
     add_state_paths(state_paths_);
+    caches_ = cached_attention();
     add_shared_masks();
     colocated_ = colocation_constraints();
     same_submodel_ = same_submodel_constraints();
@@ -173,7 +184,35 @@ void Legality::add_initial_values() {
             const bool data = e == graph.input_ptr[node];
             if ((data ? constant_ : replicable_)[graph.source[e]] == 0) cheap = false;
         }
-        if (cheap) replicable_[node] = 1;
+        if (!cheap) continue;
+        replicable_[node] = 1;
+        for (std::int32_t e = graph.input_ptr[node] + 1; e < graph.input_ptr[node + 1]; ++e)
+            add_open_sizes(graph.source[e]);
+    }
+}
+
+// The open lengths of a Concat that has a constant of several elements: of such a Concat OpenVINO knows no element
+// where one comes from another submodel (docs/facts.md), and refuses a first value of a state of which no length is
+// known.
+void Legality::add_open_sizes(std::int32_t concat) {
+    const Graph& graph = *graph_;
+    if (arrays_.types[concat] != "Concat") return;
+    bool several = false;
+    for (std::int32_t e = graph.input_ptr[concat]; e < graph.input_ptr[concat + 1]; ++e) {
+        const std::int32_t output = graph.input_output[e];
+        several |= constant_[graph.source[e]] != 0 && arrays_.ranks[output] == 1 &&
+                   arrays_.dimensions[arrays_.shape_ptr[output]] > 1;
+    }
+    std::vector<std::int32_t> ahead(several ? 1 : 0, concat);
+    while (!ahead.empty()) {
+        const std::int32_t node = ahead.back();
+        ahead.pop_back();
+        for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+            const std::int32_t source = graph.source[e];
+            if (replicable_[source] != 0 || (open_[source] == 0 && arrays_.types[source] != "ShapeOf")) continue;
+            replicable_[source] = 1;
+            if (arrays_.types[source] != "ShapeOf") ahead.push_back(source);
+        }
     }
 }
 
@@ -255,6 +294,60 @@ void Legality::add_state_paths(Pairs& pairs) const {
     }
 }
 
+// Attention with the states that hold its keys and values, and all between them: ScaledDotProductAttention, or MatMul,
+// Softmax, MatMul. Plugins fuse them, and the CPU plugin (2026.4; docs/facts.md) computes wrong or nothing with a state
+// whose first value is empty where neither the attention nor a second such state is in its submodel.
+Pairs Legality::cached_attention() const {
+    enum : std::uint8_t { kNone, kCache, kScores, kWeights };  // what a node computes of an attention
+    const Graph& graph = *graph_;
+    Flags part(graph.kind.size(), kNone), held(graph.kind.size(), 0);
+    for (const auto& [read, node] : state_paths_) held[read] = held[node] = 1;
+    Pairs pairs;
+    Flags bound(graph.kind.size(), 0);
+    std::vector<std::int32_t> ahead;
+    // Everything of the attention that ends with a node, from there upwards to the states.
+    const auto bind = [&](std::int32_t end) {
+        bound[end] = 1;
+        ahead.assign(1, end);
+        while (!ahead.empty()) {
+            const std::int32_t node = ahead.back();
+            ahead.pop_back();
+            for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+                const std::int32_t source = graph.source[e];
+                if (part[source] == kNone) continue;
+                pairs.emplace_back(source, node);
+                if (bound[source] == 0 && held[source] == 0) ahead.push_back(source);
+                bound[source] = 1;
+            }
+        }
+    };
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        bool cache = false, scores = false, weights = false;
+        for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
+            cache |= part[graph.source[e]] == kCache;
+            scores |= part[graph.source[e]] == kScores;
+            weights |= part[graph.source[e]] == kWeights;
+        }
+        const std::string& type = arrays_.types[node];
+        if (type == "ScaledDotProductAttention" && cache) bind(node);
+        if (type == "MatMul" && cache) {
+            if (weights)
+                bind(node);
+            else
+                part[node] = kScores;
+        } else if (scores && type == "Softmax") {
+            part[node] = kWeights;
+        } else if ((scores || weights) && kOfScores.count(type) != 0) {
+            part[node] = scores ? kScores : kWeights;
+        } else if (held[node] != 0 || (cache && kOfCaches.count(type) != 0)) {
+            part[node] = kCache;
+        }
+    }
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    return pairs;
+}
+
 // Whether it is [batch, heads, tokens, size] with as many tokens as heads.
 bool Legality::as_many_tokens_as_heads(std::int32_t output) const {
     const std::int32_t first = arrays_.shape_ptr[output];
@@ -285,7 +378,7 @@ void Legality::add_lengths(Pairs& pairs) const {
         const std::int32_t source = graph.source[e];
         const std::int32_t target = graph.target[e];
         if (arrays_.types[target] == "ShapeOf" && replicable_[target] == 0) pairs.emplace_back(source, target);
-        if (arrays_.types[source] == "ShapeOf" && arrays_.open_lengths[target] != 0) {
+        if (arrays_.types[source] == "ShapeOf" && arrays_.open_lengths[target] != 0 && replicable_[target] == 0) {
             pairs.emplace_back(graph.source[graph.input_ptr[source]], target);
         }
     }
@@ -333,6 +426,7 @@ Pairs Legality::colocation_constraints() const {
         if (graph.kind[graph.target[e]] == NodeKind::kResult || !parted) pairs.emplace_back(source, graph.target[e]);
     }
     pairs.insert(pairs.end(), state_paths_.begin(), state_paths_.end());
+    pairs.insert(pairs.end(), caches_.begin(), caches_.end());
     add_ambiguous_attention(pairs);
     add_lengths(pairs);
     add_parameters(pairs);
@@ -350,6 +444,7 @@ Pairs Legality::same_submodel_constraints() const {
         }
     }
     for (const auto& pair : states()) pairs.push_back(pair);
+    pairs.insert(pairs.end(), caches_.begin(), caches_.end());
     return pairs;
 }
 

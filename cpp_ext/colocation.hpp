@@ -58,7 +58,7 @@ public:
     [[nodiscard]] const std::vector<std::int32_t>& groups() const { return groups_; }
     // Pairs of nodes that must share a submodel, not only a device: HETERO splits devices further against cycles.
     // Shape arithmetic and decompressed weights with their consumers (constants alone are never taken off), tensors
-    // that HETERO cannot hand over with theirs, and each ReadValue with its Assign.
+    // that HETERO cannot hand over with theirs, each ReadValue with its Assign, and caches with their attention.
     [[nodiscard]] const Pairs& same_submodel() const { return same_submodel_; }
 
 private:
@@ -69,9 +69,11 @@ private:
     [[nodiscard]] bool as_many_tokens_as_heads(std::int32_t output) const;
     [[nodiscard]] Pairs states() const;
     void add_initial_values();
+    void add_open_sizes(std::int32_t concat);
     void add_shared_masks();
     void add_state_paths(Pairs& pairs) const;
     void add_ambiguous_attention(Pairs& pairs) const;
+    [[nodiscard]] Pairs cached_attention() const;
     void add_lengths(Pairs& pairs) const;
     void add_parameters(Pairs& pairs) const;
     [[nodiscard]] Pairs colocation_constraints() const;
@@ -80,7 +82,7 @@ private:
     std::shared_ptr<const Graph> graph_;
     NodeArrays arrays_;
     Flags constant_, open_, replicable_, masks_;
-    Pairs state_paths_, colocated_, same_submodel_;
+    Pairs state_paths_, caches_, colocated_, same_submodel_;
     std::vector<std::int32_t> hosts_, groups_;
 };
 

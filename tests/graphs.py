@@ -204,8 +204,14 @@ _TYPES = (
     *("Relu", "Add", "MatMul", "Softmax", "ScaledDotProductAttention", "Transpose", "Reshape", "ShapeOf", "Gather"),
     *("Concat", "Broadcast", "RandomUniform", "Convert", "Slice", "Loop"),
 )
-# What attention has one after the other.
-_NEXT = {"Softmax": "MatMul", "MatMul": "Transpose", "ScaledDotProductAttention": "Transpose"}
+# What attention has one after the other, and its caches before it.
+_NEXT = {
+    "ReadValue": "Concat",
+    "Concat": "ScaledDotProductAttention",
+    "Softmax": "MatMul",
+    "MatMul": "Transpose",
+    "ScaledDotProductAttention": "Transpose",
+}
 
 
 def random_typed_graph(generator: np.random.Generator, nodes: int) -> ComputationGraph:

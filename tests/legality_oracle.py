@@ -37,6 +37,13 @@ OF_MASKS = {
     "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Multiply", "NotEqual", "Reshape", "Select", "Squeeze", "Subtract",
     "Unsqueeze",
 }  # fmt: skip
+OF_CACHES = {
+    "Broadcast", "Concat", "Convert", "Gather", "Multiply", "Reshape", "Slice", "StridedSlice", "Split", "Squeeze",
+    "Tile", "Transpose", "Unsqueeze", "VariadicSplit",
+}  # fmt: skip
+OF_SCORES = {
+    "Add", "Clamp", "Convert", "Divide", "Maximum", "Minimum", "Multiply", "Reshape", "Select", "Subtract", "Tanh",
+}  # fmt: skip
 SHAPE_VECTOR = 32
 NEVER_COPIED = {"ReadValue", "RandomUniform", "Multinomial"}
 
@@ -109,7 +116,24 @@ def before_masks(graph: ComputationGraph) -> list[bool]:
         data, *sizes = inputs_of(graph, node) or [node]
         cheap = constant[data] and all(found[size] for size in sizes)
         initial.append(type_name == "Broadcast" and readers == {"ReadValue"} and cheap)
-    return [a or b for a, b in zip(found, initial, strict=True)]
+    found = [a or b for a, b in zip(found, initial, strict=True)]
+    open_ = open_values(graph)
+
+    def with_open(node: int) -> None:
+        for source in inputs_of(graph, node):
+            if not found[source] and (open_[source] or graph.types[source] == "ShapeOf"):
+                found[source] = True
+                if graph.types[source] != "ShapeOf":
+                    with_open(source)
+
+    for node in np.flatnonzero(initial).tolist():
+        for size in inputs_of(graph, node)[1:]:
+            ports = range(graph.input_ptr[size], graph.input_ptr[size + 1])
+            outputs = [graph.input_output[port] for port in ports if constant[graph.input_source[port]]]
+            several = any(graph.output_ranks[o] == 1 and graph.output_shapes[o][0] > 1 for o in outputs)
+            if graph.types[size] == "Concat" and several:
+                with_open(size)
+    return found
 
 
 def shared_masks(graph: ComputationGraph) -> list[bool]:
@@ -153,6 +177,37 @@ def state_paths(graph: ComputationGraph) -> list[Pair]:
     return found
 
 
+def cached_attention(graph: ComputationGraph) -> list[Pair]:
+    """Edges from the states of keys and values to the end of their attention."""
+    held = {node for pair in state_paths(graph) for node in pair}
+    part: dict[int, str] = {}
+    found: set[Pair] = set()
+
+    def bind(node: int) -> None:
+        for source in part.keys() & set(inputs_of(graph, node)):
+            if (source, node) not in found:
+                found.add((source, node))
+                if source not in held:
+                    bind(source)
+
+    for node, type_name in enumerate(graph.types):
+        of_inputs = {part.get(source) for source in inputs_of(graph, node)}
+        if type_name == "ScaledDotProductAttention" and "cache" in of_inputs:
+            bind(node)
+        if type_name == "MatMul" and "cache" in of_inputs:
+            if "weights" in of_inputs:
+                bind(node)
+            else:
+                part[node] = "scores"
+        elif "scores" in of_inputs and (type_name in OF_SCORES or type_name == "Softmax"):
+            part[node] = "weights" if type_name == "Softmax" else "scores"
+        elif "weights" in of_inputs and type_name in OF_SCORES:
+            part[node] = "weights"
+        elif node in held or ("cache" in of_inputs and type_name in OF_CACHES):
+            part[node] = "cache"
+    return sorted(found)
+
+
 def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
     replicable, masks = replicable_producers(graph), shared_masks(graph)
     pairs: list[Pair] = []
@@ -165,7 +220,7 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
             pairs.append((source, target))
     network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
     network.add_nodes_from(range(graph.nodes))
-    pairs += state_paths(graph)
+    pairs += state_paths(graph) + cached_attention(graph)
     for node, type_name in enumerate(graph.types):
         inputs = inputs_of(graph, node)
         if type_name != "Transpose" or not inputs:
@@ -179,7 +234,8 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
     for source, target, _ in edges_of(graph):
         if graph.types[target] == "ShapeOf" and not replicable[target]:
             pairs.append((source, target))
-        if graph.types[source] == "ShapeOf" and graph.open_lengths is not None and graph.open_lengths[target]:
+        open_length = graph.open_lengths is not None and graph.open_lengths[target] and not replicable[target]
+        if graph.types[source] == "ShapeOf" and open_length:
             pairs.append((inputs_of(graph, source)[0], target))
     height = dict.fromkeys(network, 0)
     for node in reversed(range(graph.nodes)):
@@ -194,11 +250,15 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
 
 def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
     replicable = replicable_producers(graph)
-    return [
-        (source, target)
-        for source, target, output in edges_of(graph)
-        if graph.kinds[source] != NodeKind.CONSTANT and (replicable[source] or not graph.output_movable[output])
-    ] + states(graph)
+    return (
+        [
+            (source, target)
+            for source, target, output in edges_of(graph)
+            if graph.kinds[source] != NodeKind.CONSTANT and (replicable[source] or not graph.output_movable[output])
+        ]
+        + states(graph)
+        + cached_attention(graph)
+    )
 
 
 def merged(graph: ComputationGraph, pairs: Sequence[Pair]) -> list[int]:

@@ -8,12 +8,15 @@ import openvino as ov
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from openvino.preprocess import PrePostProcessor
 
 from ov_hsdag import _native
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import colocation, complete, normalize, repair, support
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.lengths import part_lengths
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -353,8 +356,6 @@ def test_shape_arithmetic_survives_the_splitting_of_cycles(two_cpu_core: ov.Core
 
 @pytest.mark.parametrize("name", ["lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic"])
 def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Core, name: str) -> None:
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.problem.pricing import build_problem
     from ov_hsdag.zoo.catalog import ZOO
     from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
 
@@ -395,6 +396,79 @@ def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core
         set_affinities(placed, [("CPU_A", "CPU_B")[device] for device in chosen])
         outputs = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B")(data)[0]
         assert np.abs(outputs - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def cached(fused: bool) -> ov.Model:
+    """Two layers of attention over keys and values that states keep, of which the first value is empty.
+
+    With a mask: without one, the CPU plugin (2026.4) takes the scale for it where it fuses MatMul, Softmax, MatMul.
+    """
+    x = ops.parameter([-1, 2, -1, 16], ov.Type.f32, name="x")
+    beams = ops.parameter([-1], ov.Type.i32, name="beam_idx")
+    mask = ops.parameter([-1, 1, -1, -1], ov.Type.f32, name="mask")
+    batch = ops.gather(ops.shape_of(x), np.array([0]), np.int64(0))
+    sinks: list[ov.Node] = []
+
+    def cache(new: ov.Node, name: str) -> ov.Node:
+        empty = ops.broadcast(np.float32(0), ops.concat([batch, np.array([2, 0, 16])], 0))
+        read = ops.gather(ops.read_value(empty, name, ov.Type.f32, [-1, 2, -1, 16]), beams, np.int64(0))
+        joined = ops.concat([read, new], 2)
+        sinks.append(ops.assign(joined, name))
+        return joined
+
+    hidden: ov.Node = x
+    for layer in range(2):
+        keys = cache(ops.multiply(hidden, np.float32(2)), f"keys.{layer}")
+        values = cache(ops.tanh(hidden), f"values.{layer}")
+        if fused:
+            end = ops.scaled_dot_product_attention(hidden, keys, values, mask)
+        else:
+            scores = ops.multiply(ops.matmul(hidden, keys, False, True), np.float32(0.25))
+            end = ops.matmul(ops.softmax(ops.add(scores, mask), -1), values, False, False)
+        end.set_friendly_name(f"attention.{layer}")
+        hidden = ops.add(hidden, ops.relu(end))
+    return ov.Model([ops.result(hidden)], sinks, [x, mask, beams], "cached")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, fused: bool) -> None:
+    graph = ComputationGraph.from_model(cached(fused))
+    groups = colocation.colocation(graph)
+    assert groups.max() > 4
+    for layer in range(2):
+        names = [f"keys.{layer}", f"values.{layer}"]
+        states = [node for node, variable in enumerate(graph.variables) if variable in names]
+        assert len(states) == 4
+        assert {groups[node] for node in states} == {groups[graph.names.index(f"attention.{layer}")]}
+
+    def outputs(compiled: ov.CompiledModel) -> list[NDArray[np.float32]]:
+        request, random = compiled.create_infer_request(), np.random.default_rng(0)
+        return [
+            request.infer(
+                {
+                    "x": random.normal(size=(1, 2, tokens, 16)).astype(np.float32),
+                    "mask": random.normal(size=(1, 1, tokens, past + tokens)).astype(np.float32),
+                    "beam_idx": np.zeros(1, np.int32),
+                }
+            )[0].copy()
+            for past, tokens in ((0, 4), (4, 1), (5, 1))
+        ]
+
+    exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    expected = outputs(two_cpu_core.compile_model(cached(fused), "CPU_A", exact))
+    assert [one.shape[2] for one in expected] == [4, 1, 1]
+    properties = {"DEVICE_PROPERTIES": {"CPU_A": exact, "CPU_B": exact}}
+    for seed in range(8):
+        model = cached(fused)
+        problem = build_problem(model, DeviceSet(("CPU_A", "CPU_B")), core=two_cpu_core)
+        placement = problem.random(np.random.default_rng(seed), 1)[0]
+        placed = model.clone()
+        affinity = problem.affinity(placement)
+        set_affinities(placed, [affinity[node.get_friendly_name()] for node in placed.get_ordered_ops()])
+        for own, other in zip(
+            outputs(two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B", properties)), expected, strict=True
+        ):
+            np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
 # --- the native core's rules against the same rules as plain Python

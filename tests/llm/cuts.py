@@ -17,7 +17,7 @@ from ov_hsdag.model import graph
 from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from tests.llm.layers import cut, generate, layers
 
 DEVICES = ("CPU_A", "CPU_B", "CPU_C", "CPU_D")
@@ -125,6 +125,24 @@ def random_cuts(core: ov.Core, model: ov.Model, sets: int = SETS_OF_CUTS) -> lis
         at = sorted((random.permutation(last)[: count - 1] + 1).tolist())
         placement = cut(problem, at, random.permutation(count).tolist())
         found.append(computed(core, models[count], problem, placement, count, [reference]))
+    return found
+
+
+def random_placements(core: ov.Core, model: ov.Model, count: int = 6) -> list[tuple[bool, float]]:
+    """Of contiguous partitions over two devices, cut anywhere in layers: same tokens, and the largest difference."""
+    tokens, expected = generate(model, core.compile_model(model, DEVICES[0], EXACT))
+    own = model.clone()
+    problem = problem_of(core, own, DEVICES[:2])
+    order, random = topological_groups(problem), np.random.default_rng(1)
+    found: list[tuple[bool, float]] = []
+    for first in random.permutation(np.arange(1, len(order))).tolist():
+        placement = np.zeros(len(order), np.uint8)
+        placement[order[first:]] = 1
+        if not problem.evaluate(placement).infeasible[0]:
+            other, logits = generate(own, split(core, own, problem, placement))
+            found.append((other == tokens, largest_difference(logits, [expected])))
+        if len(found) == count:
+            break
     return found
 
 
