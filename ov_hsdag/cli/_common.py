@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,8 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
             setattr(console, name, options.pop(name))
         if console.quiet and console.verbose:
             raise UserError("--quiet and --verbose ask for less and for more: give one of them")
+        # openvino.convert_model takes the word in any program's arguments for its own, and prints on standard output.
+        sys.argv[1:] = [word for word in sys.argv[1:] if word != "--verbose"]
         command(*arguments, **options)
 
     own = inspect.signature(command, eval_str=True)
