@@ -70,19 +70,29 @@ def check_reason(explained: Explanation, node: int) -> str:
         assert node in reads
         assert problem.groups[reason.other] == group
         return reason.kind
-    assert reason.move is not None
     costs = []
     for device in others:
         moved = explained.placement.copy()
         moved[group] = device
         costs.append(problem.scores(moved)[0] - explained.score_us)
+    if reason.kind == "order":
+        assert np.isinf(costs).all()
+        return reason.kind
+    bits = {"submodel": 16, "nothing": 8}
+    if reason.kind in bits:
+        assert np.isinf(costs).all()
+        ends = [explained.placement.copy() for _ in others]
+        for end, device in zip(ends, others, strict=True):
+            end[group] = device
+        assert any(int(problem.evaluate(end).infeasible[0]) & bits[reason.kind] for end in ends)
+        return reason.kind
+    assert reason.move is not None
     moved = explained.placement.copy()
     moved[group] = reason.move.device
     infeasible = int(problem.evaluate(moved).infeasible[0])
-    bits = {"submodel": 16, "order": 1, "nothing": 8, "memory": 4}
-    if reason.kind in bits:
+    if reason.kind == "memory":
         assert np.isinf(costs).all()
-        assert infeasible & bits[reason.kind]
+        assert infeasible & 4
         return reason.kind
     assert infeasible == 0
     assert reason.move.cost_us == pytest.approx(min(costs), abs=1e-6)

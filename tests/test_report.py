@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import re
 import sys
@@ -258,7 +259,12 @@ def test_a_placement_reports_itself(tmp_path: Path) -> None:
 
 def test_a_picture_as_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, placement = split_convolutions()
-    placement.report(tmp_path / "split.png")
+    try:
+        placement.report(tmp_path / "split.png")
+    except RunError as error:
+        if "needs a font" not in str(error) or os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
     assert (tmp_path / "split.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr("ov_hsdag.report.write._FAMILIES", ("no font of this name",))
     with pytest.raises(RunError, match="apt-get install fonts"):

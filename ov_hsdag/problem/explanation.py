@@ -22,6 +22,9 @@ _NOTHING = 1e-6
 # Characters of a name that people still read; those of nodes that nobody named grow with the model.
 _LONGEST_NAME = 160
 
+# Steps (some nanoseconds each) that the cycles of all moves of a placement may take, and the least that each has.
+_ALL_WORK, _LEAST_WORK = 5 * 10**8, 10**5
+
 # Placements that are simulated at a time.
 _BATCH = 256
 
@@ -93,7 +96,7 @@ class Reason:
             changes nothing) or "better" (a move pays).
         text: the same for people.
         other: a node that the reason is about, -1 for none.
-        move: the best other device; None where no move is possible.
+        move: the best other device; None where no move is possible but for memory.
     """
 
     kind: str
@@ -196,14 +199,35 @@ class Explanation:
         """
         cost = np.full((self.problem.group_count, len(self.problem.devices)), np.inf)
         cost[np.arange(len(cost)), self.placement] = 0.0
-        able = self.problem.group_supported & ~np.isfinite(cost)
-        pairs = np.argwhere(able)
+        pairs = np.argwhere(self.problem.group_supported & ~np.isfinite(cost))
         for begin in range(0, len(pairs), _BATCH):
             group, device = pairs[begin : begin + _BATCH].T
-            moved = np.repeat(self.placement[None], len(group), axis=0)
-            moved[np.arange(len(group)), group] = device
-            cost[group, device] = self.problem.scores(moved, usable_cores()) - self.score_us
+            cost[group, device] = self._try_moves(group, device)
         return cost
+
+    def _try_moves(self, groups: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What the objective grows by where a group moves to a device, µs, inf where infeasible, float64 [moves].
+
+        A move that leaves so many submodels in cycles that telling them apart takes long counts as one that HETERO
+        cannot order: of a decoder of thousands of operations nearly every move is like that.
+        """
+        problem = self.problem
+        moved = np.repeat(self.placement[None], len(groups), axis=0)
+        moved[np.arange(len(groups)), groups] = devices
+        work = _ALL_WORK // (problem.group_count * max(len(problem.devices) - 1, 1))
+        result = problem.evaluate(moved, min(usable_cores(), len(groups)), max(work, _LEAST_WORK))
+        limits = problem.memory_bytes
+        over = np.where(limits >= 0, result.memory_bytes - limits, 0).max(axis=1)
+        cost = result.score(problem.objective) - self.score_us
+        found = zip(cost.tolist(), result.infeasible.tolist(), np.maximum(over, 0).tolist(), strict=True)
+        self._outcomes.update(zip(zip(groups.tolist(), devices.tolist(), strict=True), found, strict=True))
+        return cost
+
+    def _tried(self, group: int, device: int) -> tuple[float, int, int]:
+        """Of a move: what the objective grows by, µs, why it is infeasible, and bytes that exceed a limit."""
+        if (group, device) not in self._outcomes:
+            self._try_moves(np.array([group]), np.array([device]))
+        return self._outcomes[group, device]
 
     def closest_moves(self, count: int = 3) -> list[Move]:
         """The feasible moves of single groups that cost least, best first; those of constants alone left out."""
@@ -238,13 +262,11 @@ class Explanation:
             if len(consumers):
                 other = int(consumers[0])
                 return Reason("consumer", f"it is where its consumer is, {self.called(other)}", other)
-        known = self.__dict__.get("move_us")
-        if known is not None and np.isfinite(known[group, able]).any():
-            able = [able[int(np.argmin(known[group, able]))]]
-        moves = [self.move(group, d) for d in able]
-        best = min(moves, key=lambda move: (move.cost_us, bool(move.infeasible & ~int(OVER_MEMORY)), move.excess_bytes))
-        if not np.isfinite(best.cost_us):
-            return self._infeasible(node, best)
+        tried = {d: self._tried(group, d) for d in able}
+        nearest = min(tried, key=lambda d: (tried[d][0], bool(tried[d][1] & ~int(OVER_MEMORY)), tried[d][2]))
+        if tried[nearest][1]:
+            return self._infeasible(node, group, nearest, tried[nearest][1])
+        best = self.move(group, nearest)
         there = problem.devices[best.device]
         share = best.cost_us / max(self.score_us, 1e-30)
         if share < -_NOTHING:
@@ -272,6 +294,16 @@ class Explanation:
         return {}
 
     @cached_property
+    def _outcomes(self) -> dict[tuple[int, int], tuple[float, int, int]]:
+        """What `_tried` returns, by group and device."""
+        return {}
+
+    @cached_property
+    def _parted(self) -> dict[int, tuple[int, int]]:
+        """What `_parted_by` returns, by group."""
+        return {}
+
+    @cached_property
     def _split(self) -> dict[str, Any]:
         return self.problem.split(self.placement)
 
@@ -282,27 +314,34 @@ class Explanation:
         found = np.unique(np.concatenate(read)) if read else np.zeros(0, np.int32)
         return found[self.problem.groups[found] == self.problem.groups[node]]
 
-    def _infeasible(self, node: int, move: Move) -> Reason:
-        """The reason where no other device may have the node's group."""
-        there = self.problem.devices[move.device]
-        if move.infeasible & 16:
-            submodel = self.problem.split(self._with(move.group, move.device))["submodel"]
-            pairs = self.problem.same_submodel
-            parted = pairs[submodel[pairs[:, 0]] != submodel[pairs[:, 1]]]
-            one, other = (int(end) for end in parted[0])
+    def _infeasible(self, node: int, group: int, device: int, infeasible: int) -> Reason:
+        """The reason where no other device may have the node's group, and `device` would be the nearest to one."""
+        problem, there = self.problem, self.problem.devices[device]
+        if infeasible & 1:
+            return Reason("order", f"on {there} submodels would wait for each other")
+        if infeasible & 16:
+            one, other = self._parted_by(group, device)
             text = f"on {there} HETERO would part {self.called(one)} and {self.called(other)}, which share a submodel"
-            return Reason("submodel", text, other if node == one else one, move)
-        if move.infeasible & 1:
-            return Reason("order", f"on {there} submodels would wait for each other", move=move)
-        if move.infeasible & 8:
-            return Reason("nothing", f"on {there} a submodel would compute nothing", move=move)
-        over = self.problem.evaluate(self._with(move.group, move.device)).memory_bytes[0] - self.problem.memory_bytes
-        full = int(np.argmax(np.where(self.problem.memory_bytes >= 0, over, -1)))
-        scale = 1.0 if self.problem.storage_ratio is None else float(self.problem.storage_ratio[full])
+            return Reason("submodel", text, other if node == one else one)
+        if infeasible & 8:
+            return Reason("nothing", f"on {there} a submodel would compute nothing")
+        move = self.move(group, device)
+        over = problem.evaluate(self._with(group, device)).memory_bytes[0] - problem.memory_bytes
+        full = int(np.argmax(np.where(problem.memory_bytes >= 0, over, -1)))
+        scale = 1.0 if problem.storage_ratio is None else float(problem.storage_ratio[full])
         missing = move.excess_bytes * scale / 2**20
-        text = f"on {there}, {self.problem.devices[full]} would need {missing:,.1f} MiB more than it may have"
+        text = f"on {there}, {problem.devices[full]} would need {missing:,.1f} MiB more than it may have"
         saved = -move.parts.total
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
+
+    def _parted_by(self, group: int, device: int) -> tuple[int, int]:
+        """Two nodes that share a submodel, and would not with a group on another device."""
+        if group not in self._parted:
+            submodel = self.problem.split(self._with(group, device))["submodel"]
+            pairs = self.problem.same_submodel
+            parted = pairs[submodel[pairs[:, 0]] != submodel[pairs[:, 1]]]
+            self._parted[group] = (int(parted[0, 0]), int(parted[0, 1]))
+        return self._parted[group]
 
     def _with(self, group: int, device: int) -> NDArray[np.uint8]:
         """The placement with one group elsewhere, uint8 [groups]."""

@@ -4,7 +4,7 @@ import { bytes, count, el, number, percent, shortened, signed, time } from "./do
 const FEW = 8;
 
 export function details(model, tree, box, go) {
-  if (!box) return overview(model, go);
+  if (!box) return overview(model);
   return box.isGroup ? ofGroup(model, tree, box, go) : ofOperation(model, box.node, go);
 }
 
@@ -21,14 +21,40 @@ function bar(share, device) {
   return el("span", { class: "bar" }, el("span", { class: `swatch swatch-${(device) % 8}`, css: { width: `${Math.max(share * 100, 0.5)}%` } }));
 }
 
-function overview(model, go) {
-  const longest = [...Array(model.size).keys()].sort((a, b) => model.nodes.us[b] - model.nodes.us[a]).slice(0, 6);
+function overview(model) {
+  const types = new Map();
+  for (let node = 0; node < model.size; node += 1) {
+    if (!model.computes(node)) continue;
+    const type = model.type(node);
+    if (!types.has(type)) types.set(type, { type, count: 0, us: 0, on: model.devices.map(() => 0) });
+    const one = types.get(type);
+    one.count += 1;
+    one.us += model.nodes.us[node];
+    one.on[model.nodes.device[node]] += model.nodes.us[node];
+  }
+  const longest = [...types.values()].sort((x, y) => y.us - x.us).slice(0, 8);
+  const most = longest.length ? longest[0].us || 1 : 1;
   const moves = model.summary.closest_moves;
   return [
-    el("h3", {}, "Where to look"),
-    el("p", { class: "quiet" }, "Click a box to open it, an operation for what it costs here and elsewhere, and why it is here. Lines with a size cross between devices."),
-    el("h4", {}, "Operations that take longest"),
-    el("ol", { class: "plain" }, longest.map((node) => el("li", {}, chip(model, model.nodes.device[node]), " ", el("b", {}, model.type(node)), ` ${time(model.nodes.us[node])} `, el("br"), link(model, node, go)))),
+    el("h3", {}, "Where the time goes"),
+    el("p", { class: "quiet" }, "Click a box to open it, and an operation for what it costs here and elsewhere, and why it is here. Red dashed lines cross between devices."),
+    el(
+      "table",
+      { class: "costs" },
+      el(
+        "tbody",
+        {},
+        longest.map(({ type, count: number, us, on }) =>
+          el(
+            "tr",
+            {},
+            el("th", { scope: "row" }, el("button", { type: "button", class: "link", onclick: () => find(type) }, type), el("br"), el("small", {}, `${number}×`)),
+            el("td", { class: "figure" }, time(us), el("br"), el("small", {}, percent(us / model.total))),
+            el("td", { class: "wide" }, el("span", { class: "bar" }, on.map((own, device) => (own ? el("span", { class: `swatch swatch-${device % 8}`, css: { width: `${(own / most) * 100}%` } }) : null)))),
+          ),
+        ),
+      ),
+    ),
     moves.length ? el("h4", {}, "Single moves that come closest to paying") : null,
     el(
       "ol",
@@ -38,6 +64,13 @@ function overview(model, go) {
       ),
     ),
   ];
+}
+
+function find(text) {
+  const input = document.getElementById("search");
+  input.value = text;
+  input.focus();
+  input.dispatchEvent(new Event("input"));
 }
 
 function ofOperation(model, node, go) {

@@ -121,7 +121,7 @@ export class Graph {
     } else if (box.isGroup) {
       group.append(
         ...this.#band(box, 0, 0, 12, height, false),
-        svg("text", { class: "name", x: 22, y: 22 }, shortened(box.label, 22)),
+        svg("text", { class: "name", x: 22, y: 22 }, shortened(box.label, 18)),
         svg("text", { class: "facts", x: 22, y: 42 }, this.#facts(box)),
         svg("text", { class: "more", x: width - 12, y: 23, "text-anchor": "end" }, "+"),
       );
@@ -133,7 +133,7 @@ export class Graph {
         svg("rect", { class: `fill-${(main) % 8}`, width: 8, height, rx: 2 }),
         svg("text", { class: "name", x: 16, y: 18 }, shortened(type, 17)),
         svg("text", { class: "facts", x: width - 8, y: 18, "text-anchor": "end" }, right),
-        svg("text", { class: "facts", x: 16, y: 35 }, shortened(box.label, 23)),
+        svg("text", { class: "facts", x: 16, y: 35 }, shortened(box.label, 20)),
       );
     }
     group.addEventListener("click", (event) => {
@@ -357,7 +357,8 @@ export class Graph {
 
   #drawMap() {
     const { root } = this.tree;
-    const scale = Math.min(150 / root.width, 150 / root.height);
+    const room = innerWidth > 700 ? 150 : 90;
+    const scale = Math.min(room / root.width, room / root.height);
     this.mapScale = scale;
     this.map.setAttribute("width", Math.max(root.width * scale, 8));
     this.map.setAttribute("height", Math.max(root.height * scale, 8));

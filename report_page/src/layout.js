@@ -1,8 +1,8 @@
 // Where boxes are: each open box is laid out by itself, its open children before it.
 import dagre from "@dagrejs/dagre";
 
-const OP = { width: 176, height: 44 };
-const GROUP = { width: 232, height: 54 };
+const OP = { width: 170, height: 44 };
+const GROUP = { width: 194, height: 54 };
 const HEADER = 34;
 const MARGIN = 16;
 
@@ -47,11 +47,11 @@ const scaleIn = (frame, graph) =>
 
 function arranged(box, edges, rankdir) {
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir, nodesep: 22, ranksep: rankdir === "TB" ? 34 : 26, edgesep: 10, marginx: 0, marginy: 0 });
+  graph.setGraph({ rankdir, nodesep: 22, ranksep: rankdir === "TB" ? 34 : 14, edgesep: 10, marginx: 0, marginy: 0 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const child of box.children) graph.setNode(String(child.id), { width: child.width, height: child.height });
   for (const { source, target, cut } of edges) {
-    const room = cut ? { width: 70, height: 16, labelpos: "c" } : {};
+    const room = cut ? { width: 62, height: 16, labelpos: "c" } : {};
     graph.setEdge(String(source.id), String(target.id), { weight: 1, ...room });
   }
   dagre.layout(graph);

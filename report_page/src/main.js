@@ -96,7 +96,7 @@ function searchBox(model, graph, go) {
     else return;
     event.preventDefault();
   };
-  const input = el("input", { id: "search", type: "search", placeholder: "Search names and types  ( / )", "aria-label": "Search operations", autocomplete: "off", spellcheck: "false", oninput: debounced(run, 60), onkeydown: step, onfocus: () => (results.hidden = !nodes.length) });
+  const input = el("input", { id: "search", type: "search", placeholder: "Search names and types  ( / )", "aria-label": "Search operations", autocomplete: "off", spellcheck: "false", oninput: debounced(run, 30), onkeydown: step, onfocus: () => (results.hidden = !nodes.length) });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.closest("input,textarea")) return;
     event.preventDefault();

@@ -238,6 +238,8 @@ export class Tree {
   }
 
   #chunk(box) {
+    if (box.children.length <= MOST_CHILDREN) return;
+    if (box.children.some((one) => one.isGroup)) this.#gather(box);
     const { children } = box;
     if (children.length <= MOST_CHILDREN) return;
     const size = Math.max(12, Math.ceil(children.length / 24));
@@ -248,13 +250,36 @@ export class Tree {
         box.children.push(some[0]);
         continue;
       }
-      const ops = some.flatMap((one) => one.ops).sort((a, b) => a - b);
-      const chunk = new Box("chunk", this.#chunkLabel(some, ops), box, ops);
-      chunk.children = some;
-      for (const one of some) one.parent = chunk;
-      box.children.push(chunk);
-      this.#chunk(chunk);
+      box.children.push(this.#chunkOf(some, box));
     }
+  }
+
+  // Operations between two groups become a group of their own.
+  #gather(box) {
+    const found = [];
+    let run = [];
+    const end = () => {
+      if (run.length > 3) found.push(this.#chunkOf(run, box));
+      else found.push(...run);
+      run = [];
+    };
+    for (const child of box.children) {
+      if (child.isGroup) {
+        end();
+        found.push(child);
+      } else run.push(child);
+    }
+    end();
+    box.children = found;
+  }
+
+  #chunkOf(some, parent) {
+    const ops = some.flatMap((one) => one.ops).sort((a, b) => a - b);
+    const chunk = new Box("chunk", this.#chunkLabel(some, ops), parent, ops);
+    chunk.children = some;
+    for (const one of some) one.parent = chunk;
+    this.#chunk(chunk);
+    return chunk;
   }
 
   #chunkLabel(some, ops) {
@@ -284,18 +309,15 @@ export class Tree {
 
   // Opens what leaves a picture that is taken in at a glance.
   #openFirst() {
-    let shown = this.root.children.length;
     let level = this.root.children;
-    while (level.length) {
-      const next = [];
-      for (const box of [...level].sort((a, b) => b.time - a.time)) {
-        if (!box.isGroup || shown + box.children.length > 22) continue;
-        box.open = true;
-        shown += box.children.length;
-        next.push(...box.children);
-      }
+    for (;;) {
+      const groups = level.filter((box) => box.isGroup);
+      const next = groups.flatMap((box) => box.children);
+      // All of a level or none: what is open by chance would look as if it mattered.
+      if (!groups.length || level.length + next.length > 30) return;
+      for (const box of groups) box.open = true;
+      if (next.some((box) => !box.isGroup)) return;
       level = next;
-      if (level.some((one) => one.kind === "op")) break;
     }
   }
 

@@ -223,7 +223,7 @@ export function cutsTable(model, go) {
 
 export function operationsTable(model, go) {
   const { nodes, devices } = model;
-  const longest = [...Array(model.size).keys()].sort((a, b) => nodes.us[b] - nodes.us[a]).slice(0, 15);
+  const longest = [...Array(model.size).keys()].filter((node) => model.computes(node)).sort((a, b) => nodes.us[b] - nodes.us[a]).slice(0, 15);
   return el(
     "div",
     { class: "scroll" },
