@@ -94,19 +94,24 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    harness.add_keep(parser)
     options = parser.parse_args()
     begin = time.perf_counter()
+    settings = {"seconds": options.seconds, "evaluations": EVALUATIONS, "devices": DEVICES, "family": FAMILY}
+    earlier = harness.earlier(options.output, settings, options.keep)
     cells: dict[str, dict[str, Any]] = {}
     sizes: dict[str, dict[str, int]] = {}
     for size in options.sizes:
         count, problem = problem_of(size)
         sizes[str(size)] = {"operations": count, "groups": problem.group_count}
         for contestant in contestants():
-            cells.setdefault(contestant.name, {})[str(size)] = run_apart(problem, contestant, options.seconds)
+            known = earlier.get("cells", {}).get(contestant.name, {}).get(str(size))
+            cell = known or run_apart(problem, contestant, options.seconds)
+            cells.setdefault(contestant.name, {})[str(size)] = cell
             print(size, contestant.name, cells[contestant.name][str(size)], file=sys.stderr, flush=True)
-    settings = {"seconds": options.seconds, "evaluations": EVALUATIONS, "devices": DEVICES, "family": FAMILY}
     spent = sum(cell["seconds"] or options.seconds for of_size in cells.values() for cell in of_size.values())
-    took = {"wall_seconds": round(time.perf_counter() - begin), "processor_seconds": round(spent)}
+    before = earlier.get("about", {}).get("wall_seconds", 0)
+    took = {"wall_seconds": round(time.perf_counter() - begin + before), "processor_seconds": round(spent)}
     result = {"about": {**about(), **took}, "settings": settings, "sizes": sizes, "cells": cells}
     write_json(options.output, result)
     from benchmarks.results_page import cost

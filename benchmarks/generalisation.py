@@ -30,7 +30,7 @@ from benchmarks import harness
 from benchmarks.contestants import LEARNED, OURS, Contestant
 from benchmarks.placement_quality import untrained_policy
 from ov_hsdag.baselines.budget import Budget, Environment
-from ov_hsdag.baselines.package import SEARCH, Alone, HeteroRule, Placed, Shipped
+from ov_hsdag.baselines.package import SEARCH, Alone, HeteroRule, Proposed, Shipped
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -64,7 +64,7 @@ UNTRAINED_FIRST, UNTRAINED_ALONE = "untrained network, first choice", "untrained
 UNTRAINED = "untrained network and search"
 
 # Moves of the long search that tells what is known besides what the contestants find.
-_LONG = 2_000_000
+_LONG = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,6 @@ class FirstChoice:
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
         environment.cost(HSDAGPlacer(self.policy).greedy(environment.problem))
-
-
-def alone(policy: str) -> Placed:
-    """The best that a policy proposes, by the simulator."""
-    return Placed("", lambda seed: HSDAGPlacer(policy, refined=0, seed=seed))
 
 
 def contestants(work: Path) -> list[Contestant]:
@@ -105,12 +100,12 @@ def contestants(work: Path) -> list[Contestant]:
         Contestant("best single device", Singles),
         Contestant("HETERO's rule", HeteroRule),
         Contestant(TRANSFER[0], lambda: FirstChoice(DEFAULT)),
-        Contestant(TRANSFER[1], lambda: alone(DEFAULT), seeded=True),
+        Contestant(TRANSFER[1], lambda: Proposed(DEFAULT), seeded=True),
         *LEARNED,
         Contestant("search, no network", lambda: SEARCH, seeded=True),
         *OURS,
         Contestant(UNTRAINED_FIRST, lambda: Untrained(FirstChoice), seeded=True),
-        Contestant(UNTRAINED_ALONE, lambda: Untrained(alone), seeded=True),
+        Contestant(UNTRAINED_ALONE, lambda: Untrained(Proposed), seeded=True),
         Contestant(UNTRAINED, lambda: Untrained(lambda policy: Shipped(policy)), seeded=True),
     ]
 
@@ -329,7 +324,7 @@ def main() -> None:
     """Makes the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
-    parser.add_argument("--training", type=int, default=500, help="evaluations on each problem of training")
+    parser.add_argument("--training", type=int, default=250, help="evaluations on each problem of training")
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     harness.add_keep(parser)
@@ -341,6 +336,7 @@ def main() -> None:
         "training_problems": len(TRAINED_ON),
         "training_evaluations": options.training,
         "room": ROOM,
+        "long_moves": _LONG,
     }
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)

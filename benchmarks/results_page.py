@@ -257,12 +257,12 @@ def _paper_machines_says(result: Result, models: Sequence[str]) -> str:
     mean = f"{100 * statistics.mean(gains):.1f}%" if gains else "nothing"
     return paragraph(
         f"""A split beats the best single device on {listed(shares)}, by {mean} in the mean and {100 * best:.1f}% at
-        most; within {100 * TIE:g}% of the best known are {ours}{where}, so that these figures
-        are the search's, not the network's. For one request at a time, on machines that fit what is known of the
-        paper's, whoever picks the right device has most of what there is, and {paper_gain}%, which the paper saves
-        over the CPU for one model, can only be mainly the GPU's. It does not say what splits give where devices lack
-        operations or memory or where many requests are in flight, and the draws are as good as their model of
-        HETERO, which lets one submodel run after the other."""
+        most; within {100 * TIE:g}% of the best known are {ours}{where}, so that these figures are the search's, not
+        the network's. For one request at a time, on machines that fit what is known of the paper's, whoever picks
+        the right device has most of what there is, and {paper_gain}%, which the paper saves over the CPU for one
+        model, can only be mainly the GPU's. It does not say what splits give where devices lack operations or memory
+        or where many requests are in flight, and the draws are as good as their model of HETERO, which lets one
+        submodel run after the other."""
     )
 
 
@@ -515,9 +515,10 @@ def measured(result: Result) -> str:
         f"Made by `python -m benchmarks.measured`; figures are in measured.json. {made_on(result)}",
         paragraph(
             f"""Two one-core devices made of the CPU plugin; all ways to run a model in turns, {settings["rounds"]}
-            rounds of {settings["seconds"]:g} s. Figures are rates over those of {MEASURED}, medians of the rounds
-            that both ran in, with 95% intervals; above 1 is faster than ours. Of equal placements one was measured.
-            Methods place by predicted costs with {settings["evaluations"]} evaluations."""
+            rounds of {settings["seconds"]:g} s. Figures are rates over those of {MEASURED} ({DEFAULT} where it did
+            not run), medians of the rounds that both ran in, with 95% intervals; above 1 is faster than ours. Of
+            equal placements one was measured. Methods place by predicted costs with {settings["evaluations"]}
+            evaluations."""
         ),
     ]
     for setting, title in _SETTINGS.items():
@@ -544,6 +545,7 @@ def _interval(cell: Result) -> str:
 
 def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
     cells = {model: result["cells"][model][setting] for model in models}
+    reference = MEASURED if any("of_ours" in of.get(MEASURED, {}) for of in cells.values()) else DEFAULT
     faster = {
         model: [row for row, cell in of.items() if "of_ours" in cell and cell["of_ours"][1] > 1 + TIE]
         for model, of in cells.items()
@@ -560,7 +562,7 @@ def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
     }
     copies = (
         " Copies need the memory of the whole model on each device, and HETERO cannot run them; where they are faster,"
-        f" {MEASURED} says so."
+        " `place` says so."
         if any("copies" in rows for rows in behind.values())
         else ""
     )
@@ -578,7 +580,7 @@ def _measured_says(result: Result, setting: str, models: Sequence[str]) -> str:
         " and how little moves"
     )
     return paragraph(
-        f"""Nothing is measurably faster than {MEASURED} on {len(models) - len(behind)} of {len(models)}
+        f"""Nothing is measurably faster than {reference} on {len(models) - len(behind)} of {len(models)}
         models{where}; in the geometric mean over the models that they run the nearest are {near}, and by prediction
         alone {predicted}.{copies} {told}; {none} of {len(means)} ways to run a model have no figure at all here. It
         does not say how a GPU or an NPU beside a CPU would do: the devices are equal cores of one machine, which

@@ -50,9 +50,8 @@ def made_on(result: Result) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
     took = ""
     if "wall_seconds" in about:
-        took = (
-            f" It took {about['wall_seconds'] / 60:.0f} min, {about['processor_seconds'] / 60:.0f} min of processors."
-        )
+        took = f" It took {about['wall_seconds'] / 60:.0f} min"
+        took += f", {about['processor_seconds'] / 60:.0f} min of processors." if "processor_seconds" in about else "."
     return f"{about['date']}, {about['machine']}; Python {about['python']}, {versions}.{took}"
 
 

@@ -259,9 +259,10 @@ def test_the_measured_tables_name_what_is_faster() -> None:
 
     cell = {ours: row(1.0), "METIS": row(1.2), "copies": {"why": "needs the whole model on a device"}}
     result = {
-        "about": about(),
+        "about": {**about(), "wall_seconds": 60},
         "settings": {
-            "rounds": 3, "seconds": 0.1, "measure_seconds": 1.0, "evaluations": 5, "budget": 1.0, "room": 0.6,
+            "rounds": 3, "seconds": 0.1, "measure_seconds": 1.0, "measure_in": ["throughput"], "evaluations": 5,
+            "budget": 1.0, "room": 0.6,
         },
         "cells": {"a": {"throughput": cell}, "b": {"throughput": {ours: row(1.0), "METIS": row(0.9)}}},
     }  # fmt: skip
@@ -307,7 +308,7 @@ def test_every_way_to_run_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -
     drawn = measured.methods(problem, 3.0, {})
     known = measured.methods(problem, 3.0, {**drawn, "METIS": {"why": "as it was", "seconds": 0.0}})
     assert known["METIS"]["why"] == "as it was" and known[SHIPPED] is drawn[SHIPPED]
-    settings = {"rounds": 3, "seconds": 0.05, "measure_seconds": 5.0}
+    settings = {"rounds": 3, "seconds": 0.05, "measure_seconds": 5.0, "measure_in": ["throughput"]}
     cell = measured.run(ZOO["bert-small"], "throughput", core, drawn, settings)
     assert all(("of_ours" in row) != ("why" in row) for row in cell.values())
     for name in ("CPU_A", "hetero", "hetero-pipeline", "copies", "AUTO", "m-ETF (Baechi)", *OURS_NAMES):

@@ -81,7 +81,7 @@ def made_up() -> dict[str, Any]:
         "about": {**about(), "wall_seconds": 60, "processor_seconds": 90},
         "settings": {
             "evaluations": 5, "seconds": 1.0, "seeds": 2, "training_problems": 3, "training_evaluations": 9,
-            "room": 0.6,
+            "room": 0.6, "long_moves": 9000,
         },
         "problems": {cell.name: {"model": cell.model, "kind": cell.kind, "known_us": 11.0} for cell in CELLS},
         "runs": {row: {cell.name: cells(row, cell) for cell in CELLS} for row in rows},

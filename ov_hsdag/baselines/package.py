@@ -43,6 +43,25 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Proposed:
+    """The best by the simulator of what a policy proposes, single devices among it; neither partitions nor refinement.
+
+    Attributes:
+        policy: its name or folder; None: the one that ships.
+        name: in tables.
+    """
+
+    policy: str | None = None
+    name: str = "network alone"
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`."""
+        problem = environment.problem
+        found = HSDAGPlacer(self.policy, seed=seed).propose(problem)
+        environment.cost(runnable(problem, found[int(problem.scores(found).argmin())]))
+
+
+@dataclass(frozen=True)
 class Alone:
     """Everything on one device; infeasible where it lacks an operation or memory.
 
@@ -110,4 +129,4 @@ def shipped_placement(problem: PlacementProblem, policy: str | None = DEFAULT) -
 MINIMUM_CUT = Placed("minimum cut", lambda seed: MinCut())
 CONTIGUOUS_PARTITION = Placed("contiguous partition", lambda seed: Contiguous())
 SEARCH = Placed("search, no network", lambda seed: Multilevel(seed=seed))
-NETWORK = Placed("network alone", lambda seed: HSDAGPlacer(refined=0, seed=seed))
+NETWORK = Proposed()
