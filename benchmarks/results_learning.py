@@ -48,7 +48,11 @@ def _behind(result: Result) -> dict[str, dict[str, float]]:
         name: min([problem["known_us"], *(u for row in result["runs"].values() for u in values(row[name], "us"))])
         for name, problem in result["problems"].items()
     }
-    return {row: {name: _median(of[name]) / best[name] for name in best} for row, of in result["runs"].items()}
+
+    def ratio(cells: Sequence[Result], known: float) -> float:
+        return _median(cells) / known if math.isfinite(known) else math.inf
+
+    return {row: {name: ratio(of[name], best[name]) for name in best} for row, of in result["runs"].items()}
 
 
 def _median(cells: Sequence[Result]) -> float:
@@ -114,7 +118,9 @@ def generalisation(result: Result) -> str:
 
 
 def _generalisation_says(behind: Mapping[str, Mapping[str, float]], kinds: Mapping[str, Sequence[str]]) -> str:
-    names = [name for of in kinds.values() for name in of]
+    every = [name for of in kinds.values() for name in of]
+    names = [name for name in every if any(math.isfinite(of[name]) for of in behind.values())]
+    unsolved = f" ({len(every) - len(names)} more has no placement that any method found)" * (len(names) < len(every))
     mean = {row: _mean([of[name] for name in names]) for row, of in behind.items()}
     lacking = {row: sum(not math.isfinite(of[name]) for name in names) for row, of in behind.items()}
     # The long search counts as well: there is no row for it.
@@ -122,7 +128,7 @@ def _generalisation_says(behind: Mapping[str, Mapping[str, float]], kinds: Mappi
     tied = {row: sum(of[name] <= least[name] * (1 + TIE) for name in names) for row, of in behind.items()}
 
     def told(row: str) -> str:
-        lost = f" and no placement for {lacking[row]} of {len(names)}" if lacking[row] else ""
+        lost = f" ({lacking[row]} without a placement)" if lacking[row] else ""
         return f"{row} {100 * (mean[row] - 1):.1f}%{lost}"
 
     lost = [name for name in names if behind[SHIPPED][name] > least[name] * (1 + TIE)]
@@ -138,12 +144,12 @@ def _generalisation_says(behind: Mapping[str, Mapping[str, float]], kinds: Mappi
     )
     return paragraph(
         f"""{SHIPPED} is best or within {100 * TIE:g}% of the best on {tied[SHIPPED]} of {len(names)}
-        problems{where}, {DEFAULT} on {tied[DEFAULT]} and {_SEARCH} on {tied[_SEARCH]}; behind the best known in the
-        mean is, of what learns on the very graph, {listed([told(row) for row in graph])}, and of what never saw it,
-        {listed([told(row) for row in _TRANSFER])}. What training earned is the difference to a network with random
-        weights, {"; ".join(compared)}: a trained network is worth much where nothing searches, and {earned}. It does
-        not say that Placeto or GO could not transfer better with the training that their papers give them, which is
-        larger by orders of magnitude, nor what devices would measure: costs are the profiles'."""
+        problems{unsolved}{where}, {DEFAULT} on {tied[DEFAULT]} and {_SEARCH} on {tied[_SEARCH]}; behind the best
+        known in the mean is, of what learns on the very graph, {listed([told(row) for row in graph])}, and of what
+        never saw it, {listed([told(row) for row in _TRANSFER])}. What training earned is the difference to a network
+        with random weights, {"; ".join(compared)}: a trained network is worth much where nothing searches, and
+        {earned}. It does not say that Placeto or GO could not transfer better with the training that their papers
+        give them, which is larger by orders of magnitude, nor what devices would measure: costs are the profiles'."""
     )
 
 
