@@ -259,7 +259,7 @@ def test_placements_of_real_models_are_legal(model: str) -> None:
 
 
 def test_the_network_alone_is_the_best_of_what_it_proposes() -> None:
-    """Its placer refines contiguous partitions as well, which are no merit of the network and better on some of these."""
+    """Its placer refines contiguous partitions as well, which are no merit of the network but often better."""
     better = 0
     for seed in range(4):
         problem = random_problem(seed, nodes=40, devices=2, objective="throughput")
