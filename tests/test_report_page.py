@@ -6,7 +6,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +303,36 @@ def test_light_dark_narrow_and_paper(visit: Any, swin: Path) -> None:
     assert dark.page.pdf().startswith(b"%PDF")
     for found in (light, dark, narrow):
         check_quiet(found, swin)
+
+
+def test_what_was_measured_stands_beside_the_prediction(visit: Any, tmp_path: Path) -> None:
+    def measured(us: float | None, ci: list[float] | None, failed: str | None = None) -> dict[str, Any]:
+        gain = None if us is None else 732.0 / us
+        return {
+            "latency_us": us,
+            "times_best_single": gain,
+            "times_best_single_ci": ci,
+            "submodels": 2,
+            "failed": failed,
+        }
+
+    _, placement = split_convolutions()
+    record = {
+        "affinity": measured(610.0, [1.1, 1.31]),
+        "CPU": measured(732.0, [1.0, 1.0]),
+        "GPU": measured(None, None, "no kernel"),
+    }
+    path = tmp_path / "report.html"
+    replace(placement, measured=record).report(path)
+    found = visit(path)
+    rows = found.page.locator("table.rivals tbody tr")
+    assert "affinity (chosen)" in rows.first.inner_text()
+    assert "1.10 to 1.31" in rows.first.inner_text()
+    assert rows.first.locator("line.interval").count() == 3
+    assert any("failed" in text and "no kernel" in text for text in rows.all_inner_texts())
+    assert "610 µs" in found.page.locator(".tile").nth(1).inner_text()
+    assert "measured" in found.page.locator(".tile").nth(1).inner_text()
+    check_quiet(found, path)
 
 
 def test_hostile_names_are_inert(visit: Any, tmp_path: Path) -> None:
