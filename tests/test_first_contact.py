@@ -21,7 +21,7 @@ from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.test_cli import MAIN, PACKAGE, assert_one_error_line, convolutions, run
+from tests.test_cli import MAIN, PACKAGE, assert_one_error_line, convolutions, random_numbers, run, verified
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -150,6 +150,12 @@ def test_messages_name_what_was_typed(model: Path) -> None:
         again = f"carries no placement; run: ov-hsdag place {model} --device {device}"
         assert_one_error_line(run(command[0], model, *command[1:]), again)
     assert_one_error_line(run("bench", model, "--device", "HETERO:GPU,CPU_A"), "no GPU; it has CPU, CPU_A, CPU_B")
+
+
+def test_outputs_that_differ_are_compared_strictly_next(tmp_path: Path) -> None:
+    told = verified(random_numbers(), tmp_path)
+    again = f"ov-hsdag verify {tmp_path / 'placed.xml'} --device HETERO:CPU_A,CPU_B --precision f32"
+    assert "DIFFER" in told and told.splitlines()[-1] == f"next: {again}"
 
 
 def test_a_placement_for_another_machine_is_explained_next(model: Path, tmp_path: Path) -> None:

@@ -105,6 +105,9 @@ def verify(
             several = folder and len(model_files(model)) > 1
             words = options({"--part": files[0].stem if several else None, "--shape": shape})
             show.next("explain", model, *words)
+        elif precision == DEPLOYED and not all(result["equal"] for result in results.values()):
+            # Whether rounding is why they differ.
+            show.next("verify", model, "--device", device, *options({"--precision": F32, "--shape": shape}))
     if not good:
         raise typer.Exit(1)
 
