@@ -115,7 +115,7 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
     chains = [_chain(size, image=False) for size in _TOKENS] + [_chain(size, image=True) for size in _IMAGES]
     chains.append(_fan(_TOKENS[0]))
     for number, chain in enumerate(chains):
-        advance(f"boundaries between {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
+        advance(f"measuring boundaries between {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
         measured = _measure_chain(core, chain, names)
         rows.append(
             [

@@ -206,7 +206,7 @@ def _samples(
     times: dict[str, list[float]] = {}
     executions: Executions | None = None
     for copy in range(_COPIES):
-        advance(f"{name}: microbenchmarks, {copy + 1} of {_COPIES}")
+        advance(f"measuring layers on {name}, {copy + 1} of {_COPIES}")
         compiled = core.compile_model(model, name, config)
         counters = Counters(compiled, inputs)
         for _ in range(_RUNS):

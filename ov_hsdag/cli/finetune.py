@@ -150,6 +150,7 @@ def finetune(
         (shapes,) = example_shapes([loaded], examples)
         try:
             with console.progress(f"fine-tuning {model} on {device}") as tell:
+                tell("judging each device alone" if simulated else "measuring each device alone")
                 record, placement = tuning.finetune(
                     loaded,
                     device,
@@ -215,12 +216,13 @@ def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> st
     chosen = record["chosen"]
     if best["measurement"] is not None:
         chosen += f" (measurement {best['measurement']})"
-    count = best["submodels"]
+    count, made = best["submodels"], record["measurements"]
     how = "simulated" if record["about"]["simulated"] else "measured"
     why = "" if best["measurement"] is not None else "; no placement was better beyond the noise"
     return (
         f"{path}: {placement.hetero} ({placement.objective}): {chosen}, {count} submodel{'' if count == 1 else 's'},"
-        f" {how} {times(best['ratio'], over=_reference(record))} ({record['measurements']} measurements){why}"
+        f" {how} {times(best['ratio'], over=_reference(record))}"
+        f" ({made} measurement{'' if made == 1 else 's'}){why}"
     )
 
 

@@ -13,6 +13,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import model_here
 from ov_hsdag.cli.extras import require
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.progress import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +104,7 @@ def pretrain(
             console.message(f"stopped; all steps are saved: continue with {again}")
             raise
         final = record["history"][-1] if record["history"] else {}
-        text = f"{record['step']} steps in {record['seconds'] / 60:.1f} minutes, {_figures(final)}"
+        text = f"{record['step']} steps in {duration(record['seconds'])}, {_figures(final)}"
         show(record, f"{text}\npolicy: {output / 'policy'}\nplot: {output / PLOT}")
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
         show.next("place", model_here(), "--device", "HETERO:GPU,CPU", "--policy", output / "policy")
