@@ -60,6 +60,7 @@ def test_plots_of_training_show_what_was_learned(tmp_path: Path) -> None:
     about = {"simulated": False}
     record = {"entries": entries, "best_so_far": [1.1, 1.1, 1.1], "reference": "CPU_A", "about": about}
     svg = curves.plot_of_finetuning(record)
+    assert {"0", "1", "2", "3"} <= set(texts(svg)) and "0.5" not in texts(svg)
     assert {"Fine-tuning", "x the best single device, measured", "policy", "search", "best so far"} <= set(texts(svg))
     assert svg.count("<circle") == 2 + 2  # the legend's, too
     path = curves.write_plot(tmp_path, svg)

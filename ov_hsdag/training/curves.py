@@ -33,7 +33,7 @@ def plot_of_pretraining(record: Mapping[str, Any]) -> str:
     ]
     imitation, reinforce = settings["imitation_steps"], settings["reinforce_steps"]
     steps = f"steps ({imitation:,} of imitation, then {reinforce:,} of REINFORCE)"
-    return plot("Pretraining", Axis(steps, shown=(0,)), Axis("% (validation problems)", shown=(0,)), series)
+    return plot("Pretraining", Axis(steps, shown=(0,), whole=True), Axis("% (validation problems)", shown=(0,)), series)
 
 
 def plot_of_finetuning(record: Mapping[str, Any]) -> str:
@@ -49,12 +49,12 @@ def plot_of_finetuning(record: Mapping[str, Any]) -> str:
         for colour, (source, points) in enumerate(found.items())
         if points
     ]
-    best = [(number, ratio) for number, ratio in enumerate(record["best_so_far"], start=1)]
+    best = [*enumerate([1.0, *record["best_so_far"]])]  # before any measurement: the best simple placement
     over = "HETERO's own rule" if record["reference"] == HETERO_DEFAULT else "the best single device"
     how = "simulated" if record["about"]["simulated"] else "measured"
     return plot(
         "Fine-tuning",
-        Axis("measurements", shown=(0,)),
+        Axis("measurements", shown=(0,), whole=True),
         Axis(f"x {over}, {how}", shown=(1.0,)),
         [*series, Series("best so far", best, "line", len(_SOURCES))],
     )

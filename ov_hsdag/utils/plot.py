@@ -27,11 +27,13 @@ class Axis:
         label: of what, and in which unit.
         logarithmic: equal factors take equal room; all values are above 0.
         shown: values that lie inside in any case.
+        whole: it counts: no ticks between whole numbers.
     """
 
     label: str
     logarithmic: bool = False
     shown: tuple[float, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class _Scale:
             self.ticks = [tick for tick in ticks if low <= tick <= high]
         else:
             low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
-            step = _step((high - low) / _TICKS)
+            step = max(_step((high - low) / _TICKS), 1.0 if axis.whole else 0.0)
             self.ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
         room = 0.04 * (self._scaled(high) - self._scaled(low))
         self._low, self._high = self._scaled(low) - room, self._scaled(high) + room
