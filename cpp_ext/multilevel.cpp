@@ -39,6 +39,14 @@ constexpr std::int32_t kCuts = 300;
 constexpr std::size_t kFineSequences = 2;
 constexpr std::int32_t kFewDevices = 5;
 constexpr std::int32_t kFewCuts = 96;
+// Of graphs of at most so many groups all orders are looked at again, this many times as long and with more places, and
+// so many of the best with the most. Larger ones have found better by then.
+constexpr std::int32_t kAllOrders = 600;
+constexpr double kLonger = 4;
+constexpr std::int32_t kMoreOrders = 8;
+constexpr std::size_t kFineOrders = 4;
+// Graphs of at most so many groups have time for hundreds of cycles: lines of descent stay apart (offer).
+constexpr std::int32_t kManyCycles = 2000;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -100,6 +108,7 @@ public:
         add_stages(true);
         add_scattered();
         add_stages(false);
+        add_more_stages();
         add_single_devices(false);
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
@@ -152,22 +161,33 @@ private:
         if (model_.devices == 1 || !budget_.left() || (whole && !lacking_)) return;
         // With many orders of the devices, partitions take longer than all else before the first placement: one order
         // first.
-        std::vector<std::vector<std::int32_t>> sequences;
         if (model_.devices > kFewDevices) {
             std::vector<std::int32_t> listed(static_cast<std::size_t>(model_.devices));
             std::iota(listed.begin(), listed.end(), 0);
             add_stages_in(std::move(listed), kFewCuts, whole);
         }
-        const StageOptions first{.cuts = kCuts, .sequence = {}, .whole = whole};
-        for (Stages& found : stages(problem_, model_, options_.throughput, first)) {
+        add_stages_of({.cuts = kCuts, .sequence = {}, .whole = whole}, kFineSequences);
+    }
+
+    // Few places do not tell which orders of many devices are best.
+    void add_more_stages() {
+        if (model_.devices <= kFewDevices || model_.items > kAllOrders || !budget_.left()) return;
+        add_stages_of({.cuts = kCuts, .sequence = {}, .effort = kLonger, .sequences = kMoreOrders, .per_sequence = 1},
+                      kFineOrders);
+    }
+
+    // In any order, and in the best `fine` orders again with the most places.
+    void add_stages_of(const StageOptions& wanted, std::size_t fine) {
+        std::vector<std::vector<std::int32_t>> sequences;
+        for (Stages& found : stages(problem_, model_, options_.throughput, wanted)) {
             offer(std::move(found.placement));
             if (std::find(sequences.begin(), sequences.end(), found.sequence) == sequences.end()) {
                 sequences.push_back(std::move(found.sequence));
             }
         }
-        if (sequences.size() > kFineSequences) sequences.resize(kFineSequences);
+        if (sequences.size() > fine) sequences.resize(fine);
         for (std::vector<std::int32_t>& sequence : sequences) {
-            if (sequence.size() > 1) add_stages_in(std::move(sequence), kCuts, whole);
+            if (sequence.size() > 1) add_stages_in(std::move(sequence), kCuts, wanted.whole);
         }
     }
 
@@ -266,7 +286,7 @@ private:
         const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
         Candidate next{pool_[chosen].placement, pool_[chosen].score, 0};
         local_.perturb_and_refine(next, pool_[random_() % pool_.size()].placement, random_, budget_);
-        if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement));
+        if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement), chosen);
     }
 
     // From one or two placements of the pool: what they have apart stays apart while coarsening.
@@ -297,7 +317,7 @@ private:
         judge_.go_by(pool_[chosen].estimates);
         Placement placement = hierarchy.coarsest(start);
         if (!combined) perturb(placement, hierarchy.coarsest(pool_[other].placement), top, random_);
-        uncoarsen(hierarchy, std::move(placement), share);
+        uncoarsen(hierarchy, std::move(placement), share, chosen);
     }
 
     [[nodiscard]] Placement fastest(const AdditiveModel& top) const {
@@ -314,7 +334,9 @@ private:
         return result;
     }
 
-    void uncoarsen(const Hierarchy& hierarchy, Placement placement, double share) {
+    // parent: of the placement (offer).
+    void uncoarsen(const Hierarchy& hierarchy, Placement placement, double share,
+                   std::optional<std::size_t> parent = std::nullopt) {
         ++cycles_;
         for (std::size_t level = hierarchy.levels(); level-- > 0;) {
             const AdditiveModel& model = hierarchy.model(level);
@@ -329,7 +351,7 @@ private:
             }
             placement = search.placement();
         }
-        offer(std::move(placement));
+        offer(std::move(placement), parent);
     }
 
     // Early on, no placement may take most of the time that has passed, unless none is found.
@@ -340,8 +362,9 @@ private:
         judge_.limit_work(std::min(share, 1.0));
     }
 
-    // Keeps a placement that is good enough for the pool.
-    void offer(Placement placement) {
+    // Keeps a placement that is good enough for the pool. What was made of one in the pool, its parent, takes the place
+    // of it if it is better, and else has none but a free one: after many cycles all would be made of one and alike.
+    void offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
         const auto same = [&](const Solution& solution) { return solution.placement == placement; };
         if (std::any_of(pool_.begin(), pool_.end(), same)) return;
         limit_work();
@@ -355,7 +378,14 @@ private:
         if (pool_.empty() || better(score, pool_.front().score)) {
             if (score < kOverMemory) progress_.push_back({now_ms(options_.processor_time) - begin_ms_, score});
         }
-        pool_.push_back({std::move(placement), score, judge_.estimates()});
+        if (model_.items > kManyCycles) parent.reset();
+        if (parent && pool_.size() == kPool && !better(score, pool_[*parent].score)) return;
+        Solution solution{std::move(placement), score, judge_.estimates()};
+        if (parent && better(score, pool_[*parent].score)) {
+            pool_[*parent] = std::move(solution);
+        } else {
+            pool_.push_back(std::move(solution));
+        }
         std::stable_sort(pool_.begin(), pool_.end(),
                          [](const Solution& a, const Solution& b) { return a.score < b.score; });
         if (pool_.size() > kPool) pool_.pop_back();

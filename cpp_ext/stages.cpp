@@ -75,8 +75,9 @@ std::vector<std::vector<std::int32_t>> kinds_of(const AdditiveModel& model, cons
 }
 
 // Places where parts may end, at most, so that partitions in any order are soon found.
-std::int32_t cuts_for(const std::vector<std::vector<std::int32_t>>& kinds, bool pairs, std::int32_t most) {
-    double states = static_cast<double>(kinds.size() * kinds.size());
+std::int32_t cuts_for(const std::vector<std::vector<std::int32_t>>& kinds, bool pairs, std::int32_t most,
+                      double effort) {
+    double states = static_cast<double>(kinds.size() * kinds.size()) / effort;
     for (const auto& kind : kinds) states *= static_cast<double>(kind.size() + 1);
     const double cuts = pairs ? std::sqrt(kPairSteps / states) : kSteps / states;
     return static_cast<std::int32_t>(std::clamp<double>(cuts, kFewestCuts, most));
@@ -176,7 +177,7 @@ std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, b
         for (const std::int32_t d : wanted.sequence) kinds.push_back({d});
     }
     const std::vector<std::int32_t> cuts =
-        candidate_cuts(work, bytes, any_order ? cuts_for(kinds, limited, wanted.cuts) : wanted.cuts);
+        candidate_cuts(work, bytes, any_order ? cuts_for(kinds, limited, wanted.cuts, wanted.effort) : wanted.cuts);
     const std::vector<double> peak = limited ? live_peaks(problem, place, cuts) : std::vector<double>{};
     PartitionCosts costs;
     costs.throughput = throughput;

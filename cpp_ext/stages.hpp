@@ -16,6 +16,7 @@ struct StageOptions {
     std::vector<std::int32_t> sequence;
     // What a device lacks: its parts have none of it; or the fastest device that runs it does.
     bool whole = false;
+    double effort = 1;              // how long any order may take, as a multiple
     std::int32_t sequences = 4;     // at most so many orders of devices
     std::int32_t per_sequence = 2;  // at most so many partitions of each
 };

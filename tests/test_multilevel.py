@@ -98,6 +98,12 @@ def large(seed: int, devices: int) -> PlacementProblem:
     """A problem of about 800 groups without memory limits."""
     generator = np.random.default_rng(seed)
     template = joined([layered(40), corpus.generated_template(generator, split_rule(ov.__version__)), layered(150)])
+    return drawn(template, generator, devices)
+
+
+def drawn(template: PlacementProblem, seed: int | np.random.Generator, devices: int) -> PlacementProblem:
+    """A problem of a template without memory limits."""
+    generator = np.random.default_rng(seed)
     for _ in range(50):
         problem = corpus.draw_problem(template, generator, devices)
         if corpus.placeable(problem):
@@ -198,6 +204,22 @@ def test_elites_are_what_was_found() -> None:
     np.testing.assert_allclose(problem.scores(found.elites), found.elite_scores)
     assert (np.diff(found.elite_scores) >= 0).all()
     assert len(np.unique(found.elites, axis=0)) == len(found.elites) > 1
+
+
+def test_elites_are_not_made_of_one() -> None:
+    """What is found takes the place of what it was made of, so that others remain to be searched from."""
+    found = search(large(3, 2), max_moves=2_000_000)
+    pairs = itertools.combinations(found.elites, 2)
+    assert np.mean([(one != other).mean() for one, other in pairs]) > 0.25
+
+
+@pytest.mark.parametrize("seed", [6, 10, 12])
+def test_orders_of_many_devices_are_told_by_many_cuts(seed: int) -> None:
+    """With few places where parts may end, the best order of eight devices is not found."""
+    problem = drawn(joined([layered(30), layered(50)]), seed, 8)
+    problem = dataclasses.replace(problem, objective="throughput")
+    best = problem.scores(Contiguous().place(problem))[0]
+    assert search(problem, max_moves=60_000).score < 1.01 * best
 
 
 def test_labels_keep_groups_apart() -> None:
