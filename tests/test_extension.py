@@ -279,6 +279,31 @@ def test_preprocessing_and_reshape_after_reading(core: ov.Core, stock: ov.Core, 
     assert submodels(core.compile_model(model, HETERO)) == 2
 
 
+def test_nodes_that_are_added_after_reading_may_share_a_constant(
+    core: ov.Core, stock: ov.Core, placed_convnet: Path
+) -> None:
+    """As a program's own transformations leave them; the copy that HETERO makes has the constant on each device."""
+
+    def changed(core: ov.Core) -> ov.Model:
+        model = core.read_model(placed_convnet)
+        shared = ops.unsqueeze(ops.constant(np.float32([0.5])), np.int64(0))
+        for node in model.get_ordered_ops():
+            if node.get_type_name() == "Relu":
+                readers = node.output(0).get_target_inputs()
+                scaled = ops.multiply(node, ops.squeeze(shared, np.int64(0)))
+                for reader in readers:
+                    reader.replace_source_output(scaled.output(0))
+        model.validate_nodes_and_infer_types()
+        return model
+
+    model = changed(core)
+    placed = [one for one in model.get_ordered_ops() if one.get_type_name() == "Multiply"]
+    assert len(placed) > 1
+    compiled = core.compile_model(model, HETERO)
+    assert submodels(compiled) == submodels(core.compile_model(core.read_model(placed_convnet), HETERO)) == 2
+    check_outputs(compiled, changed(stock), stock)
+
+
 def by_type(model: ov.Model) -> list[tuple[str, str]]:
     return [(n.get_type_name(), n.get_rt_info()["affinity"].astype(str)) for n in model.get_ordered_ops()]
 

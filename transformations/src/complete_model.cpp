@@ -102,21 +102,30 @@ std::unordered_map<const ov::Node*, std::int32_t> replicate(const ModelGraph& mo
     return home;
 }
 
-}  // namespace
-
-DeviceOfNode complete(const std::shared_ptr<ov::Model>& model, const KnownDevice& known, std::int32_t devices) {
-    make_names_unique(model->get_ordered_ops());
-    ModelGraph graph(model->get_ordered_ops());
+// `nodes` gives those that there are, in topological order.
+DeviceOfNode complete(const std::function<ov::NodeVector()>& nodes, const KnownDevice& known, std::int32_t devices) {
+    make_names_unique(nodes());
+    ModelGraph graph(nodes());
     const auto hosts = host_devices(graph.legality(), known_devices(graph.nodes, known), devices);
     const Replication plan = replication(graph.legality(), hosts, {});
     std::vector<std::int32_t> device = plan.home;
     if (!plan.replicas.empty()) {
         const auto home = replicate(graph, plan);
-        graph = ModelGraph(model->get_ordered_ops());
+        graph = ModelGraph(nodes());
         device.clear();
         for (const auto& node : graph.nodes) device.push_back(home.at(node.get()));
     }
     return by_node(graph.nodes, settle(graph.legality(), device, devices, rule_here()));
+}
+
+}  // namespace
+
+DeviceOfNode complete(const std::shared_ptr<ov::Model>& model, const KnownDevice& known, std::int32_t devices) {
+    return complete([&model] { return model->get_ordered_ops(); }, known, devices);
+}
+
+DeviceOfNode complete_above(const std::shared_ptr<ov::Node>& result, const KnownDevice& known, std::int32_t devices) {
+    return complete([&result] { return ordered({result}); }, known, devices);
 }
 
 DeviceOfNode complete_as_is(const ov::NodeVector& nodes, const KnownDevice& known, std::int32_t devices) {

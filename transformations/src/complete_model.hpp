@@ -23,6 +23,9 @@ using DeviceOfNode = std::unordered_map<const ov::Node*, std::uint8_t>;
 // unique.
 DeviceOfNode complete(const std::shared_ptr<ov::Model>& model, const KnownDevice& known, std::int32_t devices);
 
+// The same for all nodes above a Result, and the Result.
+DeviceOfNode complete_above(const std::shared_ptr<ov::Node>& result, const KnownDevice& known, std::int32_t devices);
+
 // The same for nodes that must stay as they are. nodes: in topological order, with all that they are connected to.
 DeviceOfNode complete_as_is(const ov::NodeVector& nodes, const KnownDevice& known, std::int32_t devices);
 

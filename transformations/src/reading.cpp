@@ -416,12 +416,27 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
     }
     const auto& devices = reading->placement.devices;
     if (devices.empty()) return;
-    const DeviceOfNode device =
-        complete_as_is(nodes, reading->placement.known(), static_cast<std::int32_t>(devices.size()));
-    for (const auto& [one, other] : twins) {
-        // A device that the placement lacks comes from the program, as ov_hsdag::compile_model's do.
-        const bool ours = has_affinity(*other) && contains(devices, affinity_of(*other));
-        if (!has_affinity(*other) || (unsettled && ours)) other->get_rt_info()[kAffinity] = devices[device.at(one)];
+    const auto count = static_cast<std::int32_t>(devices.size());
+    // A device that the placement lacks comes from the program, as ov_hsdag::compile_model's do.
+    const auto set = [&](ov::Node& node, std::uint8_t device) {
+        const bool ours = has_affinity(node) && contains(devices, affinity_of(node));
+        if (!has_affinity(node) || (unsettled && ours)) node.get_rt_info()[kAffinity] = devices[device];
+    };
+    if (twins.size() + 1 < nodes.size()) {  // there are other Results, or states
+        const DeviceOfNode device = complete_as_is(nodes, reading->placement.known(), count);
+        for (const auto& [one, other] : twins) set(*other, device.at(one));
+        return;
+    }
+    // All of the copy is there, so that constants that layers share can be copied in it.
+    std::unordered_set<const ov::Node*> cloned;
+    for (const auto& [one, other] : twins) cloned.insert(other);
+    const auto result = std::const_pointer_cast<ov::Node>(copy.shared_from_this());
+    const DeviceOfNode device = complete_above(result, reading->placement.known(), count);
+    for (const auto& node : ordered({result})) {
+        if (cloned.count(node.get()) != 0)
+            set(*node, device.at(node.get()));
+        else
+            node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
     }
 }
 
