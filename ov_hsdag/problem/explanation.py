@@ -318,7 +318,10 @@ class Explanation:
         """The reason where no other device may have the node's group, and `device` would be the nearest to one."""
         problem, there = self.problem, self.problem.devices[device]
         if infeasible & 1:
-            return Reason("order", f"on {there} submodels would wait for each other")
+            text = (
+                "submodels would wait for each other, or HETERO would cut so often that it was not followed to the end"
+            )
+            return Reason("order", f"on {there} {text}")
         if infeasible & 16:
             one, other = self._parted_by(group, device)
             text = f"on {there} HETERO would part {self.called(one)} and {self.called(other)}, which share a submodel"
