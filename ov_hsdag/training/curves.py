@@ -51,7 +51,7 @@ def plot_of_finetuning(record: Mapping[str, Any]) -> str:
     ]
     best = [*enumerate([1.0, *record["best_so_far"]])]  # before any measurement: the best simple placement
     over = "HETERO's own rule" if record["reference"] == HETERO_DEFAULT else "the best single device"
-    how = "simulated" if record["about"]["simulated"] else "measured"
+    how = "simulated" if record["about"].get("simulated") else "measured"
     return plot(
         "Fine-tuning",
         Axis("measurements", shown=(0,), whole=True),
