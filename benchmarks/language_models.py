@@ -72,7 +72,8 @@ ROUNDS = 2
 _COPIES = 10
 
 # Under limits so many of the fastest splits are measured again. They, and requests in flight, are compiled so often.
-_BEST, _FRESH = 4, 3
+_BEST, _FRESH = 4, 7
+_ROUNDS_OF_FASTEST = 8
 _LAYER = re.compile(r"into_layer_(\d+)")
 
 # Asked for: least rank correlation, largest median error, least gain, largest loss.
@@ -263,9 +264,13 @@ def limited(path: Path, names: DeviceSet, share: float, clock: Callable[[], floa
     fastest = [0, *(1 + np.argsort(np.median(seconds[:, 1:] / seconds[:, :1], axis=0))[:_BEST])]
     del requests
     ratios = np.zeros((_FRESH, len(fastest)))
+    random = np.random.default_rng(0)
     for of_copy in ratios:
-        requests = [request(affinities[number]) for number in fastest]
-        seconds = _in_turn(requests, 15)
+        # In another order each time: what is compiled first has its weights elsewhere, and was up to 10% slower.
+        requests = {at: request(affinities[fastest[at]]) for at in random.permutation(len(fastest)).tolist()}
+        order = random.permutation(len(fastest))
+        seconds = np.empty((_ROUNDS_OF_FASTEST, len(fastest)))
+        seconds[:, order] = _in_turn([requests[at] for at in order.tolist()], _ROUNDS_OF_FASTEST)
         of_copy[:] = np.median(seconds[:, :1] / seconds, axis=0)
     predicted = problem.evaluate(np.stack(kept)).latency_us if kept else np.array([np.inf])
     return {
