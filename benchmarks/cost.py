@@ -30,7 +30,7 @@ from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.files import write_json, write_text
+from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "cost.json"
 SIZES = (300, 1000, 3000, 10_000)
@@ -116,8 +116,7 @@ def main() -> None:
     write_json(options.output, result)
     from benchmarks.results_page import cost
 
-    write_text(options.output.with_suffix(".md"), cost(result))
-    print(cost(result))
+    harness.write_table(options.output, cost(result))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.files import write_json, write_text
+from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "generalisation.json"
 
@@ -349,8 +349,7 @@ def main() -> None:
     write_json(options.output, result)
     from benchmarks.results_page import generalisation
 
-    write_text(options.output.with_suffix(".md"), generalisation(result))
-    print(generalisation(result))
+    harness.write_table(options.output, generalisation(result))
 
 
 if __name__ == "__main__":

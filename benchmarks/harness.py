@@ -22,6 +22,7 @@ from ov_hsdag.baselines.budget import Budget, Environment, Judge
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.files import write_text
 
 T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
@@ -124,6 +125,12 @@ def _without(tree: Any, rows: Collection[str]) -> Any:
     if isinstance(tree, Mapping):
         return {key: _without(value, rows) for key, value in tree.items() if key not in rows}
     return tree
+
+
+def write_table(output: Path, table: str) -> None:
+    """Writes the table of a result beside its file, as Markdown, and prints it."""
+    write_text(output.with_suffix(".md"), table)
+    print(table)
 
 
 class Runs(Generic[T, R]):

@@ -44,7 +44,7 @@ from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from ov_hsdag.utils.files import write_json, write_text
+from ov_hsdag.utils.files import write_json
 from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
 
 RESULTS = Path(__file__).parent / "results" / "measured.json"
@@ -293,8 +293,7 @@ def measure_all(options: argparse.Namespace, core: ov.Core, drawn: Mapping[str, 
             write_json(options.output, document)
     from benchmarks.results_page import measured
 
-    write_text(options.output.with_suffix(".md"), measured(document))
-    print(measured(document))
+    harness.write_table(options.output, measured(document))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from benchmarks.tarnawski import CONTIGUOUS, CPU, Instance, expert_load
 from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json, write_text
+from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "outside.json"
 
@@ -187,8 +187,7 @@ def main() -> None:
     write_json(options.output, result)
     from benchmarks.results_page import outside
 
-    write_text(options.output.with_suffix(".md"), outside(result))
-    print(outside(result))
+    harness.write_table(options.output, outside(result))
 
 
 if __name__ == "__main__":

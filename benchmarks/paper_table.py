@@ -30,7 +30,7 @@ from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json, write_text
+from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "paper_table.json"
 
@@ -254,8 +254,7 @@ def main() -> None:
     write_json(options.output, result)
     from benchmarks.results_page import paper
 
-    write_text(options.output.with_suffix(".md"), paper(result))
-    print(paper(result))
+    harness.write_table(options.output, paper(result))
 
 
 if __name__ == "__main__":

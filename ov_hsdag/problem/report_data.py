@@ -55,8 +55,11 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
         placement: the same, with what was stored about it.
         title: what the model is called.
     """
+    return _picture(explained, placement, title, stages(explained))
+
+
+def _picture(explained: Explanation, placement: Placement, title: str, sequence: list[Stage]) -> dict[str, Any]:
     problem, result = explained.problem, explained.evaluation
-    sequence = stages(explained)
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
     return plain(
         {
@@ -131,9 +134,10 @@ def report_data(
     )
     position = np.full(problem.graph.nodes, -1)
     position[drawn] = np.arange(len(drawn))
-    data = picture_data(explained, found.placement, title)
+    sequence = stages(explained)
+    data = _picture(explained, found.placement, title, sequence)
     data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]
-    data["starts"]["several"] = plain(starts(stages(explained), REQUESTS))
+    data["starts"]["several"] = plain(starts(sequence, REQUESTS))
     return data | plain(
         {
             "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},

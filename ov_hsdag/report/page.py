@@ -21,16 +21,10 @@ def page(data: Mapping[str, Any]) -> str:
     Args:
         data: as `ov_hsdag.problem.report_data.report_data` returns it.
     """
-    before, title, between, found, after = _cut(_PAGE.read_text(encoding="utf-8"))
-    del title, found
+    before, _, rest = _PAGE.read_text(encoding="utf-8").partition("__TITLE__")
+    between, _, after = rest.partition("__DATA__")
     told = html.escape(f"{data['title']}: what runs where")
     return "".join((before, told, between, _script_json(data), after))
-
-
-def _cut(text: str) -> tuple[str, str, str, str, str]:
-    before, title, rest = text.partition("__TITLE__")
-    between, data, after = rest.partition("__DATA__")
-    return before, title, between, data, after
 
 
 def _script_json(value: Any) -> str:
