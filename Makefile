@@ -3,6 +3,7 @@
 # make test-all   everything that CI checks: with the tests that take longer
 # make lanes  the core of the tests on older releases of OpenVINO
 # make llm    language models with optimum-intel and openvino.genai, in an environment of their own
+# make docs   the documentation site, in build/site
 # Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
 
 PYTHON ?= python3
@@ -24,14 +25,14 @@ CPP_TESTED := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CP
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
            $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/report/*' -o -path '*/policies/*')
-PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag tests samples benchmarks)
+PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag tests samples benchmarks) docs/mkdocs_hooks.py
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-all lanes llm lint format native-test pytest tree rig clean
+.PHONY: demo test test-slow test-all lanes llm docs lint format native-test pytest tree rig clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -127,6 +128,17 @@ llm: export PYTHON := $(PYTHON)
 llm: export TORCH_OPTIONS := $(TORCH_OPTIONS)
 llm:
 	tests/llm/run
+
+# What is wrong with a link or an anchor is an error (--strict; --quiet would turn that off). The notice that is turned off is of
+# the end of Material for MkDocs in May 2027.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+# The package is there, and is not built again: this installs what its extra names.
+$(VENV)/.docs: $(VENV)/.installed
+	$(PIP) "ov-hsdag[docs]"
+	touch $@
 
 clean:
 	rm -rf $(VENV) build

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openvino as ov
@@ -21,6 +22,7 @@ import typer.main
 from ov_hsdag.cli.app import app
 from ov_hsdag.integration import converters
 from ov_hsdag.zoo.catalog import ZOO
+from tests.scripts import loaded
 from tests.test_cli import PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,6 +123,32 @@ def test_the_check_for_ci_runs_as_it_is_written(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-e", "-c", elsewhere], **options)
     assert done.returncode == 1, done.stderr + done.stdout
     assert "NOT VERIFIED: the placement uses GPU, which is not among the devices here" in done.stdout
+
+
+def test_the_reference_of_the_command_line_has_every_option_of_every_command() -> None:
+    with loaded(ROOT / "docs/mkdocs_hooks.py") as hooks:
+        sections = re.split(r"^## ", hooks.command_line_reference(), flags=re.MULTILINE)[1:]
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert [section.partition("\n")[0] for section in sections] == list(commands)
+    for section, command in zip(sections, commands.values(), strict=True):
+        named = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", section))
+        assert options_of(command) <= named | {parameter.name for parameter in command.params}
+
+
+def test_pages_of_the_site_link_to_the_rest_of_the_repository() -> None:
+    text = "[a](../README.md#quick-start) ![b](anytime.svg) [c](https://intel.com)\n```sh\nls [d](../README.md)\n```\n"
+    with loaded(ROOT / "docs/mkdocs_hooks.py") as hooks:
+        own = SimpleNamespace(file=SimpleNamespace(src_uri="ci.md"))
+        read = hooks.on_page_markdown(text, page=own, config=None, files=None)
+        readme = SimpleNamespace(file=SimpleNamespace(src_uri="repository/README.md"))
+        from_readme = hooks.on_page_markdown("[a](docs/ci.md) [b](LICENSE)", page=readme, config=None, files=None)
+    assert read == text.replace("(../README.md#", "(repository/README.md#")
+    assert from_readme == "[a](../ci.md) [b](LICENSE)"
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    named = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 
 def test_the_image_copies_what_it_builds_from() -> None:

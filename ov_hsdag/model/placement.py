@@ -67,24 +67,24 @@ class ReportData(Protocol):
 class Placement:
     """Node → device, with what was predicted and measured of it.
 
-    devices    the devices that the placement was made for, in HETERO's order
-    affinity   friendly name of a node → one of ``devices``; nodes that it lacks follow their neighbours when applied
-    objective  "latency" or "throughput"
-    predicted  by the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels, transfer_bytes
-    measured   None, or what each candidate did on the real devices, by its name (for a single device: the device):
-               latency_us or throughput_ips; ratio (how many times better than the best that needs no placement) and ci
-               (its 95% confidence interval [low, high]); times_best_single and times_best_single_ci, the same over the
-               best single device; submodels; failed (why, or null). What is not known is null
-    baselines  name of a placer (for a single device: the device) → predicted figures of its placement. For throughput,
-               "copies" is the model on each device at once, which HETERO cannot run: it is never chosen, and has in
-               measured, too, times_chosen and times_chosen_ci, how many times better it was than the chosen one
-    policy     name of the policy that was asked, or None
-    chosen     name of the placer whose placement this is
-    seconds    phase of placing → seconds
-    why        why a simple candidate was chosen and no other, in some words; "" where the figures tell
-    notes      name of a candidate → why it was left out or not measured, in some words
-
-    source     what `report` draws from; None where the placement was not made here, but read
+    Attributes:
+        devices: the devices that the placement was made for, in HETERO's order.
+        affinity: friendly name of a node → one of ``devices``; nodes that it lacks follow their neighbours.
+        objective: "latency" or "throughput".
+        predicted: by the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels, transfer_bytes.
+        measured: None, or what each candidate did on the real devices, by its name (for a single device: the device):
+            latency_us or throughput_ips; ratio (how many times better than the best that needs no placement) and ci
+            (its 95% confidence interval [low, high]); times_best_single and times_best_single_ci, the same over the
+            best single device; submodels; failed (why, or null). What is not known is null.
+        baselines: name of a placer (for a single device: the device) → predicted figures of its placement. For
+            throughput, "copies" is the model on each device at once, which HETERO cannot run: it is never chosen, and
+            has in measured, too, times_chosen and times_chosen_ci, how many times better it was than the chosen one.
+        policy: name of the policy that was asked, or None.
+        chosen: name of the placer whose placement this is.
+        seconds: phase of placing → seconds.
+        why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
+        notes: name of a candidate → why it was left out or not measured, in some words.
+        source: what `report` draws from; None where the placement was not made here, but read.
 
     The last four do not travel with the model.
     """
