@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 
 class HSDAGPlacement(ModelPass):  # type: ignore[misc]
-    """Places the model on several devices, as :func:`ov_hsdag.place` does.
+    """Places the model on several devices, as `ov_hsdag.place` does.
 
     The model is normalized, annotated and carries the placement.
 
     Example:
+        ```python
         manager = openvino.passes.Manager()
         manager.register_pass(ov_hsdag.HSDAGPlacement(device="HETERO:GPU,CPU"))
         manager.run_passes(model)
+        ```
 
     Attributes:
         placement: The last placement made; None before the first.
@@ -64,7 +66,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
             memory: Bytes that the model may have on a device, by the device's name, in place of the profile's limits.
             measure: Measure the best predicted placements on the devices and choose by that. By default the choice is
                 the prediction's.
-            measure_seconds: Time budget of measuring, seconds; by default that of :func:`ov_hsdag.place`.
+            measure_seconds: Time budget of measuring, seconds; by default that of `ov_hsdag.place`.
             report: Called with a few words whenever a phase begins or something else is measured.
             costs: What `ov-hsdag calibrate --model` measured (or its file).
             workload: What a decoder with states is asked for, such as "prompt=1024,generate=256".
@@ -103,7 +105,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         self._place = run
 
     def run_on_model(self, model: ov.Model) -> bool:
-        """Places the model, in place; what :func:`ov_hsdag.place` raises comes out of `Manager.run_passes` as it is.
+        """Places the model, in place; what `ov_hsdag.place` raises comes out of `Manager.run_passes` as it is.
 
         Args:
             model: Any model.

@@ -138,7 +138,7 @@ class Placement:
         """Set rt_info["affinity"] of every node of ``model``, in place, so that HETERO follows the placement.
 
         Nodes that the placement does not know (from preprocessing, reshape, compression, other passes) are completed by
-        :func:`ov_hsdag.model.complete.complete`, which may copy constants and the like. Raises UserError when it knows
+        `ov_hsdag.model.complete.complete`, which may copy constants and the like. Raises UserError when it knows
         none of them, and RunError when a node is left without a device; the affinities are then as they were.
         """
         from ov_hsdag.model import complete
@@ -282,7 +282,7 @@ class Placement:
         Args:
             available: The devices to use, in order of preference, or a predicate on ``devices``.
             supports: ``supports(node, device)``: whether a device can run a node; without it every device can run all.
-            stacklevel: Of the warnings (PlacementNotFollowedWarning), as in :func:`warnings.warn`; 2 is the caller.
+            stacklevel: Of the warnings (PlacementNotFollowedWarning), as in `warnings.warn`; 2 is the caller.
 
         Returns:
             The placement on the available devices; see :meth:`mapped`.
