@@ -25,6 +25,7 @@ from ov_hsdag.calibration.correction import KINDS, PARTS, Corrector, Floats, Ter
 from ov_hsdag.costs.stored import graph_hash, identity
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_text
+from ov_hsdag.utils.reading import SETTINGS, read_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -46,6 +47,8 @@ _DIGEST = 32
 
 # Of figures in files.
 _DIGITS = 5
+
+_LONGEST_US = 1e15  # as in profiles
 
 # Of a profile: what is no cost.
 _WORDS = ("name", "description", "matches", "sources", "memory_bytes", "unsupported", "builtin", "kv_precision")
@@ -97,6 +100,7 @@ class Experience:
             ValueError: another version, or arrays that do not fit together.
             KeyError: something is missing.
             TypeError: something has another type.
+        OverflowError: a number is too large.
         """
         if values["version"] != FORMAT_VERSION:
             raise ValueError(f"version {values['version']}")
@@ -115,7 +119,7 @@ class Experience:
             shapes = (terms.work.shape, terms.transfer.shape, terms.submodel.shape, terms.submodels.shape)
             if shapes != ((rows, devices, KINDS, PARTS), (rows, devices), (rows, devices), (rows,)):
                 raise ValueError("arrays that do not fit together")
-            if not all(np.isfinite(array).all() and (array >= 0).all() for array in _arrays(terms)):
+            if not all(((array >= 0) & (array <= _LONGEST_US)).all() for array in _arrays(terms)):
                 raise ValueError("times that are none")
         sound = np.isfinite(found.ratios).all() and (found.ratios > 0).all()
         if not sound or found.uncertain.shape != (count,) or not (found.uncertain >= 0).all():
@@ -249,8 +253,8 @@ def _name(experience: Experience) -> str:
 
 def _read(path: Path) -> Experience | None:
     try:
-        return Experience.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return Experience.from_dict(read_json(path, SETTINGS))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.schema import Checker, Violation, child_path
+from ov_hsdag.costs.schema import Checker, Violation, child_path, shown
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.reading import SETTINGS, read_json
 
 if TYPE_CHECKING:
     pass
@@ -185,9 +186,7 @@ class Profile:
             for end in ("from", "to"):
                 if entry[end] not in profiles:
                     known = ", ".join(profiles)
-                    raise UserError(
-                        f"{path}: $.links[{index}].{end}: expected one of {known}, got {json.dumps(entry[end])}"
-                    )
+                    raise UserError(f"{path}: $.links[{index}].{end}: expected one of {known}, got {shown(entry[end])}")
             links.append(Link(entry["from"], entry["to"], float(entry["us"]["value"]), float(entry["gbps"]["value"])))
         return cls(profiles, tuple(links), str(path))
 
@@ -255,7 +254,8 @@ def _checker() -> Checker:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8-sig")  # PowerShell begins files with a mark
+        document = read_json(path, SETTINGS, unique=_unique_keys, parse_constant=_no_constant)
+        _checker().check(document)
     except OSError as error:
         hint = "name a profile's JSON file"
         if str(path) in builtin_names():
@@ -263,16 +263,13 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read profile {path}: {error.strerror or error}; {hint}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text file: expected a profile in JSON (UTF-8)") from error
-    try:
-        document = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-        _checker().check(document)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is no JSON: {error.msg} in line {error.lineno}, column {error.colno}") from error
-    except ValueError as error:  # numbers with thousands of digits
+    except ValueError as error:  # nested too deep, numbers with thousands of digits
         raise UserError(f"{path} is no JSON: {error}") from error
     except (Violation, _BadJson) as error:
         raise UserError(f"{path}: {error}") from error
-    except RecursionError as error:
+    except RecursionError as error:  # parsed, but too deep to be shown
         raise UserError(f"{path}: expected a profile, got JSON that is nested too deep") from error
     return dict(document)
 
@@ -282,11 +279,12 @@ class _BadJson(Exception):
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise _BadJson(f"expected every key once in an object, got {json.dumps(key)} twice")
-    return dict(pairs)
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _BadJson(f"expected every key once in an object, got {shown(key)} twice")
+        found[key] = value
+    return found
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -298,7 +296,7 @@ def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
         if entry["builtin"] not in builtin_names():
             expected = ", ".join(builtin_names())
             path = f"{child_path('$.devices', name)}.builtin"
-            raise UserError(f"{origin}: {path}: expected one of {expected}, got {json.dumps(entry['builtin'])}")
+            raise UserError(f"{origin}: {path}: expected one of {expected}, got {shown(entry['builtin'])}")
         return replace(load_builtin(entry["builtin"]), name=name)
 
     def figure(key: str) -> float:

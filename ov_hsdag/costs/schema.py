@@ -134,7 +134,7 @@ def _format(checker: Checker, schema: Schema, value: Any, path: str) -> Violatio
     if schema["format"] == "regex" and isinstance(value, str):
         try:
             re.compile(value)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             return Violation(path, f"a regular expression ({error})", shown(value))
     return None
 

@@ -22,6 +22,7 @@ from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
+from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -52,13 +53,13 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
         UserError: It is there and holds something else, or cannot be read.
     """
     try:
-        text = Path(path).read_bytes()
-        document = json.loads(text.decode("utf-8-sig")) if text.strip() else {"version": None, "devices": {}}
+        text = read_bytes(path, TABLES)
+        document = parse_json(text.decode("utf-8-sig")) if text.strip() else {"version": None, "devices": {}}
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError):
+    except ValueError:
         document = None
     if not (isinstance(document, dict) and {"version", "devices"} <= document.keys()):
         raise UserError(f"cannot write '{path}': it is there already and holds no measured costs; move it away")
@@ -238,16 +239,16 @@ class ModelCosts:
     def load(cls, path: str | os.PathLike[str]) -> ModelCosts:
         """Reads what `save` wrote. Raises UserError where the file is none."""
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+            document = read_json(path, TABLES)
             if document["version"] != FORMAT_VERSION:
                 raise UserError(
-                    f"'{path}' has format {document['version']} of measured costs, expected {FORMAT_VERSION}"
+                    f"'{path}' has format {document['version']!r:.20} of measured costs, expected {FORMAT_VERSION}"
                 )
             entries = {name: _device(entry) for name, entry in document["devices"].items()}
-            return cls(document["graph"], entries, _boundaries(document.get("borders")))
+            return cls(str(document["graph"]), entries, _boundaries(document.get("borders")))
         except OSError as error:
             raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UserError(
                 f"'{path}' holds no measured costs of a model: measure them with ov-hsdag calibrate"
             ) from error

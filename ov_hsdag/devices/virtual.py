@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.devices.device_set import HETERO
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"
 
 _VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
+
+# What OpenVINO is given comes from here, and each device is a plugin of its own.
+_MOST_TEXT = 10_000
 
 _VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
 
@@ -45,6 +48,8 @@ def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
     """
     if text is None:
         text = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "")
+    if not (text.isascii() and text.isprintable()) or len(text) > _MOST_TEXT:
+        _refuse(f"expected at most {_MOST_TEXT} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1")
     devices: dict[str, dict[str, str]] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, _, tail = entry.partition(":")
@@ -74,7 +79,7 @@ def _parse_properties(name: str, text: str) -> dict[str, str]:
 
 
 def _refuse(reason: str) -> None:
-    raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {reason}")
+    raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {shortened(reason, 500)}")
 
 
 def register(core: ov.Core) -> tuple[str, ...]:

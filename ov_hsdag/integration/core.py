@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ov_hsdag._env import disabled
 from ov_hsdag.integration import requests
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
+from ov_hsdag.utils.reading import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -273,7 +274,7 @@ def file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> 
     The model's rt_info stands behind the last </edges>; inside names and values "<" is escaped, so tags are tags.
     """
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:  # nothing is taken from a pipe: OpenVINO may read it
             if b"<net" not in file.read(512):
                 return False
             position = file.seek(0, os.SEEK_END)

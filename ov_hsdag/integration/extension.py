@@ -6,8 +6,10 @@ A library of C++ code belongs to one release of OpenVINO. setup.py compiles it w
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import stat
 import zlib
 from pathlib import Path
 
@@ -75,9 +77,26 @@ def _folders() -> tuple[Path, ...]:
     """Where a library may be: in the package as it was installed, and where ``build`` puts it."""
     installed = PACKAGE / "lib"
     try:
-        return installed, _cache()
+        cache = _cache()
     except UserError:  # which matters to those who build one
         return (installed,)
+    return (installed, cache) if _is_private(cache) else (installed,)
+
+
+def _is_private(cache: Path) -> bool:
+    """Whether nobody else could have put a library there: it is code that this user's programs load.
+
+    Args:
+        cache: The folder of a library; it need not exist.
+    """
+    if not hasattr(os, "getuid"):
+        return True
+    for path in (cache.parent, cache, *cache.glob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_uid not in (0, os.getuid()) or status.st_mode & stat.S_IWOTH:
+                return False
+    return True
 
 
 def _cache() -> Path:

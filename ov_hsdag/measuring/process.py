@@ -30,7 +30,6 @@ from pathlib import Path
 from socket import gethostname
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
@@ -40,6 +39,7 @@ from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.files import process_runs
+from ov_hsdag.utils.reading import read_arrays
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -279,11 +279,10 @@ class Worker:
                 "compiling",
             )
             self.submodels, self.shortest_trial = int(answer["submodels"]), float(answer["shortest_trial"])
-            with np.load(outputs) as data:
-                arrays = [data[name] for name in data.files]
+            arrays = list(read_arrays(outputs).values())
             self.compiled = True
             return arrays
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             self._kill()
             raise WorkerError(f"its files or answers are damaged: {one_line(error)}") from error
         finally:
@@ -426,6 +425,8 @@ def _remove_leftovers() -> None:
     """
     for entry in os.scandir(tempfile.gettempdir()):
         match = re.match(re.escape(_FOLDER) + r"(\d+)-", entry.name)
-        with contextlib.suppress(FileNotFoundError):
-            if match and not process_runs(int(match[1])) and time.time() - entry.stat().st_mtime > _UNUSED:
+        # Anybody may have put something of that name there: links that lead nowhere, say.
+        with contextlib.suppress(OSError):
+            left = match and entry.is_dir(follow_symlinks=False) and not process_runs(int(match[1]))
+            if left and time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNUSED:
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -29,6 +29,7 @@ from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.measuring.runner import Copies, Runner, phases_of, submodels_of
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.errors import one_line
+from ov_hsdag.utils.reading import parse_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
     magic, length = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
     if magic != _MAGIC or length > _LARGEST_FRAME:
         raise ValueError("no frame of ours")
-    message = json.loads(stream.read(length))
+    message = parse_json(stream.read(length).decode())
     if not isinstance(message, dict):
         raise ValueError("no message")
     return message

@@ -269,8 +269,15 @@ class ComputationGraph:
         return replace(self, output_shapes=tuple(output_shapes), output_bytes=output_bytes, flops=flops)
 
 
+# Of all tensors together. Sums of them, and times computed from them, stay exact.
+_MOST_BYTES = 2**50
+
+
 def _tensor_bytes(shape: Sequence[int], element: ov.Type) -> int:
-    return math.ceil(math.prod(shape) * element.bitwidth / 8)
+    size = -(-math.prod(shape) * element.bitwidth // 8)
+    if size > _MOST_BYTES:
+        raise UserError(f"a tensor of shape {list(shape)} fits into no machine; give other example shapes")
+    return size
 
 
 class _Tensor(NamedTuple):
@@ -381,6 +388,8 @@ class _Builder:
         return found
 
     def graph(self, cls: type[ComputationGraph]) -> ComputationGraph:
+        if sum(self.output_bytes) > _MOST_BYTES:
+            raise UserError("the model's tensors have more bytes than any machine holds; give other example shapes")
         return cls(
             names=tuple(self.names),
             types=tuple(self.types),

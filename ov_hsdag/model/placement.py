@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils import files
-from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, shortened
+from ov_hsdag.utils.reading import TABLES, parse_json, read_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -106,7 +107,7 @@ class Placement:
         unknown = sorted(set(self.affinity.values()) - set(self.devices))
         if unknown:
             raise UserError(
-                f"the placement uses {_listed(unknown)}, which its device list HETERO:{','.join(self.devices)} lacks"
+                f"the placement uses {_listed(unknown)}, which its device list {shortened(self.hetero)} lacks"
             )
 
     def __repr__(self) -> str:
@@ -198,7 +199,7 @@ class Placement:
             return str(model.get_rt_info([RT_INFO, key]).astype(str))
 
         def optional(key: str) -> Any:
-            return json.loads(text(key)) if model.has_rt_info([RT_INFO, key]) else None
+            return parse_json(text(key)) if model.has_rt_info([RT_INFO, key]) else None
 
         try:
             version = int(text("version"))
@@ -206,20 +207,22 @@ class Placement:
                 raise UserError(
                     f"the model's placement has version {version}, this ov-hsdag reads up to {VERSION}: upgrade it"
                 )
-            devices = tuple(json.loads(text("devices")))
+            devices = _names(parse_json(text("devices")))
+            if len(devices) > _MOST_DEVICES or not all(map(str.isprintable, devices)):
+                raise ValueError("expected names of devices")
             default = text("default")
-            affinity = {name: device for device, names in optional("exceptions").items() for name in names}
+            affinity = {name: device for device, names in optional("exceptions").items() for name in _names(names)}
             known = optional("default_nodes")
             if known is None:  # written by a tool that stores no more than the format asks for
                 known = [op.get_friendly_name() for op in model.get_ops() if op.get_friendly_name() not in affinity]
-            affinity.update(dict.fromkeys(known, default))
+            affinity.update(dict.fromkeys(_names(known), default))
             return cls(
                 devices=devices,
                 affinity=affinity,
                 objective=text("objective"),
-                predicted=optional("prediction"),
-                measured=optional("measured"),
-                baselines=optional("baselines") or {},
+                predicted=_figures(optional("prediction")),
+                measured=_all_figures(optional("measured")),
+                baselines=_all_figures(optional("baselines")) or {},
                 policy=text("policy") if model.has_rt_info([RT_INFO, "policy"]) else None,
                 chosen=text("chosen"),
             )
@@ -249,24 +252,24 @@ class Placement:
         """
         shown = fspath(path)
         try:
-            with open(path, encoding="utf-8-sig") as file:  # PowerShell begins files with a mark
-                affinity = json.load(file, object_pairs_hook=lambda pairs: _unique(pairs, shown))
+            affinity = read_json(path, TABLES, unique=lambda pairs: _unique(pairs, shown))
         except OSError as error:
             raise UserError(f"cannot read affinity file {shown!r}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UserError(f"affinity file {shown!r} is no JSON: {error}") from error
         if not isinstance(affinity, dict) or not affinity:
             raise UserError(f'affinity file {shown!r} must hold one object {{"node": "device", …}}')
         for name, device in affinity.items():
-            if not isinstance(device, str) or not device:
-                raise UserError(f"affinity file {shown!r}: the device of {name!r} must be a name, got {device!r}")
+            if not isinstance(device, str) or not device or not device.isprintable():
+                raise UserError(
+                    f"affinity file {shown!r}: the device of {_short(name)} must be a name, got {_short(device)}"
+                )
         found = tuple(dict.fromkeys(affinity.values()))
         if devices is not None:
             unknown = [device for device in found if device not in devices]
             if unknown:
-                raise UserError(
-                    f"affinity file {shown!r} uses {_listed(unknown)}, which is not in HETERO:{','.join(devices)}"
-                )
+                known = shortened(f"HETERO:{','.join(devices)}")
+                raise UserError(f"affinity file {shown!r} uses {_listed(unknown)}, which is not in {known}")
             found = tuple(devices)
         return cls(devices=found, affinity=affinity)
 
@@ -460,7 +463,7 @@ def _same_device(device: str, other: str) -> bool:
 
 
 def _listed(names: Sequence[str], limit: int = 3) -> str:
-    shown = ", ".join(repr(name) for name in names[:limit])
+    shown = ", ".join(map(_short, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
@@ -468,9 +471,57 @@ def _unique(pairs: list[tuple[str, Any]], shown: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, value in pairs:
         if name in result:
-            raise UserError(f"affinity file {shown!r} names node {name!r} twice")
+            raise UserError(f"affinity file {shown!r} names node {_short(name)} twice")
         result[name] = value
     return result
+
+
+def _short(value: Any) -> str:
+    """A value in a line: the nested ones of hostile files are long, or too deep to be shown."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return shortened(repr(value))
+
+
+# The native core counts devices in a byte.
+_MOST_DEVICES = 255
+
+# Of figures, what has to be numbers where it is there.
+_NUMBERS = ("latency_us", "throughput_ips", "submodels", "transfer_bytes", "ratio", "times_best_single", "times_chosen")
+_INTERVALS = ("ci", "times_best_single_ci", "times_chosen_ci")
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Names from JSON. Raises TypeError."""
+    names = tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("expected names")
+    return names
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _figures(value: Any) -> dict[str, Any] | None:
+    """Figures of a placement from JSON: what is computed with is a number. Raises TypeError."""
+    if value is None:
+        return None
+    intervals = [value.get(key) for key in _INTERVALS]
+    numbers = [value.get(key) for key in _NUMBERS] + list((value.get("memory_bytes") or {}).values())
+    if not all(one is None or (len(one) == 2 and all(map(_is_number, one))) for one in intervals):
+        raise TypeError("expected intervals of two numbers")
+    if not all(one is None or _is_number(one) for one in numbers):
+        raise TypeError("expected numbers")
+    if not isinstance(value.get("failed"), str | None):
+        raise TypeError("expected a reason")
+    _names(value.get("measured_costs") or ())
+    return dict(value)
+
+
+def _all_figures(value: Any) -> dict[str, Any] | None:
+    """Figures of several placements by name. Raises TypeError."""
+    return None if value is None else {name: _figures(figures) for name, figures in value.items()}
 
 
 def _plain(value: Any) -> Any:

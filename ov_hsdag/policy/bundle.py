@@ -6,6 +6,7 @@ unpickled: weights are OpenVINO IR and safetensors.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from ov_hsdag.devices import cpu
 from ov_hsdag.policy.features import FEATURE_VERSION, FeatureSet
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.files import write_json
+from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, opened, read_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -50,6 +52,8 @@ _SETTINGS: dict[str, type | tuple[type, ...]] = {
     "devices": (int, type(None)),
     "without": list,
 }
+
+_RANGES = {"levels": (0, 10**6), "min_clusters": (1, 10**6), "devices": (1, 255)}
 
 # Graphs are small: more threads wait for each other longer than they work.
 _THREADS = 2
@@ -149,7 +153,8 @@ def _reading(policy: str | PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         path, reason = error.filename or policy, error.strerror or type(error).__name__
-        raise UserError(f"policy '{path}' cannot be read: {reason}; check its permissions") from error
+        advice = "check its permissions" if isinstance(error, PermissionError) else "export or copy it again"
+        raise UserError(f"policy '{path}' cannot be read: {reason}; {advice}") from error
 
 
 def _checked(folder: Path) -> dict[str, Any]:
@@ -162,13 +167,17 @@ def _checked(folder: Path) -> dict[str, Any]:
     _check_version(folder, record, "format", FORMAT_VERSION, "install the release that wrote it, or train it anew")
     _check_version(folder, record, "features", FEATURE_VERSION, "train it anew with this release")
     for key, kinds in _SETTINGS.items():
-        if not isinstance(record["config"].get(key), kinds):
+        if key not in record["config"] or not isinstance(record["config"][key], kinds):
             raise UserError(
                 f"'{path}' describes no policy: the setting '{key}' is missing or malformed; export it again"
             )
-    unknown = [name for name in record["config"]["without"] if name not in FeatureSet.__dataclass_fields__]
-    if unknown:
-        raise UserError(f"'{path}' names the unknown feature set '{unknown[0]}'; export it again")
+    for key, (least, most) in _RANGES.items():
+        value = record["config"][key]
+        if value is not None and not least <= value <= most:
+            raise UserError(f"'{path}' describes no policy: '{key}' has to be from {least} to {most}; export it again")
+    for name in record["config"]["without"]:
+        if not isinstance(name, str) or name not in FeatureSet.__dataclass_fields__:
+            raise UserError(f"'{path}' names the unknown feature set {name!r:.60}; export it again")
     for name in FILES:
         _check_file(folder, name, record["files"].get(name))
     return record
@@ -176,7 +185,7 @@ def _checked(folder: Path) -> dict[str, Any]:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = json.loads(path.read_bytes().decode("utf-8"))
+        record = read_json(path, SETTINGS)
     except ValueError as error:
         raise UserError(f"'{path}' is not readable JSON{_what(path)}; export the policy again") from error
     kinds = {"format": int, "features": int, "config": dict, "files": dict}
@@ -188,7 +197,7 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 def _check_version(folder: Path, record: Mapping[str, Any], key: str, expected: int, advice: str) -> None:
     if record[key] != expected:
-        raise UserError(f"policy '{folder}' has {key} version {record[key]}, expected {expected}; {advice}")
+        raise UserError(f"policy '{folder}' has {key} version {record[key]!r:.20}, expected {expected}; {advice}")
 
 
 def _check_file(folder: Path, name: str, expected: object) -> None:
@@ -197,10 +206,10 @@ def _check_file(folder: Path, name: str, expected: object) -> None:
         raise UserError(f"policy '{folder}' is incomplete: {name} is missing; export or copy it again")
     if not isinstance(expected, dict) or "bytes" not in expected or "sha256" not in expected:
         raise UserError(f"policy '{folder}' does not say what {name} should hold; export it again")
-    size = path.stat().st_size
+    size, wanted = path.stat().st_size, f"{expected['bytes']!r:.20}"
     if size != expected["bytes"]:
         raise UserError(
-            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {expected['bytes']}{_what(path)};"
+            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {wanted}{_what(path)};"
             " export or copy it again"
         )
     if _fingerprint(path) != expected:
@@ -208,12 +217,20 @@ def _check_file(folder: Path, name: str, expected: object) -> None:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    content = path.read_bytes()
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    digest, size = hashlib.sha256(), 0
+    with opened(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+            if size > WEIGHTS:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def _what(path: Path) -> str:
     """A remark on files that hold pickles, by their first bytes (torch.save writes zip archives)."""
+    if not path.is_file():
+        return ""
     with path.open("rb") as file:
         start = file.read(2)
     return " (it looks like a pickle)" if start[:1] == b"\x80" or start == b"PK" else ""
@@ -272,6 +289,8 @@ class PolicyFolder:
         """Node embeddings [n, H] and edge scores [e]; see `ENCODER`."""
         values = {name: getattr(x, name) for name in ENCODER.inputs}
         h, edge_score = self._infer("encoder", self._encoder, ENCODER, values)
+        nodes, edges = len(x.node_x), x.edge_index.shape[1]
+        self._expect(h.ndim == 2 and len(h) == nodes and edge_score.shape == (edges,), h, edge_score)
         return h, edge_score
 
     def place(
@@ -291,8 +310,10 @@ class PolicyFolder:
         """
         cluster = cluster.astype(np.int64)
         values = {name: getattr(x, name, None) for name in PLACER.inputs}
-        values |= {"h": h, "edge_score": edge_score, "cluster": cluster, "clusters": np.arange(cluster.max() + 1)}
+        count = int(cluster.max()) + 1
+        values |= {"h": h, "edge_score": edge_score, "cluster": cluster, "clusters": np.arange(count)}
         (logits,) = self._infer("placer", self._placer, PLACER, values)
+        self._expect(logits.shape == (count, len(x.device_x)), logits)
         return logits
 
     def _infer(
@@ -304,8 +325,18 @@ class PolicyFolder:
             setattr(self._local, key, request)
         named = {part.prefix + name: np.ascontiguousarray(value) for name, value in values.items()}
         wanted = {port.any_name for port in compiled.inputs}
-        request.infer({name: value for name, value in named.items() if name in wanted}, share_inputs=True)
-        return [np.array(request.get_tensor(name).data) for name in part.outputs]
+        try:
+            request.infer({name: value for name, value in named.items() if name in wanted}, share_inputs=True)
+            return [np.array(request.get_tensor(name).data) for name in part.outputs]
+        except RuntimeError as error:
+            raise UserError(
+                f"policy '{self.path}' does not run on this model's features: {one_line(error)}; export it again"
+            ) from error
+
+    def _expect(self, fits: bool, *outputs: NDArray[np.float32]) -> None:
+        """Raises UserError where outputs have not the documented shapes, or are no finite numbers."""
+        if not fits or not all(array.dtype.kind == "f" and np.isfinite(array).all() for array in outputs):
+            raise UserError(f"policy '{self.path}' computes no scores of nodes and devices: train or export it again")
 
 
 @lru_cache(maxsize=4)
@@ -330,7 +361,8 @@ def _compile(folder: Path, record: str) -> PolicyFolder:
             encoder, placer = pool.map(compile_part, (ENCODER, PLACER))
     except RuntimeError as error:
         raise UserError(f"OpenVINO cannot read policy '{folder}': {one_line(error)}; export it again") from error
-    return PolicyFolder(folder, values["config"], values.get("run", {}), encoder, placer)
+    run = values.get("run")
+    return PolicyFolder(folder, values["config"], run if isinstance(run, dict) else {}, encoder, placer)
 
 
 def _part(model: ov.Model, part: Part) -> ov.Model:

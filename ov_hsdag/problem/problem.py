@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model import colocation, repair
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.files import atomic_file
+from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
 
 OBJECTIVES = ("latency", "throughput")
 
@@ -39,7 +39,7 @@ OVER_MEMORY = np.uint8(4)
 def check_objective(objective: str) -> None:
     """Raises UserError where `objective` is not one of `OBJECTIVES`."""
     if objective not in OBJECTIVES:
-        raise UserError(f"unknown objective '{objective}'; choose one of {', '.join(OBJECTIVES)}")
+        raise UserError(f"unknown objective {objective!r:.40}; choose one of {', '.join(OBJECTIVES)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -448,24 +448,27 @@ class PlacementProblem:
             UserError: the file is not a placement problem, or one of a later format.
         """
         try:
-            with np.load(path, allow_pickle=False) as data:
-                if int(data["format"]) != FORMAT_VERSION:
-                    raise UserError(f"'{path}' has problem format {int(data['format'])}, expected {FORMAT_VERSION}")
-                values = {key: _plain(data[key]) for key in data.files if key != "format"}
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise UserError(f"'{path}' is not a placement problem: {error}") from error
-        graph = {key.removeprefix("graph."): values.pop(key) for key in list(values) if key.startswith("graph.")}
-        for key in ("names", "types", "output_types", "variables"):
-            graph[key] = tuple(graph[key])
-        graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
-        values["devices"] = tuple(values["devices"])
-        for name, key in _FILE_KEYS.items():
-            if key in values:
-                values[name] = values.pop(key)
+            data = read_arrays(path, ARRAYS)
+            version = int(data.pop("format"))
+            if version != FORMAT_VERSION:
+                raise UserError(f"'{path}' has problem format {version}, expected {FORMAT_VERSION}")
+            values = {key: _plain(array) for key, array in data.items()}
+        except (OSError, KeyError, ValueError, TypeError) as error:
+            raise UserError(f"'{path}' is not a placement problem: {one_line(error)}") from error
         try:
-            return cls(graph=ComputationGraph(**graph), **values)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"'{path}' is not a placement problem of this release: {error}") from error
+            graph = {key.removeprefix("graph."): values.pop(key) for key in list(values) if key.startswith("graph.")}
+            for key in ("names", "types", "output_types", "variables"):
+                graph[key] = tuple(graph[key])
+            graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
+            values["devices"] = tuple(values["devices"])
+            for name, key in _FILE_KEYS.items():
+                if key in values:
+                    values[name] = values.pop(key)
+            problem = cls(graph=ComputationGraph(**graph), **values)
+            expect_sound(problem)
+            return problem
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            raise UserError(f"'{path}' is not a placement problem of this release: {one_line(error)}") from error
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
@@ -513,13 +516,66 @@ def _expect(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tupl
         raise ValueError(f"expected '{name}' of type {np.dtype(dtype).name}, got {array.dtype.name}")
 
 
+# Times in µs, and bytes of all tensors together, such that sums are finite and exact.
+_LONGEST_US, _MOST_BYTES = 1e15, 2**54
+
+
+def expect_sound(problem: PlacementProblem) -> None:
+    """Checks what `PlacementProblem` leaves to those who make one: a problem of a file may be anything.
+
+    Raises:
+        ValueError: arrays of another shape or type, numbers that are no times or sizes, or indices of nothing.
+        TypeError: texts that are none.
+    """
+    graph = problem.graph
+    nodes, outputs = graph.nodes, graph.outputs
+    if not nodes:
+        raise ValueError("expected at least one node")
+    for name in ("names", "types", "variables"):
+        if len(getattr(graph, name)) != nodes:
+            raise ValueError(f"expected {nodes} values in 'graph.{name}'")
+    if len(graph.output_types) != outputs or len(graph.output_shapes) != outputs:
+        raise ValueError(f"expected {outputs} values in 'graph.output_types' and 'graph.output_shapes'")
+    texts = (*problem.devices, *graph.names, *graph.types, *graph.variables, *graph.output_types)
+    if problem.rule not in (0, 1) or not all(isinstance(text, str) for text in texts):
+        raise TypeError("expected a rule of 0 or 1, and names and types that are texts")
+    if not all(type(size) is int and 0 <= size <= _MOST_BYTES for shape in graph.output_shapes for size in shape):
+        raise ValueError("expected sizes in 'graph.output_shapes'")
+    _expect("graph.kinds", graph.kinds, np.uint8, (nodes,))
+    _expect("graph.input_ptr", graph.input_ptr, np.int32, (nodes + 1,))
+    _expect("graph.input_output", graph.input_output, np.int32, (graph.edges,))
+    _expect("graph.output_ptr", graph.output_ptr, np.int32, (nodes + 1,))
+    _expect("graph.output_bytes", graph.output_bytes, np.int64, (outputs,))
+    _expect("graph.output_ranks", graph.output_ranks, np.int16, (outputs,))
+    _expect("graph.output_movable", graph.output_movable, np.bool_, (outputs,))
+    _expect("graph.flops", graph.flops, np.float64, (nodes,))
+    _expect("graph.weight_bytes", graph.weight_bytes, np.int64, (nodes,))
+    if graph.open_lengths is not None:
+        _expect("graph.open_lengths", graph.open_lengths, np.bool_, (nodes,))
+    times = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fusion_penalty_us", "storage_ratio")
+    for name, array in ((name, getattr(problem, name)) for name in (*times, "transfer_share")):
+        if array is not None and not ((array >= 0) & (array <= _LONGEST_US)).all():
+            raise ValueError(f"expected '{name}' from 0 to {_LONGEST_US:g}")
+    if not ((graph.flops >= 0) & np.isfinite(graph.flops)).all():
+        raise ValueError("expected finite numbers of operations in 'graph.flops'")
+    sizes = (graph.output_bytes, graph.weight_bytes, problem.moved_bytes, problem.held_bytes, problem.live_bytes)
+    for sized in sizes:
+        if sized is not None and sized.size and (sized.min() < 0 or sized.sum(dtype=np.float64) > _MOST_BYTES):
+            raise ValueError("expected sizes in bytes that a machine can have")
+    if problem.memory_bytes.min() < -1:
+        raise ValueError("expected memory limits, -1 for none")
+    if problem.groups.min() != 0 or len(np.unique(problem.groups)) != int(problem.groups.max()) + 1:
+        raise ValueError("expected dense numbers in 'groups'")
+    assert problem.native  # which checks pointers and indices of the graph, and of constraints that follow from it
+
+
 def _says_nothing(name: str, value: NDArray[Any] | None) -> bool:
     return value is None or (name != "transfer_share" and not value.any())
 
 
 def _plain(value: NDArray[Any]) -> Any:
     if value.dtype.kind == "U":
-        return json.loads(str(value))
+        return parse_json(str(value))
     return value.item() if value.ndim == 0 else value
 
 

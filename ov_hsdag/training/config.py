@@ -141,6 +141,32 @@ class HSDAGConfig:
         try:
             if unknown := sorted(set(values) - known):
                 raise KeyError(*unknown)
-            return cls(**{**values, "widths": Widths(**values["widths"]), "without": tuple(values.get("without", ()))})
-        except (KeyError, TypeError) as error:
-            raise UserError(f"these are not the settings of an HSDAG network: {error}") from error
+            widths = Widths(**values["widths"])
+            config = cls(**{**values, "widths": widths, "without": tuple(values.get("without", ()))})
+            given = {**asdict(config), **asdict(widths)}
+            for name, (least, most) in _RANGES.items():
+                value = given[name]
+                kinds = (int,) if isinstance(least, int) else (int, float)
+                if type(value) not in kinds or not least <= value <= most:
+                    raise TypeError(f"{name} has to be a number from {least} to {most}")
+            if config.devices is not None and (type(config.devices) is not int or not 1 <= config.devices <= 255):
+                raise TypeError("devices has to be a number from 1 to 255")
+            for name, choices in _CHOICES.items():
+                if given[name] not in choices:
+                    raise TypeError(f"{name} has to be one of {', '.join(map(str, choices))}")
+            config.features  # noqa: B018 knows which features there are
+            return config
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"these are not the settings of an HSDAG network: {str(error)[:200]}") from error
+
+
+# What settings may be, so that no file makes a network that no machine holds.
+_RANGES: dict[str, tuple[float, float]] = {
+    "node": (0, 10_000), "edge": (0, 10_000), "pair": (0, 10_000), "device": (0, 10_000), "hidden": (1, 1024),
+    "layers": (0, 64), "context": (0, 64), "levels": (0, 10**6), "min_clusters": (1, 10**6),
+    "steps": (1, 10**6), "dropout": (0.0, 1.0), "discount": (0.0, 1.0),
+}  # fmt: skip
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "conv": ("gcn", "sage", "gat", "gated"), "reward": ("log", "inverse"), "directed": (False, True),
+    "device_aware": (False, True), "carry": (False, True),
+}  # fmt: skip

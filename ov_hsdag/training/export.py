@@ -68,7 +68,7 @@ def load(folder: str | PathLike[str]) -> HSDAGNetwork:
         weights.update(load_file(Path(folder) / "policy.safetensors"))
         names = network.state_dict().keys()
         network.load_state_dict({name: torch.from_numpy(weights[name]) for name in names})
-    except (KeyError, RuntimeError, OSError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         raise UserError(f"policy '{folder}' has not the weights of its network: {one_line(error)}") from error
     return network
 

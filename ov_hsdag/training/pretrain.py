@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from ov_hsdag.training.rollout import (
 from ov_hsdag.training.run import (
     CHECKPOINT,
     check_settings,
+    damage_told,
     descend,
     read_metadata,
     restore,
@@ -142,7 +143,7 @@ class Settings:
         Raises:
             UserError: there are settings that this version does not know.
         """
-        check_settings(values, {item.name for item in fields(cls)})
+        check_settings(values, cls())
         return cls(**{**values, "levels": tuple(values["levels"])})
 
 
@@ -273,12 +274,14 @@ def load_checkpoint(path: Path, state: State, fingerprint: str) -> None:
         UserError: the checkpoint belongs to another corpus or to other settings.
     """
     metadata = read_metadata(path, FORMAT)
-    if metadata["fingerprint"] != fingerprint:
+    if metadata.get("fingerprint") != fingerprint:
         raise UserError(f"'{path}' belongs to another corpus: resume with the one that the run began with")
     tensors = restore(path, state.network, state.optimizer)
-    state.generator.set_state(tensors["generator"])
-    state.baselines = tensors["baselines"].numpy().copy()
-    state.step, state.seconds, state.history = metadata["step"], metadata["seconds"], metadata["history"]
+    with damage_told(path):
+        state.generator.set_state(tensors["generator"])
+        state.baselines = tensors["baselines"].numpy().copy()
+        state.step, state.seconds = int(metadata["step"]), float(metadata["seconds"])
+        state.history = [dict(entry) for entry in metadata["history"]]
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -419,9 +422,10 @@ def pretrain(
     resumed = settings is None
     if settings is None:
         metadata = read_metadata(path, FORMAT)
-        settings = Settings.from_dict(metadata["settings"])
-        if corpus_folder is None and metadata.get("corpus"):
-            corpus_folder = Path(metadata["corpus"])
+        with damage_told(path):
+            settings = Settings.from_dict(metadata["settings"])
+            if corpus_folder is None and metadata.get("corpus"):
+                corpus_folder = Path(metadata["corpus"])
     elif path.exists():
         raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
     output.mkdir(parents=True, exist_ok=True)

@@ -9,10 +9,12 @@ whatever else a run adds, and, as its metadata, one JSON object that says what t
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +23,41 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.files import atomic_file
+from ov_hsdag.utils.reading import opened, parse_json
 
 CHECKPOINT = "checkpoint.safetensors"
 """Name of the file in a run's folder."""
 
 
-def check_settings(values: Mapping[str, Any], known: Collection[str]) -> None:
-    """Checks the names of a run's settings.
+def check_settings(values: Mapping[str, Any], default: Any) -> None:
+    """Checks the names and kinds of a run's settings.
+
+    Args:
+        values: of a checkpoint's JSON.
+        default: a dataclass of the settings as they are by default.
 
     Raises:
-        UserError: this version does not know some of them.
+        UserError: this version does not know some of them, or some are of another kind.
     """
-    unknown = sorted(set(values) - set(known))
+    known = {item.name: getattr(default, item.name) for item in fields(default)}
+    unknown = sorted(set(values) - known.keys())
     if unknown:
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
+    for name, value in values.items():
+        if not _is_like(value, known[name]):
+            raise UserError(f"the run's setting '{name}' is not of the kind that this version knows")
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Whether a value of JSON is of the kind of a setting: a number, a text, numbers or settings."""
+    if isinstance(default, str | dict):
+        return isinstance(value, type(default))
+    if isinstance(default, tuple):
+        return isinstance(value, list) and all(type(item) is int for item in value)
+    number = isinstance(value, int | float) and math.isfinite(value)
+    return number or (value is None and default is None)
 
 
 def write_checkpoint(
@@ -78,15 +99,28 @@ def read_metadata(path: Path, version: str) -> dict[str, Any]:
         UserError: the file is missing, is no checkpoint, or has another format.
     """
     try:
-        with safe_open(path, "pt") as file:
-            metadata = json.loads((file.metadata() or {})["run"])
+        with opened(path), safe_open(path, "pt") as file:
+            metadata = parse_json((file.metadata() or {})["run"])
         if metadata["format"] != version:
-            raise UserError(f"checkpoint '{path}' has format {metadata['format']}, expected {version}")
+            raise UserError(f"checkpoint '{path}' has format {metadata['format']!r:.40}, expected {version}")
     except FileNotFoundError as error:
         raise UserError(f"there is no run to resume: '{path}' is missing") from error
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise UserError(f"'{path}' is not a checkpoint of a run: {error}") from error
     return dict(metadata)
+
+
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
+    """Turns what damaged content of a checkpoint causes into one line.
+
+    Raises:
+        UserError: the checkpoint is damaged, or was made by something else.
+    """
+    try:
+        yield
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
+        raise UserError(f"'{path}' is a damaged checkpoint: {one_line(error)}") from error
 
 
 def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -103,19 +137,20 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     Raises:
         UserError: the checkpoint has another network.
     """
-    with safe_open(path, "pt") as file:
+    with damage_told(path), safe_open(path, "pt") as file:
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
     try:
         network.load_state_dict({name[8:]: value for name, value in tensors.items() if name.startswith("network.")})
     except RuntimeError as error:
         raise UserError(f"'{path}' has another network than this version makes: {error}") from error
-    state = optimizer.state_dict()
-    for name, tensor in tensors.items():
-        if name.startswith("adam."):
-            _, number, key = name.split(".")
-            state["state"].setdefault(int(number), {})[key] = tensor
-    optimizer.load_state_dict(state)
-    torch.set_rng_state(tensors["generator.torch"])
+    with damage_told(path):
+        state = optimizer.state_dict()
+        for name, tensor in tensors.items():
+            if name.startswith("adam."):
+                _, number, key = name.split(".")
+                state["state"].setdefault(int(number), {})[key] = tensor
+        optimizer.load_state_dict(state)
+        torch.set_rng_state(tensors["generator.torch"])
     return tensors
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.search import SEARCH, simple, teacher
 from ov_hsdag.utils.files import atomic_file
+from ov_hsdag.utils.reading import ARRAYS, read_arrays
 
 SHARD = 16
 """Problems in one file."""
@@ -55,7 +55,7 @@ class Targets:
             return _read(path)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, TypeError):
             path.unlink()
         targets = [compute(self.corpus.draw(number * SHARD + i), number * SHARD + i) for i in range(SHARD)]
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -71,12 +71,15 @@ class Targets:
 
 
 def _read(path: Path) -> list[Target]:
-    with np.load(path, allow_pickle=False) as data:
-        parts = np.split(data["placement"], data["groups"].cumsum()[:-1])
-        return [
-            Target(placement, float(score), float(reference))
-            for placement, score, reference in zip(parts, data["score"], data["reference"], strict=True)
-        ]
+    data = read_arrays(path, ARRAYS)
+    placements, groups = data["placement"], data["groups"]
+    if placements.dtype != np.uint8 or (groups < 0).any() or groups.sum() != len(placements):
+        raise ValueError("placements that do not fit together")
+    parts = np.split(placements, groups.cumsum()[:-1])
+    return [
+        Target(placement, float(score), float(reference))
+        for placement, score, reference in zip(parts, data["score"], data["reference"], strict=True)
+    ]
 
 
 def compute(problem: PlacementProblem | None, seed: int) -> Target:

@@ -37,6 +37,11 @@ def interrupted(error: BaseException | None) -> bool:
     return False
 
 
+def shortened(text: str, most: int = 200) -> str:
+    """A text of a file as a message quotes it: the end of a long one is left out."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def one_line(error: BaseException | str) -> str:
     """The message of an error in one line.
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
 from ov_hsdag.utils.overwriting import constants_of
+from ov_hsdag.utils.reading import TABLES, read_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -144,7 +145,7 @@ def _refuse_foreign(target: Path, shown: Path) -> None:
     if not there:
         return
     try:
-        told = json.loads((target / MARKER).read_text(encoding="utf-8"))
+        told = read_json(target / MARKER, TABLES)
         ours, digests = {MARKER, *told["files"]}, dict(told.get("digests", {}))  # without digests in older folders
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.reading import SETTINGS, read_json
 
 _PREFIX, _SUFFIX = "openvino_", ".xml"
 
@@ -20,6 +20,10 @@ _MAIN = (("language_model",), ("encoder_model", "decoder_model", "decoder_with_p
 
 # Where transformers' configurations say how many positions a model has.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
+
+
+# More say nothing: some configurations have 10^30 for "no limit".
+_MOST_TOKENS = 2**31
 
 
 def is_model_folder(path: Path) -> bool:
@@ -78,10 +82,10 @@ def longest_context(model: Path) -> int | None:
     Args:
         model: The file of the model.
     """
-    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
-        config = json.loads((model.parent / "config.json").read_text(encoding="utf-8"))
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        config = read_json(model.parent / "config.json", SETTINGS)
         told = [one.get(key) for one in (config, config.get("text_config") or {}) for key in _POSITIONS]
-        return next((tokens for tokens in told if type(tokens) is int and tokens > 0), None)
+        return next((tokens for tokens in told if type(tokens) is int and 0 < tokens < _MOST_TOKENS), None)
     return None
 
 

@@ -22,8 +22,11 @@ _LOCATION = b"\x0a\x08location\x12"
 
 # Attributes of a constant's <data> in an IR. Other layers have an attribute "offset" too (PriorBox).
 _CONSTANT = re.compile(
-    rb'\btype="Const"[^>]*>\s*<data\b(?=[^>]*?\boffset="(?P<offset>\d+)")(?=[^>]*?\bsize="(?P<size>\d+)")'
+    rb'\btype="Const"[^>]{0,200}>\s*<data\b(?=[^>]*?\boffset="(?P<offset>\d+)")(?=[^>]*?\bsize="(?P<size>\d+)")'
 )
+
+# Bytes of a file's name with its folders; what says that it is longer is none.
+_LONGEST_NAME = 4096
 
 
 def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
@@ -111,8 +114,8 @@ def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
         while found >= 0:
             begin = found + len(_LOCATION)
             length, begin = _varint(content, begin)
-            name = content[begin : begin + length]
-            if name not in seen:
+            name = content[begin : begin + length] if length <= _LONGEST_NAME else b""
+            if name and name not in seen:
                 seen.add(name)
                 # Of a link, OpenVINO looks beside the link, and other tools beside what it points to.
                 for folder in dict.fromkeys((path.parent.resolve(), path.resolve().parent)):

@@ -36,7 +36,7 @@ from ov_hsdag.training.finetune.state import (
 )
 from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, read_metadata
+from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
 
@@ -193,8 +193,9 @@ class _Run:
         begin = time.monotonic()
         path = output / CHECKPOINT
         metadata = read_metadata(path, FORMAT)
-        settings, about = Settings.from_dict(metadata["settings"]), metadata["about"]
-        budget = budget or Budget.from_dict(about["budget"])
+        with damage_told(path):
+            settings, about = Settings.from_dict(metadata["settings"]), dict(metadata["about"])
+            budget = budget or Budget.from_dict(about["budget"])
         state = load_checkpoint(path, problem, settings)
         _check_devices(state.network.config, problem)
         about, fingerprint = {**about, "budget": budget.to_dict()}, fingerprint_of(problem)

@@ -32,7 +32,7 @@ from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
 from ov_hsdag.training.finetune.state import FORMAT, State, check_outputs, refuse_existing
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, read_metadata
+from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import save_model_atomically
 
@@ -93,9 +93,11 @@ def finetune(
     check_outputs(output)
     examples = _by_input(model, shapes or {})
     if resume:
-        about = read_metadata(output / CHECKPOINT, FORMAT)["about"]
-        objective, simulated = about["objective"], about["simulated"]
-        examples = _resumed_shapes(output, about.get("shapes") or {}, examples)
+        metadata = read_metadata(output / CHECKPOINT, FORMAT)
+        with damage_told(output / CHECKPOINT):
+            about = dict(metadata["about"])
+            objective, simulated = str(about["objective"]), bool(about["simulated"])
+            examples = _resumed_shapes(output, about.get("shapes") or {}, examples)
     else:
         refuse_existing(output)
     if core is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ov_hsdag.training.run import check_settings
@@ -78,7 +78,7 @@ class Settings:
         Raises:
             UserError: there are settings that this version does not know.
         """
-        check_settings(values, {item.name for item in fields(cls)})
+        check_settings(values, cls())
         return cls(**values)
 
 
@@ -105,4 +105,4 @@ class Budget:
     @classmethod
     def from_dict(cls, limits: Mapping[str, float | None]) -> Budget:
         """Inverse of `to_dict`."""
-        return cls(**{name: math.inf if value is None else value for name, value in limits.items()})
+        return cls(**{name: math.inf if value is None else float(value) for name, value in limits.items()})

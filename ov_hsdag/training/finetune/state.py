@@ -20,7 +20,7 @@ from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.curves import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, read_metadata, restore, write_checkpoint
+from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata, restore, write_checkpoint
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import check_model_output, check_not_input
 
@@ -147,21 +147,29 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
         UserError: the file is no checkpoint, or one of another problem.
     """
     metadata = read_metadata(path, FORMAT)
-    if metadata["fingerprint"] not in (fingerprint_of(problem), first_fingerprint_of(problem)):
+    if metadata.get("fingerprint") not in (fingerprint_of(problem), first_fingerprint_of(problem)):
         raise UserError(
             f"'{path}' belongs to another model, device list or profile: resume with what the run began with"
         )
-    state = new_state(HSDAGNetwork(HSDAGConfig.from_dict(metadata["network"])), settings)
-    tensors = restore(path, state.network, state.optimizer)
-    placements = tensors["placements"].numpy()
-    if "prior.mean" in tensors:
-        state.prior = Prior(tensors["prior.mean"].numpy(), tensors["prior.root"].numpy())
-    state.entries = [
-        Entry(placement.copy(), Measurement.from_dict(entry["measurement"]), entry["source"], entry["predicted"])
-        for placement, entry in zip(placements, metadata["entries"], strict=True)
-    ]
-    state.final = {int(index): Measurement.from_dict(values) for index, values in metadata["final"].items()}
-    state.reference, state.recalled, state.seconds = metadata["reference"], metadata["recalled"], metadata["seconds"]
+    with damage_told(path):
+        state = new_state(HSDAGNetwork(HSDAGConfig.from_dict(metadata["network"])), settings)
+        tensors = restore(path, state.network, state.optimizer)
+        placements = tensors["placements"].numpy()
+        if placements.shape[1:] != (problem.group_count,) or placements.dtype != np.uint8:
+            raise ValueError("it has placements of another model")
+        if (placements >= len(problem.devices)).any():
+            raise ValueError("it has placements on other devices")
+        if "prior.mean" in tensors:
+            state.prior = Prior(tensors["prior.mean"].numpy(), tensors["prior.root"].numpy())
+        state.entries = [
+            Entry(placement.copy(), Measurement.from_dict(entry["measurement"]), entry["source"], entry["predicted"])
+            for placement, entry in zip(placements, metadata["entries"], strict=True)
+        ]
+        state.final = {int(index): Measurement.from_dict(values) for index, values in metadata["final"].items()}
+        if not state.final.keys() <= set(range(len(state.entries))):
+            raise ValueError("it has finalists that were not measured")
+        state.reference, state.recalled = str(metadata["reference"]), int(metadata["recalled"])
+        state.seconds = float(metadata["seconds"])
     return state
 
 

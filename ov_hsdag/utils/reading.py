@@ -1,0 +1,219 @@
+"""Read files that anybody may have made: bounded in size and time, and never code.
+
+All limits on sizes are here. What is refused raises OSError (the file cannot be read: missing, no regular file, too
+large) or ValueError (its content is not what it should be), which callers turn into the one line that users see.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MIB = 2**20
+
+SETTINGS = 8 * MIB
+"""Bytes of a file with settings: a device profile, policy.json, config.json, what was remembered of a model."""
+
+TABLES = 128 * MIB
+"""Bytes of a file with figures of each node: an affinity file, measured costs. A character of JSON may take 20
+bytes of memory."""
+
+ARRAYS = 4096 * MIB
+"""Bytes of all arrays of a placement problem or of searched placements, unpacked."""
+
+WEIGHTS = 4096 * MIB
+"""Bytes of a policy's weights, and of a checkpoint."""
+
+_ENTRIES = 1000
+"""Most arrays of a file."""
+
+_CHUNK = MIB
+
+# What a shell or a parent hands on, open already; a named pipe in a folder is refused, as nobody may ever write to it.
+_HANDED_ON = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+
+
+@contextmanager
+def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
+    """Open a regular file for reading; a pipe only where it was handed on open (``<(command)``, /dev/stdin).
+
+    Args:
+        path: The file; links are followed.
+
+    Yields:
+        The file, in binary.
+
+    Raises:
+        OSError: It cannot be opened, or is a folder, a named pipe, a device or a socket.
+    """
+    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, f"its name is none ({error})") from None
+    with os.fdopen(descriptor, "rb") as file:
+        mode, name = os.fstat(descriptor).st_mode, os.fsdecode(path)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        if stat.S_ISFIFO(mode) and name.startswith(_HANDED_ON):
+            os.set_blocking(descriptor, True)
+        elif not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no file but a pipe or a device", name)
+        yield file
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """Read a file of limited size.
+
+    Args:
+        path: The file, see :func:`opened`.
+        most: Bytes that it may have.
+
+    Returns:
+        Its content.
+
+    Raises:
+        OSError: It cannot be read, or has more bytes.
+    """
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise _too_large(path, most)
+        parts, left = [], most
+        while part := file.read(min(_CHUNK, left + 1)):
+            parts.append(part)
+            left -= len(part)
+            if left < 0:  # it has grown, or is a pipe
+                raise _too_large(path, most)
+    return b"".join(parts)
+
+
+def read_json(
+    path: str | os.PathLike[str],
+    most: int,
+    *,
+    unique: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    parse_constant: Callable[[str], Any] | None = None,
+) -> Any:
+    """Read a JSON file of limited size. A mark at its beginning is skipped, which PowerShell writes.
+
+    Args:
+        path: The file, see :func:`opened`.
+        most: Bytes that it may have.
+        unique: Makes the values of objects from pairs of key and value; may refuse what it gets.
+        parse_constant: Makes the values of NaN, Infinity and -Infinity; may refuse them.
+
+    Returns:
+        The value.
+
+    Raises:
+        OSError: It cannot be read, or has more bytes.
+        ValueError: It is no JSON (json.JSONDecodeError, UnicodeDecodeError), or nested too deep.
+    """
+    text = read_bytes(path, most).decode("utf-8-sig")
+    return parse_json(text, unique=unique, parse_constant=parse_constant)
+
+
+def parse_json(
+    text: str,
+    *,
+    unique: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    parse_constant: Callable[[str], Any] | None = None,
+) -> Any:
+    """The value of a JSON text, see :func:`read_json`.
+
+    Raises:
+        ValueError: It is no JSON, or nested too deep.
+    """
+    import json  # which the hook for OpenVINO does without
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=parse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file, none of which can hold objects (pickles are never read).
+
+    Sizes are checked against the file before anything of that size is made: of a "bomb", which unpacks to much
+    more than it has, nothing is unpacked.
+
+    Args:
+        path: The file, see :func:`opened`.
+        most: Bytes that all arrays may have together; None: what they have, for files of this process's own children.
+
+    Returns:
+        Arrays by name.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no .npz file, is damaged, or its arrays have more bytes.
+    """
+    import struct
+    import zipfile
+    import zlib
+
+    # What zipfile raises of archives that are damaged, cut or encrypted, or too large for this machine.
+    damages = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError, MemoryError)
+    with opened(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                entries = archive.infolist()
+                size = sum(entry.file_size for entry in entries)
+                if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+                    raise ValueError("it is packed in a way that NumPy does not pack")
+                if most is not None and (size > most or len(entries) > _ENTRIES):
+                    raise ValueError(f"its arrays take {size:,} bytes, at most {most:,} are read")
+                names = [entry.filename.removesuffix(".npy") for entry in entries]
+                if len(set(names)) < len(names):
+                    raise ValueError("it has an array twice")
+                return {name: _array(archive.read(entry)) for name, entry in zip(names, entries, strict=True)}
+        except damages as error:
+            raise ValueError(f"it is no archive of arrays: {error or type(error).__name__}") from error
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    """An array of the .npy format. Raises ValueError."""
+    import io
+
+    import numpy as np
+
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in readers:
+            raise ValueError(f"an array has format {version}")
+        shape, fortran, dtype = readers[version](stream)
+    except Exception as error:  # NumPy lets out what Python's tokenizer and parser raise
+        raise ValueError(f"an array has no valid header: {error}") from error
+    return _of_bytes(data, stream.tell(), shape, fortran, dtype)
+
+
+def _of_bytes(data: bytes, begin: int, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
+    import math
+
+    import numpy as np
+
+    if dtype.kind not in "biufcSU" or dtype.subdtype is not None or not dtype.itemsize:
+        raise ValueError(f"an array has type {dtype}, where numbers and texts are read")
+    count = math.prod(shape)
+    if any(size < 0 for size in shape) or count * dtype.itemsize != len(data) - begin:
+        raise ValueError(f"an array says that it has {count:,} elements, and has {len(data) - begin:,} bytes")
+    if not count:
+        return np.zeros(shape, dtype)
+    flat: NDArray[Any] = np.frombuffer(data, dtype, count, begin).copy()  # can be written to
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def _too_large(path: str | os.PathLike[str], most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {most // MIB:,} MiB, which no such file has", os.fspath(path))
