@@ -21,6 +21,7 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.calibration import experience
+from ov_hsdag.cli import console
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable
 from ov_hsdag.devices.virtual import virtual_devices
@@ -478,3 +479,20 @@ def test_a_text_full_of_beginnings_is_searched_in_time() -> None:
 def test_the_shipped_policy_is_within_all_limits() -> None:
     assert PolicyFolder.load("base").min_clusters >= 1
     assert HSDAGConfig.from_dict(check_folder(SHIPPED / "base")["config"])
+
+
+# What is printed
+
+
+def test_names_in_files_cannot_command_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "conv\x1b]0;title\x07\x1b[31m \x9b1A \u202e[bold]"
+    shown = console.table("name", "time")
+    shown.add_row(evil, "5")
+    console.Show()({}, f"first {evil}\nsecond", shown)
+    console.Show().hint("next", evil)
+    console.message(evil)
+    console.fail(UserError(evil), 2)
+    out, err = capsys.readouterr()
+    for text in (out, err):
+        assert not set(text) & set("\x1b\x07\x9b\u202e") and "\\x1b]0;title\\x07" in text and "[bold]" in text
+    assert out.splitlines()[1] == "second"

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -40,7 +41,7 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
     if debug:
         traceback.print_exception(error)
         hint = ""
-    print(f"error: {_told(error)}{f' ({hint})' if hint else ''}", file=sys.stderr)
+    print(printable(f"error: {_told(error)}{f' ({hint})' if hint else ''}"), file=sys.stderr)
     return status
 
 
@@ -86,13 +87,22 @@ def output_refused(error: Exception) -> bool:
     return False
 
 
+# Control characters but the end of a line and tabs, and those that turn the direction of what follows.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """A text without what would command a terminal, which names in files of others may have: shown as escapes."""
+    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
 # Errors of a disk that takes no more.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def message(text: str) -> None:
     """One line for people, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def one_line_warnings() -> None:
@@ -107,7 +117,7 @@ def one_line_warnings() -> None:
         line: str | None = None,
     ) -> None:
         del category, filename, lineno, line
-        print(f"warning: {message}", file=file or sys.stderr)
+        print(printable(f"warning: {message}"), file=file or sys.stderr)
 
     warnings.showwarning = show
 
@@ -189,7 +199,7 @@ class Show:
             text: what they would type, in one line, however long: it is to be copied.
         """
         if self._descriptor is None and not quiet:
-            print(f"{what}: {text}")
+            print(printable(f"{what}: {text}"))
 
     def next(self, *words: object) -> None:
         """Print the command that usually comes next, as the last line of all; see `hint`.
@@ -226,17 +236,24 @@ def _for_people(text: str, table: Table | None) -> None:
     # Names of nodes and messages of errors have square brackets, which are no markup.
     console = Console(highlight=False, markup=False)
     for line in text.splitlines():
-        print(wrapped(line, console.width))
+        print(wrapped(printable(line), console.width))
     if table is not None:
         caption, table.caption = table.caption, None
         console.print(table)
         if caption:
-            print(wrapped(str(caption), console.width, indent=""))
+            print(wrapped(printable(str(caption)), console.width, indent=""))
 
 
 def wrapped(line: str, width: int, indent: str = "    ") -> str:
     """A line in lines of so many columns, the next ones indented; names and paths stay whole."""
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+class _Table(Table):
+    """A table whose texts cannot command a terminal."""
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
 
 def table(*columns: str, left: Collection[int] = (0,)) -> Table:
@@ -246,7 +263,7 @@ def table(*columns: str, left: Collection[int] = (0,)) -> Table:
         columns: their headers.
         left: numbers of the columns of text; the others hold numbers, which stand on the right.
     """
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    made = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if number in left else "right"
         made.add_column(name, justify=justify, overflow="fold", vertical="top")

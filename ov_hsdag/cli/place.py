@@ -266,7 +266,7 @@ def place(
             if not folder or not as_json:
                 show(found[file.name], "\n".join(lines), _table(placement))
             if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
-                print("\n".join(terminal_picture(operations_of(loaded[file]), placement)))
+                print(console.printable("\n".join(terminal_picture(operations_of(loaded[file]), placement))))
         if folder and as_json:
             show({"output": str(output), "models": found})
         if not folder:
