@@ -74,8 +74,8 @@ def _peak_gib() -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 2**20
 
 
-def _child(function: str, *arguments: str) -> dict[str, Any]:
-
+def in_child(function: str, *arguments: str) -> dict[str, Any]:
+    """What a function of this module prints as JSON in a process of its own, with the virtual devices."""
     command = [sys.executable, "-c", _RUN.format(function), *arguments]
     environment = {**os.environ, "OV_HSDAG_VIRTUAL_DEVICES": DEVICES}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=True)
@@ -93,8 +93,8 @@ def measure(family: str, size: int, *, compiled: bool) -> dict[str, Any]:
         ov.save_model(model, path, compress_to_fp16=False)
         del model
         for objective in OBJECTIVES:
-            row[objective] = _child("place_ir", path, objective)
-        row["compile"] = _child("compile_ir", path) if compiled else None
+            row[objective] = in_child("place_ir", path, objective)
+        row["compile"] = in_child("compile_ir", path) if compiled else None
     return row
 
 
