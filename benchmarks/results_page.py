@@ -722,6 +722,36 @@ def short(folder: Path = RESULTS) -> str:
     return markdown_table(["behind the best of all methods, %", *found], body)
 
 
+_SHORT_MEASURED = (MEASURED, DEFAULT, SHIPPED, "copies", "contiguous partition", "METIS", "hetero-pipeline", "hetero")
+"""Rows of the short table of what was measured, besides the better device."""
+_ALONE = ("CPU_A", "CPU_B")
+
+
+def short_measured(result: Result) -> str:
+    """The second table of README.md: the rate of each way to run a model over ours.
+
+    Geometric means over the models that it runs, with their number where these are not all.
+    """
+    cells: dict[str, list[Mapping[str, Result]]] = {
+        setting: [of[setting] for of in result["cells"].values() if setting in of] for setting in _SETTINGS
+    }
+
+    def figure(rows: Sequence[str], of_models: Sequence[Mapping[str, Result]]) -> str:
+        found = [[of[row]["of_ours"][0] for row in rows if "of_ours" in of.get(row, {})] for of in of_models]
+        rates = [max(of) for of in found if of]
+        if not rates:
+            return "cannot"
+        some = "" if len(rates) == len(of_models) else f" ({len(rates)} of {len(of_models)})"
+        return f"{statistics.geometric_mean(rates):.2f}{some}"
+
+    rows = {named(row): (row,) for row in _SHORT_MEASURED} | {"the better device alone": _ALONE}
+    body = [
+        [title, *(figure(of, cells[setting]) for setting in ("latency", "throughput", "memory"))]
+        for title, of in rows.items()
+    ]
+    return markdown_table([f"rate / rate of {MEASURED}", "latency", "throughput", "throughput in little memory"], body)
+
+
 def between(page: Path, text: str) -> None:
     """Writes text between the markers of a page; at its end where it has none."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
@@ -736,7 +766,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.parse_args()
     between(PAGE, section())
-    between(README, short())
+    tables = [short()]
+    if (RESULTS / "measured.json").exists():
+        result = json.loads((RESULTS / "measured.json").read_text(encoding="utf-8"))
+        tables += [
+            paragraph(
+                f"""On real HETERO, two one-core devices, {len(result["cells"])} models in turns; little memory is 60% of
+                the model on each device (in brackets, how many models a way runs, where not all):"""
+            ),
+            short_measured(result),
+        ]
+    between(README, "\n\n".join(tables))
 
 
 if __name__ == "__main__":
