@@ -4,9 +4,10 @@
 
 accuracy: random layer splits of three decoders on two cores in bf16 and one in f32 (--cores 1: on one in bf16).
 Predicted and measured time to the first token and for each further token, both in relation to the devices alone, which
-are measured in turn with each split. Each split is compiled and measured ten times: compiled again, a model has its
-weights elsewhere in memory, which changes times more than measuring again does.
-With --cpu-time it is the time that this process had a core, for machines that others use too. Huge pages make
+are measured in turn with each split. Each split is compiled and measured four times, in a process of its own each time:
+compiled again, a model has its weights elsewhere in memory, which changes times more than measuring again does; and in
+a process that has compiled and freed others before, a token of a split takes up to a fifth longer, of a device alone
+not. With --cpu-time it is the time that this process had a core, for machines that others use too. Huge pages make
 compilations of a model alike: set GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment.
 requests: tokens per second of two requests in flight on two one-core devices, against one of them; and what the
 machine gives at most: those of a whole copy on each, both at work.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import sys
@@ -66,10 +68,9 @@ PAIR = DeviceSet(("CPU_A", "CPU_B"))
 FOUR = DeviceSet(("CPU_A", "CPU_B", "CPU_C", "CPU_D"))
 STEPS = ("accuracy", "requests", "limits")
 RESULTS = Path(__file__).parent / "results" / "language_models.json"
-ROUNDS = 2
 
-# Each split is compiled so often: where weights lie in memory changes what a token takes.
-_COPIES = 10
+# Each split is compiled so often, and runs in so many turns: where weights lie in memory changes what a token takes.
+_COPIES, _TURNS = 4, 5
 
 # Under limits so many of the fastest splits are measured again. They, and requests in flight, are compiled so often.
 _BEST, _FRESH = 4, 7
@@ -160,18 +161,16 @@ def accuracy(path: Path, core: ov.Core, count: int, clock: Callable[[], float]) 
     splits = random_splits(problem.problem, count)
     singles = np.stack([problem.problem.single(0), problem.problem.single(1)])
     units = np.array([problem.phases[one.name].evaluate(singles).latency_us.sum() for one in timed])
-    measured = np.zeros((_COPIES, len(splits), len(timed)))
-    for of_copy in measured:
-        alone = [[SingleRequest(compiled(core, model, name), one) for one in timed] for name in PAIR]
-        for number, split in enumerate(splits):
-            set_affinities(model, problem.problem.affinity(split))
-            hetero = compiled(core, model, PAIR.hetero)
-            remove_affinities(model)
-            for phase, one in enumerate(timed):
-                requests = [SingleRequest(hetero, one), *(of_device[phase] for of_device in alone)]
-                seconds = np.array([[_twice(request) for request in requests] for _ in range(ROUNDS)])
-                best = seconds.min(axis=0)
-                of_copy[number, phase] = best[0] / best[1:].sum() * units[phase]
+    prepared = path.with_name(f"prepared_{path.name}")
+    ov.save_model(model, prepared, compress_to_fp16=False)
+    tasks = [
+        (prepared, problem.problem.affinity(split), bool(number % 2), clock is time.process_time)
+        for number in range(_COPIES)
+        for split in splits
+    ]
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        rows = list(pool.imap(_in_new_process, tasks, chunksize=1))
+    measured = np.array(rows).reshape(_COPIES, len(splits), len(timed)) * units
     found: dict[str, Any] = {}
     for phase, one in enumerate(timed):
         predicted = problem.phases[one.name].evaluate(np.stack(splits)).latency_us
@@ -183,6 +182,31 @@ def accuracy(path: Path, core: ov.Core, count: int, clock: Callable[[], float]) 
             "repeated": _agreement(*(np.median(measured[start::2, :, phase], axis=0) for start in (0, 1))),
             "slowest_over_fastest": float(us.max() / us.min()),
         }
+    return found
+
+
+def _in_new_process(task: tuple[Path, Mapping[str, str], bool, bool]) -> list[float]:
+    """Time of a split over the sum of the devices' alone, of each phase, compiled once as in a user's program.
+
+    Args:
+        task: of `accuracy`: the model; affinities; whether the split is compiled before the devices alone are; whether
+            time on cores counts.
+    """
+    path, affinity, first, of_cores = task
+    SingleRequest.clock = staticmethod(time.process_time if of_cores else time.perf_counter)
+    core = ov.Core()
+    virtual.register(core)
+    model = core.read_model(path)
+    timed = timed_inputs(model, phases=WORKLOAD.phases(model))
+    split = model.clone()
+    set_affinities(split, affinity)
+    ways = [(model, name) for name in PAIR] + [(split, PAIR.hetero)]
+    made = {device: compiled(core, one, device) for one, device in (reversed(ways) if first else ways)}
+    found = []
+    for one in timed:
+        requests = [SingleRequest(made[device], one) for _, device in ways]
+        best = np.array([[_twice(request) for request in requests] for _ in range(_TURNS)]).min(axis=0)
+        found.append(float(best[-1] / best[:-1].sum()))
     return found
 
 

@@ -771,8 +771,8 @@ def main() -> None:
         result = json.loads((RESULTS / "measured.json").read_text(encoding="utf-8"))
         tables += [
             paragraph(
-                f"""On real HETERO, two one-core devices, {len(result["cells"])} models in turns; little memory is 60% of
-                the model on each device (in brackets, how many models a way runs, where not all):"""
+                f"""On real HETERO, two one-core devices, {len(result["cells"])} models in turns; little memory is 60%
+                of the model on each device (in brackets, how many models a way runs, where not all):"""
             ),
             short_measured(result),
         ]
