@@ -154,6 +154,9 @@ def offered(problem: PlacementProblem, setting: str) -> tuple[list[Rival], dict[
     ]
     if setting == "memory":
         left_out |= dict.fromkeys((AUTO, CUMULATIVE, COPIES), "needs the whole model on a device")
+        # It goes by what devices report, and gave one of them everything.
+        found = [rival for rival in found if rival.name != "hetero-pipeline"]
+        left_out["hetero-pipeline"] = "knows nothing of the limits"
     elif setting == "latency":
         found.append(auto[0])
         left_out |= {

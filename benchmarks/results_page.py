@@ -740,7 +740,7 @@ def short_measured(result: Result) -> str:
         found = [[of[row]["of_ours"][0] for row in rows if "of_ours" in of.get(row, {})] for of in of_models]
         rates = [max(of) for of in found if of]
         if not rates:
-            return "cannot"
+            return "–"
         some = "" if len(rates) == len(of_models) else f" ({len(rates)} of {len(of_models)})"
         return f"{statistics.geometric_mean(rates):.2f}{some}"
 
