@@ -4,6 +4,7 @@
 # make lanes  the core of the tests on older releases of OpenVINO
 # make llm    language models with optimum-intel and openvino.genai, in an environment of their own
 # make docs   the documentation site, in build/site
+# make fuzz   hostile files and arrays, for FUZZ_SECONDS each (an hour); a quarter of a minute of it is in make test
 # Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
 
 PYTHON ?= python3
@@ -17,10 +18,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 CPP_CORE := $(wildcard cpp_ext/*.cpp cpp_ext/*.hpp)
-CPP_TESTS := $(wildcard cpp_ext/tests/*.cpp)
+CPP_FUZZ := cpp_ext/tests/fuzz.cpp transformations/src/json.cpp
+CPP_FUZZ_MAIN := cpp_ext/tests/fuzz_main.cpp
+CPP_TESTS := $(filter-out cpp_ext/tests/fuzz%,$(wildcard cpp_ext/tests/*.cpp))
 RIG_LAYER := tests/rig/gpu_layer.c
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
-CPP_TESTED := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE))) $(CPP_TESTS)
+CPP_LIBRARY := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE)))
+CPP_TESTED := $(CPP_LIBRARY) $(CPP_TESTS)
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
@@ -32,7 +36,7 @@ DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-all lanes llm docs lint format native-test pytest tree rig clean
+.PHONY: demo test test-slow test-all lanes llm docs lint format native-test pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -74,23 +78,46 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(CPP_CORE) $(CPP_TESTS) $(CPP_OPENVINO) $(RIG_LAYER)
+	$(BIN)/clang-format --dry-run --Werror $(CPP_CORE) $(wildcard cpp_ext/tests/*.cpp) $(CPP_OPENVINO) $(RIG_LAYER)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(PYTHON_FILES)
 	$(BIN)/ruff format $(PYTHON_FILES)
-	$(BIN)/clang-format -i $(CPP_CORE) $(CPP_TESTS) $(CPP_OPENVINO) $(RIG_LAYER)
+	$(BIN)/clang-format -i $(CPP_CORE) $(wildcard cpp_ext/tests/*.cpp) $(CPP_OPENVINO) $(RIG_LAYER)
 
 # OpenVINO's GPU plugin without a GPU, see CONTRIBUTING.md. The tests make it, too, where it is not there.
 rig: $(VENV)/.created
 	$(BIN)/python tests/rig/setup
 
-native-test: build/native-test
+native-test: build/native-test build/native-fuzz
 	build/native-test
+	build/native-fuzz 10
 
 build/native-test: $(CPP_CORE) $(CPP_TESTS)
 	mkdir -p build
 	$(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext $(CPP_TESTED) -pthread -o $@
+
+build/native-fuzz: $(CPP_CORE) $(CPP_FUZZ) $(CPP_FUZZ_MAIN)
+	mkdir -p build
+	$(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext $(CPP_LIBRARY) $(CPP_FUZZ) $(CPP_FUZZ_MAIN) -pthread -o $@
+
+# The same with libFuzzer, which follows what inputs reach.
+build/native-libfuzzer: $(CPP_CORE) $(CPP_FUZZ)
+	mkdir -p build
+	clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Icpp_ext \
+	    $(CPP_LIBRARY) $(CPP_FUZZ) -pthread -o $@
+
+# FUZZ_SECONDS of each kind of file, two at once, and of the native core. Atheris, which follows what inputs reach, and
+# clang are used where they are there (pip install atheris; apt-get install clang). What is found lies in build/fuzz.
+FUZZ_SECONDS ?= 3600
+FUZZ_NATIVE := $(if $(shell command -v clang++),build/native-libfuzzer,build/native-fuzz)
+
+fuzz: tree $(FUZZ_NATIVE)
+	mkdir -p build/fuzz/native
+	$(if $(filter %libfuzzer,$(FUZZ_NATIVE)),\
+	    $(FUZZ_NATIVE) -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ build/fuzz/native,\
+	    $(FUZZ_NATIVE) $(FUZZ_SECONDS))
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --jobs 2
 
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)

@@ -70,8 +70,8 @@ void bind_model(ov_hsdag::py::module_& module) {
         py::arg("openvino_version"), "HETERO's splitting rule of a release.");
 
     py::class_<Legality, std::shared_ptr<Legality>>(module, "Legality", "Constraints between the nodes of a model.")
-        .def(py::init(&make_legality), py::arg("graph"), py::arg("types"), py::arg("variables"), py::arg("movable"),
-             py::arg("open_lengths"), py::arg("ranks"), py::arg("shape_ptr"), py::arg("dimensions"))
+        .def(py::init(&make_legality), py::arg("graph").none(false), py::arg("types"), py::arg("variables"),
+             py::arg("movable"), py::arg("open_lengths"), py::arg("ranks"), py::arg("shape_ptr"), py::arg("dimensions"))
         .def_property_readonly("constant", [](const Legality& self) { return to_flags(self.constant()); })
         .def_property_readonly("replicable", [](const Legality& self) { return to_flags(self.replicable()); })
         .def_property_readonly("colocated", [](const Legality& self) { return to_pairs(self.colocated()); })

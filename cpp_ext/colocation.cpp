@@ -127,8 +127,11 @@ Flags Legality::open_values() const {
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
         const std::int32_t first = graph.input_ptr[node];
         const std::int32_t last = graph.input_ptr[node + 1];
-        if (open[node] != 0 || kOfOpenValues.count(arrays_.types[node]) == 0 || !is_short(graph.output_ptr[node]))
+        const bool computes = graph.output_ptr[node] < graph.output_ptr[node + 1];
+        if (open[node] != 0 || !computes || kOfOpenValues.count(arrays_.types[node]) == 0 ||
+            !is_short(graph.output_ptr[node])) {
             continue;
+        }
         bool any = false;
         bool all = true;
         for (std::int32_t e = first; e < last; ++e) {

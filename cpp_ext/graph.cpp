@@ -23,6 +23,17 @@ void check_pointer(const std::vector<std::int32_t>& pointer, std::size_t rows, s
 
 }  // namespace
 
+void expect_bytes(const std::vector<std::int64_t>& bytes, const char* name) {
+    std::int64_t left = kMostBytes;
+    for (const std::int64_t size : bytes) {
+        if (size < 0 || size > left) {
+            throw std::invalid_argument(std::string("expected sizes in bytes that a machine can have in '") + name +
+                                        "'");
+        }
+        left -= size;
+    }
+}
+
 Graph::Graph(std::vector<NodeKind> kinds, std::vector<std::int32_t> input_pointer, std::vector<std::int32_t> inputs,
              std::vector<std::int32_t> output_pointer, std::vector<std::int64_t> output_sizes,
              std::vector<std::int64_t> weight_sizes)
@@ -39,6 +50,8 @@ Graph::Graph(std::vector<NodeKind> kinds, std::vector<std::int32_t> input_pointe
     for (const NodeKind value : kind) {
         if (value > NodeKind::kSink) throw std::invalid_argument("expected node kinds from 0 to 4");
     }
+    expect_bytes(output_bytes, "output_bytes");
+    expect_bytes(weight_bytes, "weight_bytes");
 
     output_node.resize(output_bytes.size());
     for (std::int32_t node = 0; node < nodes(); ++node) {

@@ -9,6 +9,12 @@ namespace ov_hsdag {
 // Kinds that HETERO's splitting rule treats differently. Values are shared with ov_hsdag.model.graph.NodeKind.
 enum class NodeKind : std::uint8_t { kOp = 0, kParameter = 1, kConstant = 2, kResult = 3, kSink = 4 };
 
+// Bytes of all tensors together: sums over 64 devices do not overflow.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 54;
+
+// Throws std::invalid_argument where sizes are negative, or more than kMostBytes together.
+void expect_bytes(const std::vector<std::int64_t>& bytes, const char* name);
+
 // One entry per input port ("edge") and per output port, so that two edges between the same nodes stay apart: the
 // splitting rule works on input ports, transfers on output tensors.
 struct Graph {
@@ -30,7 +36,7 @@ struct Graph {
 
     std::vector<std::uint8_t> computes;  // [nodes] 1 where an operation is connected to the node, however far away
 
-    // Throws std::invalid_argument where the arrays do not describe a graph in topological order.
+    // Throws std::invalid_argument where the arrays do not describe a graph in topological order with sizes in bytes.
     Graph(std::vector<NodeKind> kinds, std::vector<std::int32_t> input_pointer, std::vector<std::int32_t> inputs,
           std::vector<std::int32_t> output_pointer, std::vector<std::int64_t> output_sizes,
           std::vector<std::int64_t> weight_sizes);

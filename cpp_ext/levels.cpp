@@ -12,8 +12,10 @@ std::vector<std::int32_t> coarse_of_nodes(const Problem& problem, std::span<cons
     if (static_cast<std::size_t>(problem.groups()) != coarse_groups.size()) {
         throw std::invalid_argument("expected one coarse group per group");
     }
-    if (std::any_of(coarse_groups.begin(), coarse_groups.end(), [](std::int32_t number) { return number < 0; })) {
-        throw std::invalid_argument("expected coarse group numbers from 0");
+    const std::int32_t groups = problem.groups();
+    const auto is_number = [groups](std::int32_t number) { return number >= 0 && number < groups; };
+    if (!std::all_of(coarse_groups.begin(), coarse_groups.end(), is_number)) {
+        throw std::invalid_argument("expected coarse group numbers from 0, no more than groups");
     }
     std::vector<std::int32_t> result(problem.group.size());
     for (std::size_t node = 0; node < result.size(); ++node) {

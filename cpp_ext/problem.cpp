@@ -1,6 +1,7 @@
 #include "problem.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -21,12 +22,19 @@ void expect_range(const std::vector<std::int32_t>& values, std::int32_t least, s
                                 " in '" + name + "', got " + std::to_string(*found));
 }
 
+// Costs without an order would put sorting and queues out of theirs.
+void expect_numbers(const std::vector<double>& values, const char* name) {
+    if (std::any_of(values.begin(), values.end(), [](double value) { return std::isnan(value); })) {
+        throw std::invalid_argument(std::string("expected no NaN in '") + name + "'");
+    }
+}
+
 }  // namespace
 
 std::int32_t Problem::groups() const { return group.empty() ? 0 : *std::max_element(group.begin(), group.end()) + 1; }
 
 void Problem::check() const {
-    if (!graph) throw std::invalid_argument("expected a graph");
+    if (!graph || graph->nodes() == 0) throw std::invalid_argument("expected a graph with nodes");
     if (devices < 1 || devices > kMaxDevices) {
         throw std::invalid_argument("expected 1 to " + std::to_string(kMaxDevices) + " devices, got " +
                                     std::to_string(devices));
@@ -48,8 +56,23 @@ void Problem::check() const {
     if (!held_bytes.empty()) expect_size(held_bytes.size(), nodes * width, "held_bytes");
     if (!live_bytes.empty()) expect_size(live_bytes.size(), static_cast<std::size_t>(graph->outputs()), "live_bytes");
     if (!transfer_share.empty()) expect_size(transfer_share.size(), width, "transfer_share");
+    expect_numbers(node_us, "node_us");
+    expect_numbers(transfer_us, "transfer_us");
+    expect_numbers(transfer_us_per_byte, "transfer_us_per_byte");
+    expect_numbers(submodel_us, "submodel_us");
+    expect_numbers(fusion_penalty_us, "fusion_penalty_us");
+    expect_numbers(transfer_share, "transfer_share");
+    expect_bytes(moved_bytes, "moved_bytes");
+    expect_bytes(held_bytes, "held_bytes");
+    expect_bytes(live_bytes, "live_bytes");
+    if (same_submodel.size() % 2 != 0) throw std::invalid_argument("expected pairs of nodes in 'same_submodel'");
     const std::int32_t last = graph->nodes() - 1;
     expect_range(group, 0, last, "groups");
+    std::vector<std::uint8_t> present(static_cast<std::size_t>(groups()), 0);
+    for (const std::int32_t number : group) present[static_cast<std::size_t>(number)] = 1;
+    if (std::find(present.begin(), present.end(), 0) != present.end()) {
+        throw std::invalid_argument("expected dense numbers in 'groups'");
+    }
     expect_range(same_submodel, 0, last, "same_submodel");
     expect_range(fused_with, -1, last, "fused_with");
 }

@@ -210,6 +210,28 @@ def test_tensors_that_no_machine_holds_are_refused() -> None:
     assert "fits into no machine" in refusal(lambda: ComputationGraph.from_model(model))
 
 
+def test_operations_of_unknown_rank_are_counted() -> None:
+    x, state = (ops.parameter(ov.PartialShape.dynamic(), ov.Type.f32, name=name) for name in ("x", "state"))
+    weights = [ops.constant(np.zeros(shape, np.float32)) for shape in ((6, 3), (6, 2), (6,))]
+    model = ov.Model([ops.result(ops.gru_cell(x, state, *weights, 2))], [x, state], "open")
+    assert (ComputationGraph.from_model(model).flops >= 0).all()
+
+
+def test_a_loop_without_end_is_refused() -> None:
+    """A tensor of a body is not the graph's: its size says nothing before it is counted."""
+    x = ops.parameter([1], ov.Type.f32, name="x")
+    inner = ops.parameter([1], ov.Type.f32, name="inner")
+    large = ops.broadcast(inner, ops.constant(np.full(20, 2**40)))
+    body = ov.Model([ops.reduce_sum(large, ops.constant(np.arange(20))), ops.constant(True)], [inner], "body")
+    loop = ops.loop(ops.constant(5), ops.constant(True))
+    loop.set_function(body)
+    loop.set_special_body_ports([-1, 1])
+    loop.set_invariant_input(inner, x.output(0))
+    out = loop.get_iter_value(body.get_results()[0].output(0), -1)
+    model = ov.Model([ops.result(out)], [x], "model")
+    assert "has no end on any machine" in refusal(lambda: ComputationGraph.from_model(model))
+
+
 # Policies and their settings
 
 

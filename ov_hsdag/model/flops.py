@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ov_hsdag.utils.errors import UserError
+
 if TYPE_CHECKING:
     import openvino as ov
 
@@ -38,7 +40,26 @@ def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
         node: the operation; only sub-graph operations are looked into.
         inputs: dimensions of its inputs.
         outputs: dimensions of its outputs.
+
+    Raises:
+        UserError: there are more than any machine computes.
     """
+    try:
+        found = float(_flops(node, inputs, outputs))
+    except (IndexError, ValueError):  # a rank that the model leaves open
+        found = float(sum(map(math.prod, outputs)))
+    except OverflowError:
+        found = math.inf
+    if not found <= _MOST:
+        raise UserError(f"'{node.get_friendly_name()}' has no end on any machine; give other example shapes")
+    return found
+
+
+# Times computed from so many operations are still finite.
+_MOST = 1e30
+
+
+def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
     type_name = node.get_type_name()
     if type_name in _FREE:
         return 0.0

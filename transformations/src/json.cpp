@@ -67,9 +67,9 @@ private:
     std::uint32_t hex4() {
         std::uint32_t value = 0;
         for (int i = 0; i < 4; ++i) {
-            const std::size_t digit = std::string_view("0123456789abcdef").find(static_cast<char>(next() | 0x20));
+            const std::size_t digit = std::string_view("0123456789abcdefABCDEF").find(next());
             if (digit == std::string_view::npos) fail();
-            value = value * 16 + static_cast<std::uint32_t>(digit);
+            value = value * 16 + static_cast<std::uint32_t>(digit < 16 ? digit : digit - 6);
         }
         return value;
     }
@@ -98,7 +98,9 @@ private:
                 std::uint32_t code = hex4();
                 if (code >= 0xD800 && code < 0xDC00) {  // a surrogate pair: beyond 16 bits
                     if (next() != '\\' || next() != 'u') fail();
-                    code = 0x10000 + ((code - 0xD800) << 10) + (hex4() - 0xDC00);
+                    const std::uint32_t low = hex4();
+                    if (low < 0xDC00 || low > 0xDFFF) fail();
+                    code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
                 }
                 append_utf8(value, code);
                 continue;

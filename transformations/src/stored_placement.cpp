@@ -13,6 +13,8 @@ namespace {
 
 constexpr const char* kEntry = "ov_hsdag";
 
+constexpr std::size_t kMostDevices = 255;  // numbers of devices are bytes
+
 std::string text_of(const ov::Model& model, const char* key) {
     return model.get_rt_info<std::string>(std::string(kEntry), std::string(key));
 }
@@ -48,6 +50,8 @@ StoredPlacement StoredPlacement::of(const ov::Model& model) {
                                         std::to_string(kVersion));
         }
         placement.devices = parse_list(text_of(model, "devices"));
+        if (placement.devices.size() > kMostDevices)
+            throw std::invalid_argument("it lists more devices than there are");
         const std::int32_t usual = placement.number_of(text_of(model, "default"));
         for (const auto& [device, names] : parse_lists(text_of(model, "exceptions"))) {
             const std::int32_t number = placement.number_of(device);
@@ -75,7 +79,8 @@ StoredPlacement StoredPlacement::of_tag(std::string_view text) {
     std::map<std::string, StringList> entries;
     for (auto& [key, values] : parse_lists(text)) entries[key] = std::move(values);
     placement.devices = entries["devices"];
-    if (placement.devices.empty() || placement.devices.size() > 255) throw std::invalid_argument("it lists no devices");
+    if (placement.devices.empty() || placement.devices.size() > kMostDevices)
+        throw std::invalid_argument("it lists no devices");
     for (std::size_t number = 0; number < placement.devices.size(); ++number) {
         for (const std::string& name : entries["on " + std::to_string(number)]) {
             placement.numbers[name] = static_cast<std::uint8_t>(number);
@@ -89,6 +94,7 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
     for (const std::string& name : available) {
         if (!contains(mapped.devices, name)) mapped.devices.push_back(name);
     }
+    if (mapped.devices.size() > kMostDevices) throw std::invalid_argument("more devices are named than there are");
     const std::vector<std::string>& targets = mapped.devices;
     if (targets.empty()) throw std::invalid_argument("none of the devices " + joined(devices, ", ") + " is available");
     std::vector<std::int64_t> nodes(devices.size(), 0);
@@ -173,6 +179,13 @@ std::vector<std::string> hetero_devices(const std::string& device) {
     return device == "HETERO" ? std::vector<std::string>{} : device_list(device);
 }
 
-void say(const std::string& text) { std::cerr << "ov_hsdag: " + text + "\n" << std::flush; }
+void say(const std::string& text) {
+    std::string line = "ov_hsdag: " + text;
+    // Names in files of others may have what commands a terminal.
+    for (char& c : line) {
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+    }
+    std::cerr << line + "\n" << std::flush;
+}
 
 }  // namespace ov_hsdag

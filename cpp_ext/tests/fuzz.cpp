@@ -1,0 +1,289 @@
+// Everything that the bindings let in, with arrays that anybody may have made: what the native core refuses, it refuses
+// with an exception (std::invalid_argument, std::length_error), and nothing else happens. Sanitizers watch.
+//
+// A libFuzzer target; fuzz_main.cpp is a main for those who have no libFuzzer.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../../transformations/src/json.hpp"
+#include "coarsen.hpp"
+#include "colocation.hpp"
+#include "complete.hpp"
+#include "contiguous.hpp"
+#include "features.hpp"
+#include "graph.hpp"
+#include "groups.hpp"
+#include "hetero.hpp"
+#include "multilevel.hpp"
+#include "parse.hpp"
+#include "problem.hpp"
+#include "refine.hpp"
+#include "repair.hpp"
+#include "simulate.hpp"
+
+namespace {
+
+using namespace ov_hsdag;
+
+// Numbers from bytes; zeros when there are none left.
+class Bytes {
+public:
+    Bytes(const std::uint8_t* data, std::size_t size) : data_(data), left_(size) {}
+
+    std::uint8_t byte() {
+        if (left_ == 0) return 0;
+        --left_;
+        return *data_++;
+    }
+    std::int32_t below(std::int32_t end) { return end <= 0 ? 0 : (byte() * 256 + byte()) % end; }
+    // Mostly sound, so that something is left to run.
+    bool often() { return left_ == 0 || byte() != 0; }
+
+    template <typename T>
+    T raw() {
+        std::uint8_t bytes[sizeof(T)];
+        for (std::uint8_t& one : bytes) one = byte();
+        T value;
+        std::memcpy(&value, bytes, sizeof(T));
+        return value;
+    }
+    // An index of something, now and then of nothing.
+    std::int32_t index(std::int32_t end) { return often() ? below(end) : raw<std::int32_t>(); }
+    double time() { return often() ? below(1000) * 0.25 : raw<double>(); }
+    std::int64_t size() { return often() ? below(5000) : raw<std::int64_t>(); }
+    std::string_view rest() { return {reinterpret_cast<const char*>(data_), left_}; }
+
+    template <typename Make>
+    auto many(std::size_t count, const Make& make) {
+        if (!often()) count = static_cast<std::size_t>(below(40));  // another number than there should be
+        std::vector<decltype(make())> values;
+        for (std::size_t i = 0; i < count; ++i) values.push_back(make());
+        return values;
+    }
+
+private:
+    const std::uint8_t* data_;
+    std::size_t left_;
+};
+
+const std::vector<std::string> kTypes = {
+    "Add",       "Assign",    "Broadcast", "Concat",    "Constant",
+    "Convert",   "Gather",    "MatMul",    "Parameter", "Range",
+    "ReadValue", "Reshape",   "Result",    "ShapeOf",   "Softmax",
+    "Squeeze",   "Transpose", "Unsqueeze", "Multiply",  "Subtract",
+    "Slice",     "If",        "Loop",      "Select",    "ScaledDotProductAttention"};
+
+// Runs what may throw the exceptions that Python gets as ValueError.
+template <typename Call>
+void attempt(const Call& call) {
+    try {
+        call();
+    } catch (const std::invalid_argument&) {
+    } catch (const std::length_error&) {
+    }
+}
+
+std::shared_ptr<Graph> graph_of(Bytes& bytes) {
+    const std::int32_t nodes = bytes.below(24);
+    std::vector<NodeKind> kinds;
+    std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
+    for (std::int32_t node = 0; node < nodes; ++node) {
+        kinds.push_back(static_cast<NodeKind>(bytes.often() ? bytes.byte() % 5 : bytes.byte()));
+        const std::int32_t outputs = output_ptr.back();
+        if (outputs > 0) {
+            for (std::int32_t i = bytes.below(4); i > 0; --i) inputs.push_back(bytes.index(outputs));
+        }
+        input_ptr.push_back(bytes.often() ? static_cast<std::int32_t>(inputs.size()) : bytes.raw<std::int32_t>());
+        output_ptr.push_back(outputs + bytes.below(3));
+    }
+    if (!bytes.often()) output_ptr = bytes.many(output_ptr.size(), [&] { return bytes.index(nodes); });
+    const auto sized = [&] { return bytes.size(); };
+    const auto outputs = static_cast<std::size_t>(std::max(output_ptr.empty() ? 0 : output_ptr.back(), 0) % 256);
+    std::vector<std::int64_t> output_bytes = bytes.many(outputs, sized);
+    std::vector<std::int64_t> weight_bytes = bytes.many(kinds.size(), sized);
+    return std::make_shared<Graph>(std::move(kinds), std::move(input_ptr), std::move(inputs), std::move(output_ptr),
+                                   std::move(output_bytes), std::move(weight_bytes));
+}
+
+void legality_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
+    const auto nodes = static_cast<std::size_t>(graph->nodes());
+    const auto outputs = static_cast<std::size_t>(graph->outputs());
+    NodeArrays arrays;
+    const auto type = [&] {
+        return kTypes[static_cast<std::size_t>(bytes.below(static_cast<std::int32_t>(kTypes.size())))];
+    };
+    const auto flag = [&] { return static_cast<std::uint8_t>(bytes.byte() % 2); };
+    arrays.types = bytes.many(nodes, type);
+    arrays.variables = bytes.many(nodes, [&] { return bytes.often() ? std::string() : std::string("state"); });
+    arrays.movable = bytes.many(outputs, flag);
+    arrays.open_lengths = bytes.many(nodes, flag);
+    arrays.shape_ptr = {0};
+    for (std::size_t output = 0; output < outputs; ++output) {
+        const std::int32_t rank = bytes.below(5);
+        arrays.ranks.push_back(bytes.often() ? static_cast<std::int16_t>(rank) : bytes.raw<std::int16_t>());
+        for (std::int32_t i = 0; i < rank; ++i) arrays.dimensions.push_back(bytes.size());
+        arrays.shape_ptr.push_back(static_cast<std::int32_t>(arrays.dimensions.size()));
+    }
+    if (!bytes.often()) arrays.shape_ptr = bytes.many(outputs + 1, [&] { return bytes.index(100); });
+    const Legality legality(graph, std::move(arrays));
+    const std::int32_t devices = bytes.index(4);
+    const SplitRule rule = bytes.byte() % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
+    const auto device = [&] { return bytes.index(std::min(devices, 4)); };
+    attempt(
+        [&] { (void)host_devices(legality, bytes.many(nodes, [&] { return device() - 1; }), std::min(devices, 9)); });
+    attempt([&] { (void)replication(legality, bytes.many(nodes, device), bytes.many(nodes, flag)); });
+    attempt([&] { (void)settle(legality, bytes.many(nodes, device), std::min(devices, 9), rule); });
+    attempt([&] { (void)complete_in_place(legality, bytes.many(nodes, device), std::min(devices, 9), rule); });
+}
+
+void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
+    const auto nodes = static_cast<std::size_t>(graph->nodes());
+    const auto outputs = static_cast<std::size_t>(graph->outputs());
+    const std::int32_t count = bytes.below(5);
+    const auto devices = static_cast<std::size_t>(count);
+    const auto time = [&] { return bytes.time(); };
+    const auto size = [&] { return bytes.size(); };
+    const auto flag = [&] { return static_cast<std::uint8_t>(bytes.byte() % 4 != 0); };
+    const auto node = [&] { return bytes.index(graph->nodes()); };
+    auto problem = std::make_shared<Problem>();
+    problem->graph = graph;
+    problem->rule = bytes.byte() % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
+    problem->devices = bytes.often() ? count : bytes.raw<std::int32_t>();
+    problem->node_us = bytes.many(nodes * devices, time);
+    problem->supported = bytes.many(nodes * devices, flag);
+    problem->group = bytes.many(nodes, node);
+    problem->transfer_us = bytes.many(devices * devices, time);
+    problem->transfer_us_per_byte = bytes.many(devices * devices, time);
+    problem->submodel_us = bytes.many(devices, time);
+    problem->memory_limit = bytes.many(devices, [&] { return bytes.size() - 1; });
+    if (bytes.often()) problem->same_submodel = bytes.many(2 * static_cast<std::size_t>(bytes.below(4)), node);
+    problem->fused_with = bytes.many(nodes * devices, [&] { return node() - 1; });
+    problem->fusion_penalty_us = bytes.many(nodes * devices, time);
+    problem->moved_bytes = bytes.many(outputs, size);
+    problem->held_bytes = bytes.many(nodes * devices, size);
+    problem->live_bytes = bytes.many(outputs, size);
+    problem->transfer_share = bytes.many(devices, [&] { return bytes.below(5) / 4.0; });
+    problem->check();
+
+    const std::int32_t groups = problem->groups();
+    const auto some = static_cast<std::size_t>(groups);
+    // The bindings let nothing else in.
+    const auto device = [&] { return static_cast<std::uint8_t>(bytes.below(count)); };
+    std::vector<std::uint8_t> placement(some);
+    for (std::uint8_t& one : placement) one = device();
+    attempt([&] { (void)Simulator(*problem).evaluate(placement.data(), 1000); });
+    attempt([&] { (void)Simulator(*problem).evaluate(placement.data()); });
+    const bool throughput = bytes.byte() % 2 == 0;
+    std::vector<std::int32_t> coarse = bytes.many(some, [&] { return bytes.index(groups); });
+    attempt([&] {
+        const Refiner refiner(problem, coarse);
+        RefineOptions options;
+        options.throughput = throughput;
+        options.max_moves = 50;
+        (void)refiner.refine(placement, options);
+    });
+    attempt([&] {
+        const Multilevel multilevel(problem, coarse);
+        MultilevelOptions options;
+        options.throughput = throughput;
+        options.max_moves = 200;
+        options.target = 2 + bytes.below(8);
+        (void)multilevel.search(placement, {}, options);
+    });
+    attempt([&] {
+        Pairs pairs;
+        for (std::int32_t i = bytes.below(4); i > 0; --i) pairs.emplace_back(node(), node());
+        (void)repair(*graph, bytes.many(nodes, node), pairs, bytes.many(some, device), bytes.many(some * devices, flag),
+                     bytes.often() ? count : bytes.raw<std::int32_t>(), problem->rule);
+    });
+}
+
+void edges_of(Bytes& bytes) {
+    const std::int32_t nodes = bytes.below(40);
+    const auto edges = static_cast<std::size_t>(bytes.below(80));
+    const auto node = [&] { return bytes.index(nodes); };
+    const std::vector<std::int32_t> source = bytes.many(edges, node), target = bytes.many(edges, node);
+    attempt([&] { (void)merge_groups(nodes, source, target); });
+    attempt([&] {
+        const auto score = bytes.many(edges, [&] { return static_cast<float>(bytes.time()); });
+        (void)parse(nodes, source, target, score, bytes.index(5) % 1000, bytes.index(10));
+    });
+    attempt([&] {
+        StructureOptions options;
+        options.exact_nodes = bytes.below(50);
+        options.samples = bytes.below(20);
+        options.ball = bytes.below(20);
+        (void)structure_features(nodes, source, target, options);
+    });
+}
+
+void partitions_of(Bytes& bytes) {
+    PartitionCosts costs;
+    costs.cuts = 2 + bytes.below(6);
+    costs.throughput = bytes.byte() % 2 == 0;
+    std::int32_t device = 0;
+    for (std::int32_t kind = 1 + bytes.below(3); kind > 0; --kind) {
+        costs.kinds.emplace_back();
+        for (std::int32_t i = 1 + bytes.below(2); i > 0; --i) costs.kinds.back().push_back(device++);
+    }
+    // The bindings check shapes, and that there is no NaN.
+    const auto cost = [&] { return bytes.often() ? bytes.below(100) * 0.5 : PartitionCosts::infinite; };
+    const auto fill = [&](std::vector<double>& values, std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) values.push_back(cost());
+    };
+    const auto cuts = static_cast<std::size_t>(costs.cuts);
+    const std::size_t kinds = costs.kinds.size();
+    PartitionOptions options;
+    options.any_order = bytes.byte() % 2 == 0 || kinds != static_cast<std::size_t>(device);
+    options.skip = bytes.byte() % 2 == 0;
+    options.sequences = bytes.index(4);
+    options.per_sequence = bytes.index(4);
+    if (options.sequences > 100) options.sequences = 100;
+    if (options.per_sequence > 100) options.per_sequence = 100;
+    if (bytes.byte() % 2 == 0) {
+        fill(costs.span, kinds * cuts * cuts);
+    } else {
+        fill(costs.work, kinds * cuts);
+        fill(costs.fixed, kinds);
+        for (std::size_t i = 0; i < kinds * (cuts - 1); ++i) costs.blocked.push_back(bytes.byte() % 2);
+    }
+    if (!options.skip && bytes.byte() % 2 == 0) {
+        fill(costs.enter, kinds * kinds * cuts);
+        fill(costs.leave, kinds * kinds * cuts);
+    }
+    attempt([&] { (void)contiguous_partitions(costs, options); });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    Bytes bytes(data, size);
+    switch (bytes.byte() % 5) {
+        case 0:
+            attempt([&] { (void)parse_list(bytes.rest()); });
+            attempt([&] { (void)parse_lists(bytes.rest()); });
+            break;
+        case 1:
+            edges_of(bytes);
+            break;
+        case 2:
+            partitions_of(bytes);
+            break;
+        case 3:
+            attempt([&] { legality_of(bytes, graph_of(bytes)); });
+            break;
+        default:
+            attempt([&] { problem_of(bytes, graph_of(bytes)); });
+    }
+    return 0;
+}
