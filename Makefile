@@ -24,7 +24,7 @@ CPP_TESTS := $(filter-out cpp_ext/tests/fuzz%,$(wildcard cpp_ext/tests/*.cpp))
 RIG_LAYER := tests/rig/gpu_layer.c
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
 CPP_LIBRARY := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE)))
-CPP_TESTED := $(CPP_LIBRARY) $(CPP_TESTS)
+CPP_TESTED := $(CPP_LIBRARY) $(CPP_TESTS) transformations/src/json.cpp
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
@@ -93,7 +93,7 @@ native-test: build/native-test build/native-fuzz
 	build/native-test
 	build/native-fuzz 10
 
-build/native-test: $(CPP_CORE) $(CPP_TESTS)
+build/native-test: $(CPP_CORE) $(CPP_TESTS) transformations/src/json.cpp
 	mkdir -p build
 	$(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext $(CPP_TESTED) -pthread -o $@
 

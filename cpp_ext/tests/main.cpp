@@ -4,9 +4,10 @@
 
 int main() {
     test_core();
+    test_json();
     test_model();
     test_parallel();
     test_policy();
-    std::puts("4 passed, 0 failed");
+    std::puts("5 passed, 0 failed");
     return 0;
 }

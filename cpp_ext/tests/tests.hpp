@@ -14,6 +14,7 @@
     } while (false)
 
 void test_core();
+void test_json();
 void test_model();
 void test_parallel();
 void test_policy();
