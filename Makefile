@@ -18,13 +18,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt
 
 CPP_CORE := $(wildcard cpp_ext/*.cpp cpp_ext/*.hpp)
-CPP_FUZZ := cpp_ext/tests/fuzz.cpp transformations/src/json.cpp
+CPP_FUZZ := cpp_ext/tests/fuzz.cpp
 CPP_FUZZ_MAIN := cpp_ext/tests/fuzz_main.cpp
 CPP_TESTS := $(filter-out cpp_ext/tests/fuzz%,$(wildcard cpp_ext/tests/*.cpp))
 RIG_LAYER := tests/rig/gpu_layer.c
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
-CPP_LIBRARY := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE)))
-CPP_TESTED := $(CPP_LIBRARY) $(CPP_TESTS) transformations/src/json.cpp
+CPP_TESTED := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE))) transformations/src/json.cpp
+CPP_SANITIZED := $(CPP_TESTED:%.cpp=build/sanitized/%.o)
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
@@ -93,19 +93,23 @@ native-test: build/native-test build/native-fuzz
 	build/native-test
 	build/native-fuzz 10
 
-build/native-test: $(CPP_CORE) $(CPP_TESTS) transformations/src/json.cpp
-	mkdir -p build
-	$(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext $(CPP_TESTED) -pthread -o $@
+SANITIZED_CXX = $(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext
 
-build/native-fuzz: $(CPP_CORE) $(CPP_FUZZ) $(CPP_FUZZ_MAIN)
-	mkdir -p build
-	$(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext $(CPP_LIBRARY) $(CPP_FUZZ) $(CPP_FUZZ_MAIN) -pthread -o $@
+build/sanitized/%.o: %.cpp $(CPP_CORE)
+	mkdir -p $(@D)
+	$(SANITIZED_CXX) -c $< -o $@
+
+build/native-test: $(CPP_SANITIZED) $(CPP_TESTS)
+	$(SANITIZED_CXX) $(CPP_TESTS) $(CPP_SANITIZED) -pthread -o $@
+
+build/native-fuzz: $(CPP_SANITIZED) $(CPP_FUZZ) $(CPP_FUZZ_MAIN)
+	$(SANITIZED_CXX) $(CPP_FUZZ) $(CPP_FUZZ_MAIN) $(CPP_SANITIZED) -pthread -o $@
 
 # The same with libFuzzer, which follows what inputs reach.
 build/native-libfuzzer: $(CPP_CORE) $(CPP_FUZZ)
 	mkdir -p build
 	clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Icpp_ext \
-	    $(CPP_LIBRARY) $(CPP_FUZZ) -pthread -o $@
+	    $(CPP_TESTED) $(CPP_FUZZ) -pthread -o $@
 
 # FUZZ_SECONDS of each kind of file, two at once, and of the native core. Atheris, which follows what inputs reach, and
 # clang are used where they are there (pip install atheris; apt-get install clang). What is found lies in build/fuzz.
