@@ -772,7 +772,8 @@ def main() -> None:
         tables += [
             paragraph(
                 f"""On real HETERO, two one-core devices, {len(result["cells"])} models in turns; little memory is 60%
-                of the model on each device (in brackets, how many models a way runs, where not all; –: it does not run there):"""
+                of the model on each device (in brackets, how many models a way runs, where not all; –: it does not run
+                there):"""
             ),
             short_measured(result),
         ]
