@@ -270,6 +270,12 @@ def test_sizes_that_are_guessed_refuse_no_model() -> None:
     with pytest.warns(UserWarning, match="hold for weights and states alone"):
         placement = ov_hsdag.place(any_size_model(), "HETERO:GPU,CPU")
     assert placement.chosen in ("GPU", "CPU")
+    # Nor do many of them, whose sizes together are more than any machine holds.
+    x = last = ops.parameter(ov.PartialShape([-1] * 8), ov.Type.f32, name="x")
+    for _ in range(20):
+        last = ops.tanh(last)
+    with pytest.warns(UserWarning, match="hold for weights and states alone"):
+        ov_hsdag.place(ov.Model([ops.result(last)], [x], "many of any size"), "HETERO:GPU,CPU")
     # What is known is not guessed: an example, and weights.
     shapes = {"x": [64] * 8}
     with pytest.raises(RunError, match="keeps within the devices' memory"):

@@ -263,18 +263,24 @@ class ComputationGraph:
             outputs = other.outputs() if other is not None and len(other.outputs()) == last - first else node.outputs()
             for number, output in enumerate(outputs, first):
                 output_shapes[number] = _bounded(output.get_partial_shape())
-                output_bytes[number] = _tensor_bytes(output_shapes[number], output.get_element_type())
+                is_open = node.get_output_partial_shape(number - first).is_dynamic
+                output_bytes[number] = _tensor_bytes(output_shapes[number], output.get_element_type(), is_open)
             if self.kinds[index] == NodeKind.OP:
                 flops[index] = node_flops(node, [output_shapes[o] for o in inputs], output_shapes[first:last])
         return replace(self, output_shapes=tuple(output_shapes), output_bytes=output_bytes, flops=flops)
 
 
 # Of all tensors together. Sums of them, and times computed from them, stay exact.
-_MOST_BYTES = 2**50
+_MOST_BYTES = 2**53
+
+# Of a tensor whose size the model leaves open: what may be only a guess refuses no model.
+_MOST_OPEN = 2**40
 
 
-def _tensor_bytes(shape: Sequence[int], element: ov.Type) -> int:
+def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
     size = -(-math.prod(shape) * element.bitwidth // 8)
+    if is_open:
+        return min(size, _MOST_OPEN)
     if size > _MOST_BYTES:
         raise UserError(f"a tensor of shape {list(shape)} fits into no machine; give other example shapes")
     return size
@@ -372,7 +378,7 @@ class _Builder:
                 partial.rank.get_length() if partial.rank.is_static else -1,
                 element,
                 element != "string" and _fits_empty(partial, least),
-                _tensor_bytes(shape, sized.get_output_element_type(port)),
+                _tensor_bytes(shape, sized.get_output_element_type(port), partial.is_dynamic),
             )
         return found
 
