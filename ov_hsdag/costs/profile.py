@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs.schema import Checker, Violation, child_path, shown
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.reading import SETTINGS, read_json
+from ov_hsdag.utils.reading import SETTINGS, once, read_json
 
 if TYPE_CHECKING:
     pass
@@ -279,12 +279,7 @@ class _BadJson(Exception):
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _BadJson(f"expected every key once in an object, got {shown(key)} twice")
-        found[key] = value
-    return found
+    return once(pairs, lambda key: _BadJson(f"expected every key once in an object, got {shown(key)} twice"))
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, shortened
-from ov_hsdag.utils.reading import TABLES, parse_json, read_json
+from ov_hsdag.utils.reading import TABLES, once, parse_json, read_json
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -468,12 +468,7 @@ def _listed(names: Sequence[str], limit: int = 3) -> str:
 
 
 def _unique(pairs: list[tuple[str, Any]], shown: str) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in result:
-            raise UserError(f"affinity file {shown!r} names node {_short(name)} twice")
-        result[name] = value
-    return result
+    return once(pairs, lambda name: UserError(f"affinity file {shown!r} names node {_short(name)} twice"))
 
 
 def _short(value: Any) -> str:

@@ -566,7 +566,7 @@ def expect_sound(problem: PlacementProblem) -> None:
         raise ValueError("expected memory limits, -1 for none")
     if problem.groups.min() != 0 or len(np.unique(problem.groups)) != int(problem.groups.max()) + 1:
         raise ValueError("expected dense numbers in 'groups'")
-    assert problem.native  # which checks pointers and indices of the graph, and of constraints that follow from it
+    _ = problem.native  # which checks pointers and indices of the graph, and of constraints that follow from it
 
 
 def _says_nothing(name: str, value: NDArray[Any] | None) -> bool:

@@ -141,6 +141,21 @@ def parse_json(
         raise ValueError("it is nested too deep") from None
 
 
+def once(pairs: list[tuple[str, Any]], refused: Callable[[str], Exception]) -> dict[str, Any]:
+    """An object of JSON whose keys all stand there once; for `unique` of :func:`read_json`.
+
+    Args:
+        pairs: Keys and values, as they stand there.
+        refused: Makes the error that is raised of a key that stands there twice.
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise refused(key)
+        found[key] = value
+    return found
+
+
 def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[str, NDArray[Any]]:
     """Read the arrays of an .npz file, none of which can hold objects (pickles are never read).
 
