@@ -2,18 +2,19 @@
 
 As finetune_curves.py, with two virtual one-core devices for throughput, but a placement counts by the processor time of
 its busiest device for one inference, every thread bound to the core of its device (see learned_prior.py): other
-processes hardly change that. What no arm does differently is measured once: a placement that several arms propose has
-one measurement. Models and problems are written into --work; measurements and curves are added to --output, and what is
-there is not run again.
+processes hardly change that. What no arm does differently is measured once: a placement that several arms or seeds
+propose has one measurement. Models and problems are written into --work; measurements and curves are added to --output,
+and what is there is not run again; it has to be of the same machine.
 
 Arms are those of finetune_curves.py, and "prior", the default that begins with what learned_prior.py measured of all
 other models; by default all but these. Prints, for each, how much slower the best placement so far is than the best
-that any arm found.
+that any arm found with any seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -82,14 +83,16 @@ class Busy(Simulated):
         return Measurement(float(np.median(ratios)), ratios=ratios, submodels=record["submodels"])
 
 
-def arm(problem: PlacementProblem, judge: Busy, name: str, measurements: int, prior: Prior | None) -> list[float]:
+def arm(
+    problem: PlacementProblem, judge: Busy, name: str, seed: int, measurements: int, prior: Prior | None
+) -> list[float]:
     """Ratio of the best placement to the first device after each measurement."""
     policy, given = (SCRATCH, {"proposer": "search"}) if name == "search prior" else TUNED.get(name, (None, {}))
     return fine_tuned(
         problem,
         judge,
         policy,
-        Settings(**given),
+        Settings(seed=seed, **given),
         measurements,
         lambda state: state.best().measurement.ratio,
         prior,
@@ -107,10 +110,17 @@ def prior_for(work: Path, name: str, pair: str, problem_model: learned_prior.Mod
     return prior_of(problem_model.corrector.factors, others)
 
 
-def show(pairs: dict[str, Any]) -> None:
-    """Prints the table of all cells that have every arm of the default."""
+def all_curves(cell: Mapping[str, Any]) -> list[list[float]]:
+    """Of all arms and seeds."""
+    return [curve for of_seed in cell["arms"].values() for curve in of_seed.values()]
+
+
+def show(pairs: dict[str, Any], seeds: int) -> None:
+    """Prints the table of all cells that have every arm of the default with every seed."""
     for pair, cells in pairs.items():
-        done = {name: cell for name, cell in cells.items() if set(ARMS) <= set(cell["arms"])}
+        done = {
+            name: cell for name, cell in cells.items() if all(len(cell["arms"].get(arm, ())) >= seeds for arm in ARMS)
+        }
         if not done:
             continue
         table = Table("arm", *(f"after {count}" for count in SHOWN), title=f"{pair}: {', '.join(done)}", box=None)
@@ -118,9 +128,10 @@ def show(pairs: dict[str, Any]) -> None:
             row = []
             for count in SHOWN:
                 gaps = [
-                    np.log(max(max(curve) for curve in cell["arms"].values()) / cell["arms"][name][count - 1])
+                    np.log(max(map(max, all_curves(cell))) / curve[count - 1])
                     for cell in done.values()
-                    if count <= len(cell["arms"][name])
+                    for curve in cell["arms"][name].values()
+                    if count <= len(curve)
                 ]
                 row.append(f"{np.exp(np.mean(gaps)):.3f}" if gaps else "-")
             table.add_row(name, *row)
@@ -133,13 +144,14 @@ def main() -> int:
     parser.add_argument("--pairs", nargs="+", default=("f32 + f32",), choices=learned_prior.PAIRS)
     parser.add_argument("--arms", nargs="+", default=ARMS, choices=(*ARMS, *OF_PRIOR))
     parser.add_argument("--measurements", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5, help="of each model and arm")
     parser.add_argument("--work", type=Path, default=Path("learned_prior"), help="folder of learned_prior.py")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no arm after so long; resumable")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     torch.set_num_threads(1)
-    document: dict[str, Any] = {"settings": {"measurements": options.measurements, "seeds": 1}, "pairs": {}}
+    document: dict[str, Any] = {"settings": {"measurements": options.measurements}, "pairs": {}}
     if options.output.exists():
         document = json.loads(options.output.read_text())
     declared = tuple(learned_prior.DECLARED)
@@ -148,23 +160,23 @@ def main() -> int:
     learned_prior.draw_all(options.work, core, options.models)
     learned_prior.problems(options.work, core, options.models)
     records = json.loads(learned_prior.RECORDS.read_text())["records"]
-    for name in options.models:
-        for pair in options.pairs:
-            cell = document["pairs"].setdefault(pair, {}).setdefault(name, {"arms": {}, "measured": {}})
-            if not cell["measured"]:
-                cell["measured"] = {text: one for text, one in records[pair][name].items() if "busy_us" in one}
-            model = learned_prior.Model.read(options.work, name, pair, "built-in", records[pair][name])
-            problem = model.corrector.problem
-            for one in options.arms:
-                if len(cell["arms"].get(one, ())) >= options.measurements or time.monotonic() > end:
-                    continue
-                judge = Busy(problem, options.work / name, learned_prior.PAIRS[pair], cell["measured"])
-                prior = prior_for(options.work, name, pair, model) if "prior" in one else None
-                cell["arms"][one] = arm(problem, judge, one, options.measurements, prior)
-                print(name, pair, one, np.round(cell["arms"][one], 3), file=sys.stderr, flush=True)
-                document["about"] = about()
-                write_json(options.output, document)
-    show(document["pairs"])
+    # All models with one seed before the next one: what is interrupted has as many of them as it can.
+    for seed, name, pair in itertools.product(range(options.seeds), options.models, options.pairs):
+        cell = document["pairs"].setdefault(pair, {}).setdefault(name, {"arms": {}, "measured": {}})
+        model = learned_prior.Model.read(options.work, name, pair, "built-in", records[pair][name])
+        problem = model.corrector.problem
+        for one in options.arms:
+            curves = cell["arms"].setdefault(one, {})
+            if len(curves.get(str(seed), ())) >= options.measurements or time.monotonic() > end:
+                continue
+            judge = Busy(problem, options.work / name, learned_prior.PAIRS[pair], cell["measured"])
+            prior = prior_for(options.work, name, pair, model) if "prior" in one else None
+            curves[str(seed)] = arm(problem, judge, one, seed, options.measurements, prior)
+            print(name, pair, one, seed, np.round(curves[str(seed)], 3), file=sys.stderr, flush=True)
+            document["about"] = about()
+            document["settings"]["seeds"] = options.seeds
+            write_json(options.output, document)
+    show(document["pairs"], options.seeds)
     return 0
 
 

@@ -179,8 +179,11 @@ _ARMS = {
 _SHOWN = (1, 2, 6, 16)
 
 
-def _curves(result: Result) -> dict[str, dict[str, Sequence[float]]]:
-    """Arm → model and pair of devices → best ratio so far; of cells that have every arm that any has."""
+def _curves(result: Result) -> dict[str, dict[str, list[Sequence[float]]]]:
+    """Arm → model and pair of devices → best ratio so far with each seed, of cells that have every arm that any has.
+
+    Seeds that an arm of a cell lacks are left out of all arms of the cell.
+    """
     cells = {
         f"{model}, {pair}": cell["arms"]
         for pair, of_pair in result["pairs"].items()
@@ -188,21 +191,28 @@ def _curves(result: Result) -> dict[str, dict[str, Sequence[float]]]:
         if cell["arms"]
     }
     most = max(len(arms) for arms in cells.values())
-    whole = {name: arms for name, arms in cells.items() if len(arms) == most}
+    common = {name: set.intersection(*map(set, arms.values())) for name, arms in cells.items() if len(arms) == most}
     return {
-        arm: {name: arms[arm] for name, arms in whole.items()} for arm in _ARMS if arm in next(iter(whole.values()))
+        arm: {name: [cells[name][arm][seed] for seed in sorted(seeds)] for name, seeds in common.items() if seeds}
+        for arm in _ARMS
+        if arm in cells[next(iter(common))]
     }
 
 
 def _gaps(result: Result) -> dict[str, dict[int, dict[str, float]]]:
-    """Arm → measurements → cell → log(the best of all arms / the arm's best so far)."""
+    """Arm → measurements → cell → log(the best of all arms and seeds / the arm's best so far), the mean over seeds."""
     curves = _curves(result)
-    best = {name: max(max(of[name]) for of in curves.values()) for name in next(iter(curves.values()))}
+    best = {
+        name: max(max(curve) for of in curves.values() for curve in of[name]) for name in next(iter(curves.values()))
+    }
     return {
         arm: {
-            count: {name: math.log(best[name] / max(curve[count - 1], 1e-9)) for name, curve in of.items()}
+            count: {
+                name: statistics.mean(math.log(best[name] / max(curve[count - 1], 1e-9)) for curve in of_seed)
+                for name, of_seed in of.items()
+            }
             for count in _SHOWN
-            if all(len(curve) >= count for curve in of.values())
+            if all(len(curve) >= count for of_seed in of.values() for curve in of_seed)
         }
         for arm, of in curves.items()
     }
@@ -220,7 +230,9 @@ def samples(result: Result) -> str:
     """finetune_busy.py's table."""
     gaps, curves = _gaps(result), _curves(result)
     counts = list(next(iter(gaps.values())))
-    cells = list(next(iter(curves.values())))
+    of_cell = next(iter(curves.values()))
+    cells = list(of_cell)
+    seeds = sorted({len(of_seed) for of_seed in of_cell.values()})
     body = []
     for arm, of in gaps.items():
         line = [_ARMS[arm]]
@@ -228,7 +240,7 @@ def samples(result: Result) -> str:
             logs = list(of[count].values())
             low, high = _interval(logs)
             line.append(f"{math.exp(statistics.mean(logs)):.3f} ({low:.2f} to {high:.2f})")
-        reached = [curve[counts[-1] - 1] for curve in curves[arm].values()]
+        reached = [curve[counts[-1] - 1] for of_seed in curves[arm].values() for curve in of_seed]
         body.append([*line, f"{statistics.geometric_mean(reached):.2f}"])
     measured = sum(len(cell["measured"]) for of in result["pairs"].values() for cell in of.values())
     head = ["proposals by", *(f"after {count}" for count in counts), f"times the first device, after {counts[-1]}"]
@@ -242,8 +254,8 @@ def samples(result: Result) -> str:
                     slower the best placement so far is than the best that any arm found, as the geometric mean over
                     models with its 95% interval. A measurement is the processor time of the busiest device for one
                     inference, in turns with the first device alone, so that other processes hardly count; a
-                    placement that several arms propose was measured once, {measured} in all. One seed: an arm's
-                    proposals are the same in every run until measurements differ."""
+                    placement that several arms or seeds propose was measured once, {measured} in all. Means of
+                    {" to ".join(map(str, seeds))} seeds of each arm and model."""
                 ),
                 markdown_table(head, body),
                 _samples_says(gaps, counts, len(cells)),
