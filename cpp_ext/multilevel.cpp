@@ -45,8 +45,10 @@ constexpr std::int32_t kAllOrders = 600;
 constexpr double kLonger = 4;
 constexpr std::int32_t kMoreOrders = 8;
 constexpr std::size_t kFineOrders = 4;
-// Graphs of at most so many groups have time for hundreds of cycles: lines of descent stay apart (offer).
+// Graphs of at most so many groups have time for hundreds of cycles: lines of descent stay apart (offer), and a share
+// of the moves goes to a second population (search_island).
 constexpr std::int32_t kManyCycles = 2000;
+constexpr double kShareOfIsland = 0.25;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -113,8 +115,12 @@ public:
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         refine_over_memory();
+        const std::int64_t begin = budget_.moves();
         while (budget_.left()) {
-            if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
+            const auto spent = static_cast<double>(begin - budget_.moves());
+            if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < kShareOfIsland * spent) {
+                search_island();
+            } else if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
                 search_nearby();
             } else {
                 next_cycle();
@@ -289,6 +295,45 @@ private:
         if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement), chosen);
     }
 
+    // The pool descends from partitions, and no cycle from it finds some of what local search finds that begins with
+    // all on one device, or with HETERO's rule, and goes by the simulator at once. That takes time to become as good: a
+    // population of its own, of which the pool gets what is better than all it has.
+    void search_island() {
+        const std::int64_t before = budget_.moves();
+        if (simple_ <= static_cast<std::size_t>(model_.devices)) {
+            Candidate next{simple_placement(simple_++)};
+            local_.refine_coarse(next, budget_);
+            if (budget_.left()) local_.refine_fine(next, budget_);
+            const auto same = [&](const Candidate& other) { return other.placement == next.placement; };
+            if (std::none_of(island_.begin(), island_.end(), same)) island_.push_back(std::move(next));
+        } else {
+            const std::size_t chosen = std::min(random_() % island_.size(), random_() % island_.size());
+            Candidate next = island_[chosen];
+            local_.perturb_and_refine(next, island_[random_() % island_.size()].placement, random_, budget_);
+            if (better(next.score, island_[chosen].score)) island_[chosen] = std::move(next);
+        }
+        std::stable_sort(island_.begin(), island_.end(),
+                         [](const Candidate& a, const Candidate& b) { return a.score < b.score; });
+        if (better(island_.front().score, pool_.front().score)) offer(island_.front().placement);
+        island_moves_ += before - budget_.moves();
+    }
+
+    // All on one device, as far as it runs them; after the last device HETERO's rule: each group on the first device of
+    // the list that runs it.
+    [[nodiscard]] Placement simple_placement(std::size_t number) const {
+        const auto width = static_cast<std::size_t>(model_.devices);
+        Placement placement(static_cast<std::size_t>(model_.items), static_cast<std::uint8_t>(number));
+        if (number < width) {
+            make_supported(placement);
+            return placement;
+        }
+        for (std::size_t i = 0; i < placement.size(); ++i) {
+            const auto row = model_.supported.begin() + static_cast<std::ptrdiff_t>(i * width);
+            placement[i] = static_cast<std::uint8_t>(std::find(row, row + model_.devices, 1) - row);
+        }
+        return placement;
+    }
+
     // From one or two placements of the pool: what they have apart stays apart while coarsening.
     void next_cycle() {
         constexpr double kShares[] = {1.0, 1.0, 0.5, 0.0, 1.5};
@@ -404,7 +449,10 @@ private:
     bool lacking_;  // some device lacks operations
     bool limited_work_ = true;
     int infeasible_ = 0;
-    std::vector<Solution> pool_;  // best first
+    std::vector<Solution> pool_;     // best first
+    std::vector<Candidate> island_;  // best first
+    std::size_t simple_ = 0;         // simple placements that the island has begun with
+    std::int64_t island_moves_ = 0;
     std::vector<Improvement> progress_;
     std::int64_t cycles_ = 0;
 };
