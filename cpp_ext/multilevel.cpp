@@ -48,7 +48,8 @@ constexpr std::size_t kFineOrders = 4;
 // Graphs of at most so many groups have time for hundreds of cycles: lines of descent stay apart (offer), and a share
 // of the moves goes to a second population (search_island).
 constexpr std::int32_t kManyCycles = 2000;
-constexpr double kShareOfIsland = 0.25;
+constexpr double kShareOfIsland = 0.5;
+constexpr double kShareOfIslandInThroughput = 0.25;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -115,10 +116,11 @@ public:
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         refine_over_memory();
+        const double share = options_.throughput ? kShareOfIslandInThroughput : kShareOfIsland;
         const std::int64_t begin = budget_.moves();
         while (budget_.left()) {
             const auto spent = static_cast<double>(begin - budget_.moves());
-            if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < kShareOfIsland * spent) {
+            if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
             } else if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
                 search_nearby();
