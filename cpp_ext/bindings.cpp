@@ -158,6 +158,7 @@ void bind_model(py::module_& module);   // bindings_model.cpp
 
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Native core of ov_hsdag: graph, coarsening, HETERO's splitting rule, simulator.";
+    module.attr("MOST_BYTES") = kMostBytes;
 
     py::class_<Graph, std::shared_ptr<Graph>>(module, "Graph", "Computation graph as CSR arrays, in topological order.")
         .def(py::init(&make_graph), py::arg("kind"), py::arg("input_ptr"), py::arg("input_output"),

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <numeric>
 #include <queue>
+#include <stdexcept>
 #include <utility>
 
 namespace ov_hsdag {
@@ -14,6 +15,8 @@ namespace {
 constexpr double kInfinite = PartitionCosts::infinite;
 // Equal to so many parts of the best value: sums that were added in another order.
 constexpr double kEqual = 1e12;
+// Of times that are added and subtracted: no sum is infinite, and no difference NaN, which nothing compares with.
+constexpr double kMost = 1e300;
 
 // The near end of a part: what all on its other side costs, what the part pays there, and the cut.
 struct End {
@@ -549,6 +552,16 @@ private:
 }  // namespace
 
 std::vector<Partition> contiguous_partitions(const PartitionCosts& costs, const PartitionOptions& options) {
+    for (const auto* values : {&costs.work, &costs.fixed}) {
+        if (!std::all_of(values->begin(), values->end(), [](double value) { return std::abs(value) <= kMost; })) {
+            throw std::invalid_argument("expected finite times in 'work' and 'fixed'");
+        }
+    }
+    for (const auto* values : {&costs.span, &costs.enter, &costs.leave}) {
+        if (!std::all_of(values->begin(), values->end(), [](double value) { return value >= -kMost; })) {
+            throw std::invalid_argument("expected no NaN among costs");
+        }
+    }
     return Search(costs, options).run();
 }
 

@@ -52,6 +52,8 @@ struct Partition {
 // The best partitions, sequence by sequence; of equally good sequences (within 1e-12) the lexicographically first comes
 // first, of equally good partitions the one whose last parts begin first. Empty where no partition is finite.
 //
+// Throws std::invalid_argument where a cost is NaN or -infinite, or `work` or `fixed` infinite.
+//
 // Exact. With n cuts and C kinds there are O(2^C C^2 n) states for devices that differ; each takes O(log n) where spans
 // are given by `work`, O(n) by `span`.
 std::vector<Partition> contiguous_partitions(const PartitionCosts& costs, const PartitionOptions& options);

@@ -9,8 +9,9 @@ namespace ov_hsdag {
 // Kinds that HETERO's splitting rule treats differently. Values are shared with ov_hsdag.model.graph.NodeKind.
 enum class NodeKind : std::uint8_t { kOp = 0, kParameter = 1, kConstant = 2, kResult = 3, kSink = 4 };
 
-// Bytes of all tensors together: sums over 64 devices do not overflow.
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 54;
+// Bytes of all tensors together: sums of them are exact as doubles too, and sums over 64 devices do not overflow.
+// Python has it as ov_hsdag._native.MOST_BYTES.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 53;
 
 // Throws std::invalid_argument where sizes are negative, or more than kMostBytes together.
 void expect_bytes(const std::vector<std::int64_t>& bytes, const char* name);

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_BYTES: int
+
 class Graph:
     def __init__(
         self,

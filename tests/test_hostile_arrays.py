@@ -81,3 +81,29 @@ def test_a_graph_without_nodes_is_no_problem() -> None:
             submodel_us=[1.0], memory_bytes=[-1], same_submodel=np.zeros((0, 2)), fused_with=rows,
             fusion_penalty_us=rows, moved_bytes=none, held_bytes=rows, live_bytes=none, transfer_share=[1.0], rule=1,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e305])
+@pytest.mark.parametrize("array", [0, 1])
+@pytest.mark.parametrize("skip", [False, True])
+def test_parts_of_the_order_take_finite_times(odd: float, array: int, skip: bool) -> None:
+    """libFuzzer: the difference of two infinite times is NaN, and no part was found where one was looked up."""
+    work, fixed, blocked = np.arange(6.0).reshape(2, 3), np.ones(2), np.zeros((2, 2), np.uint8)
+    (work, fixed)[array].reshape(-1)[-1] = odd
+    with pytest.raises(ValueError, match="finite times"):
+        _native.contiguous_partitions(
+            np.array([0, 1], np.int32), True, separable=(work, fixed, blocked), skip=skip, sequences=3
+        )
+
+
+@pytest.mark.parametrize("odd", [np.nan, -np.inf])
+def test_costs_of_parts_are_numbers(odd: float) -> None:
+    kind, span = np.array([0, 1], np.int32), np.ones((2, 3, 3))
+    separable = (np.arange(6.0).reshape(2, 3), np.ones(2), np.zeros((2, 2), np.uint8))
+    bad, good = np.full((2, 2, 3), odd), np.zeros((2, 2, 3))
+    for arguments in ({"separable": separable, "links": (bad, good)}, {"separable": separable, "links": (good, bad)}):
+        with pytest.raises(ValueError, match="no NaN"):
+            _native.contiguous_partitions(kind, True, **arguments)
+    span[0, 0, 1] = odd
+    with pytest.raises(ValueError, match="no NaN"):
+        _native.contiguous_partitions(kind, True, span=span)

@@ -236,8 +236,8 @@ void partitions_of(Bytes& bytes) {
         costs.kinds.emplace_back();
         for (std::int32_t i = 1 + bytes.below(2); i > 0; --i) costs.kinds.back().push_back(device++);
     }
-    // The bindings check shapes, and that there is no NaN.
-    const auto cost = [&] { return bytes.often() ? bytes.below(100) * 0.5 : PartitionCosts::infinite; };
+    // The bindings check shapes.
+    const auto cost = [&] { return bytes.often() ? bytes.time() : PartitionCosts::infinite; };
     const auto fill = [&](std::vector<double>& values, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) values.push_back(cost());
     };

@@ -270,9 +270,6 @@ class ComputationGraph:
         return replace(self, output_shapes=tuple(output_shapes), output_bytes=output_bytes, flops=flops)
 
 
-# Of all tensors together. Sums of them, and times computed from them, stay exact.
-_MOST_BYTES = 2**53
-
 # Of a tensor whose size the model leaves open: what may be only a guess refuses no model.
 _MOST_OPEN = 2**40
 
@@ -281,7 +278,7 @@ def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
     size = -(-math.prod(shape) * element.bitwidth // 8)
     if is_open:
         return min(size, _MOST_OPEN)
-    if size > _MOST_BYTES:
+    if size > _native.MOST_BYTES:
         raise UserError(f"a tensor of shape {list(shape)} fits into no machine; give other example shapes")
     return size
 
@@ -394,7 +391,7 @@ class _Builder:
         return found
 
     def graph(self, cls: type[ComputationGraph]) -> ComputationGraph:
-        if sum(self.output_bytes) > _MOST_BYTES:
+        if sum(self.output_bytes) > _native.MOST_BYTES:
             raise UserError("the model's tensors have more bytes than any machine holds; give other example shapes")
         return cls(
             names=tuple(self.names),
