@@ -8,8 +8,9 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -107,6 +108,33 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
     run.__annotations__ = {**{one.name: one.annotation for one in own.parameters.values()}, **_SHARED}
     return run
+
+
+def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that gets options which it shares with others as one object.
+
+    Args:
+        kind: a dataclass with a field for each option: annotated as a parameter is, with the default.
+        name: of the command's parameter that gets one.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    options = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+        for one in fields(kind)
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(*arguments: Any, **given: Any) -> None:
+            own = {one.name: given.pop(one.name) for one in options}
+            command(*arguments, **given, **{name: kind(**own)})
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in signature.parameters.values() if one.name != name]
+        run.__signature__ = signature.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:

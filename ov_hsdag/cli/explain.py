@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,10 +25,6 @@ _LONGEST = 20
 # Rows of submodels that people still read.
 _SUBMODELS = 12
 
-PlacedDevice = Annotated[
-    str | None,
-    typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices; by default those of the placement."),
-]
 Nodes = Annotated[
     list[str] | None,
     typer.Option("--node", metavar="NAME", help="An operation, by its name; * and ? as in file names. Again for more."),
@@ -38,28 +34,38 @@ Types = Annotated[
     typer.Option("--type", metavar="TYPE", help="Operations of a type, such as MatMul. Again for more."),
 ]
 AllOperations = Annotated[bool, typer.Option("--all", help="Every operation, in the order of the model.")]
-PlacedObjective = Annotated[
-    str | None,
-    typer.Option(
-        "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
-    ),
-]
 
 
+@dataclass(frozen=True)
+class PlacedModel:
+    """Options of `explain` and `report`: which model of a folder, which placement of it, and what it is judged by."""
+
+    device: Annotated[
+        str | None,
+        typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices; by default those of the placement."),
+    ] = None
+    affinity: AffinityFile = None
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
+        ),
+    ] = None
+    profile: ProfileFile = None
+    memory: Memory = None
+    shape: common.Shapes = None
+    workload: WorkloadOption = None
+    context: Context = None
+    part: common.Part = None
+
+
+@common.with_options_of(PlacedModel, "placed")
 def explain(
     model: common.Model,
-    device: PlacedDevice = None,
+    placed: PlacedModel,
     node: Nodes = None,
     kind: Types = None,
     every: AllOperations = False,
-    affinity: AffinityFile = None,
-    objective: PlacedObjective = None,
-    profile: ProfileFile = None,
-    memory: Memory = None,
-    shape: common.Shapes = None,
-    workload: WorkloadOption = None,
-    context: Context = None,
-    part: common.Part = None,
     as_json: common.Json = False,
 ) -> None:
     """Tell what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
@@ -69,10 +75,10 @@ def explain(
     were made elsewhere (affinities of the nodes, or --affinity).
     """
     common.check_model(model)
-    file = common.one_file(model, part, "explain")
+    file = common.one_file(model, placed.part, "explain")
 
     with console.result(as_json) as show:
-        found = explained(model, file, device, affinity, objective, profile, memory, shape or (), workload, context)
+        found = explained(model, file, placed)
         with console.progress(f"explaining {model}"):
             nodes = found.nodes(node or (), kind or ())
             if not (node or kind or every or as_json):
@@ -81,25 +87,12 @@ def explain(
             summary = found.summary(moves=not (node or kind))
             operations = [found.operation(one) for one in nodes]
         show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
-        given: dict[str, object] = {"--output": "report.html", "--part": part, "--device": device}
-        given |= {"--affinity": affinity, "--objective": objective, "--profile": profile, "--memory": memory}
-        given |= {"--shape": shape, "--workload": workload, "--context": context}
-        show.next("report", model, *options(given))
+        given = {f"--{name}": value for name, value in vars(placed).items()}
+        show.next("report", model, *options({"--output": "report.html", **given}))
 
 
-def explained(
-    model: Path,
-    file: Path,
-    device: str | None,
-    affinity: Path | None,
-    objective: str | None,
-    profile: Path | None,
-    memory: str | None,
-    shape: Sequence[str],
-    workload: str | None,
-    context: int | None,
-) -> ExplainedModel:
-    """A placed model from a file, with the options of `explain`; `model` is what the user calls it."""
+def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
+    """A placed model from a file; `model` is what the user calls it."""
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.devices.device_set import DeviceSet
@@ -111,33 +104,33 @@ def explained(
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.problem.problem import check_objective
 
-    if objective is not None:
-        check_objective(objective)
-    devices = DeviceSet.parse(device).names if device is not None else None
-    examples = parse_shapes(shape)
-    costs = Profile.load(profile) if profile else None
-    given = Placement.load(affinity, devices) if affinity else None
+    if placed.objective is not None:
+        check_objective(placed.objective)
+    devices = DeviceSet.parse(placed.device).names if placed.device is not None else None
+    examples = parse_shapes(placed.shape or ())
+    costs = Profile.load(placed.profile) if placed.profile else None
+    given = Placement.load(placed.affinity, devices) if placed.affinity else None
     core = new_core()
     with console.progress(f"reading {model}"):
         loaded = common.read_model(core, file)
     (shapes,) = example_shapes([loaded], examples)
     carried = given or placement_of(loaded)
     if carried is None:
-        raise UserError(f"{model} carries no placement; {place_it(model, device or 'HETERO:GPU,CPU')}")
-    limits = parse_memory(memory, devices or carried.devices) if memory is not None else None
+        raise UserError(f"{model} carries no placement; {place_it(model, placed.device or 'HETERO:GPU,CPU')}")
+    limits = parse_memory(placed.memory, devices or carried.devices) if placed.memory is not None else None
     with console.progress(f"pricing {model}"):
         return explain_model(
             loaded,
             devices,
             affinity=carried,
-            objective=objective,
+            objective=placed.objective,
             profile=costs,
             core=core,
             shapes=shapes,
             memory=limits,
             costs=load_beside(file),
-            workload=workload,
-            context=context,
+            workload=placed.workload,
+            context=placed.context,
         )
 
 

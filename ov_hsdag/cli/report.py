@@ -10,8 +10,7 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import this_command
-from ov_hsdag.cli.explain import PlacedDevice, PlacedObjective
-from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
+from ov_hsdag.cli.explain import PlacedModel, explained
 
 ReportOutput = Annotated[
     Path | None,
@@ -25,18 +24,11 @@ ReportOutput = Annotated[
 ]
 
 
+@common.with_options_of(PlacedModel, "placed")
 def report(
     model: common.Model,
+    placed: PlacedModel,
     output: ReportOutput = None,
-    device: PlacedDevice = None,
-    affinity: AffinityFile = None,
-    objective: PlacedObjective = None,
-    profile: ProfileFile = None,
-    memory: Memory = None,
-    shape: common.Shapes = None,
-    workload: WorkloadOption = None,
-    context: Context = None,
-    part: common.Part = None,
     as_json: common.Json = False,
 ) -> None:
     """Write what runs where in a placed MODEL, and why, as one HTML page.
@@ -45,7 +37,7 @@ def report(
     model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone.
     """
     common.check_model(model)
-    file = common.one_file(model, part, "report")
+    file = common.one_file(model, placed.part, "report")
 
     from ov_hsdag.report.write import check_report, is_picture, write_report
     from ov_hsdag.utils.files import check_not_input
@@ -54,11 +46,10 @@ def report(
     check_report(output)
     check_not_input(output, file)
 
-    from ov_hsdag.cli.explain import explained
     from ov_hsdag.problem.report_data import picture_data, report_data
 
     with console.result(as_json) as show:
-        found = explained(model, file, device, affinity, objective, profile, memory, shape or (), workload, context)
+        found = explained(model, file, placed)
         with console.progress(f"explaining {model}") as tell:
             if is_picture(output):
                 data = picture_data(found.explanation, found.placement, file.stem)
