@@ -36,7 +36,7 @@ DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-all lanes llm docs lint format native-test pytest tree rig fuzz clean
+.PHONY: demo test test-slow test-all lanes llm docs lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -93,11 +93,24 @@ native-test: build/native-test build/native-fuzz
 	build/native-test
 	build/native-fuzz 10
 
-SANITIZED_CXX = $(CXX) -std=c++20 -Wall -Wextra -Werror $(SANITIZE) -Icpp_ext
+# The same tests for races of threads, which another sanitizer finds; a second or two once it is built.
+native-threads: build/native-threads
+	build/native-threads
+
+NATIVE_CXX = $(CXX) -std=c++20 -Wall -Wextra -Werror -Icpp_ext
+SANITIZED_CXX = $(NATIVE_CXX) $(SANITIZE)
+THREADED_CXX = $(NATIVE_CXX) -O1 -g -fsanitize=thread
 
 build/sanitized/%.o: %.cpp $(CPP_CORE)
 	mkdir -p $(@D)
 	$(SANITIZED_CXX) -c $< -o $@
+
+build/threads/%.o: %.cpp $(CPP_CORE)
+	mkdir -p $(@D)
+	$(THREADED_CXX) -c $< -o $@
+
+build/native-threads: $(CPP_TESTED:%.cpp=build/threads/%.o) $(CPP_TESTS)
+	$(THREADED_CXX) $(CPP_TESTS) $(CPP_TESTED:%.cpp=build/threads/%.o) -pthread -o $@
 
 build/native-test: $(CPP_SANITIZED) $(CPP_TESTS)
 	$(SANITIZED_CXX) $(CPP_TESTS) $(CPP_SANITIZED) -pthread -o $@

@@ -16,6 +16,8 @@
 #include "hetero.hpp"
 #include "hierarchy.hpp"
 #include "levels.hpp"
+#include "multilevel.hpp"
+#include "parallel.hpp"
 #include "parse.hpp"
 #include "problem.hpp"
 #include "refine.hpp"
@@ -261,6 +263,31 @@ void test_refinement_keeps_its_promises() {
     }
 }
 
+// Python searches from several threads with one object: what they share is only read.
+void test_searches_on_threads_find_what_they_find_alone() {
+    std::mt19937 random(23);
+    const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 120), 3, 7.0));
+    std::vector<std::int32_t> coarse(problem->group.size());
+    for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 4);
+    const Multilevel multilevel(problem, coarse);
+    const auto search = [&](std::size_t seed) {
+        MultilevelOptions options;
+        options.throughput = seed % 2 == 0;
+        options.max_moves = 20000;
+        options.seed = seed;
+        options.target = 20;
+        return multilevel.search({}, {}, options);
+    };
+    std::vector<MultilevelResult> together(6);
+    parallel_for(together.size(), 3,
+                 [&](std::size_t) { return [&](std::size_t seed) { together[seed] = search(seed); }; });
+    for (std::size_t seed = 0; seed < together.size(); ++seed) {
+        const MultilevelResult alone = search(seed);
+        CHECK(alone.placement == together[seed].placement && alone.score == together[seed].score);
+        CHECK(alone.score < std::numeric_limits<double>::infinity());
+    }
+}
+
 void test_structure_of_a_path() {
     constexpr std::int32_t kNodes = 9;
     std::vector<std::int32_t> source(kNodes - 1), target(kNodes - 1);
@@ -323,6 +350,7 @@ void test_policy() {
     test_circles_are_broken();
     test_refinement_keeps_its_promises();
     test_no_placements_are_refined_to_none();
+    test_searches_on_threads_find_what_they_find_alone();
     test_structure_of_a_path();
     test_sampled_structure_of_small_balls_is_exact();
     test_parsing_of_a_ring();
