@@ -10,6 +10,7 @@ parent ended; the folder is removed by the parent, else by a worker, else by the
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -37,8 +38,8 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.runner import phases_of
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils.errors import RunError, one_line
-from ov_hsdag.utils.files import process_runs
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.files import process_runs, save_model
 from ov_hsdag.utils.reading import read_arrays
 
 if TYPE_CHECKING:
@@ -144,8 +145,6 @@ class Workshop:
         Raises:
             RunError: there is no temporary folder, or the model cannot be written.
         """
-        import openvino as ov
-
         try:
             _remove_leftovers()
             self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
@@ -158,11 +157,11 @@ class Workshop:
         copy = model.clone()
         Placement.strip(copy)
         try:
-            ov.save_model(copy, self.folder / worker.MODEL, compress_to_fp16=False)
+            save_model(copy, self.folder / worker.MODEL, False, self.folder / worker.MODEL, sync=False)
             worker.write_inputs(self.folder / worker.INPUTS, phases_of(inputs))
-        except (RuntimeError, OSError) as error:
+        except (UserError, RunError, OSError) as error:
             self.close()
-            raise RunError(f"cannot write the model for measuring: {one_line(error)}") from error
+            raise RunError(f"cannot write the model for measuring: {one_line(error.__cause__ or error)}") from error
         except BaseException:
             self.close()
             raise
@@ -243,7 +242,13 @@ class Worker:
             self._log.close()
             raise
         self._answers: queue.SimpleQueue[dict[str, Any] | Exception | None] = queue.SimpleQueue()
-        threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
+        try:
+            threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._kill()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
         """Compiles, warms up and infers once.

@@ -38,8 +38,8 @@ PREFIX = ".ov_hsdag-"
 ALIGNMENT = 4096
 """Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
 
-# A disk with less than that many bytes left when a model could not be saved is full.
-_FULL = 2**20
+# Where a model could not be saved and its files take that many bytes more, the disk is not full.
+_MORE, _ZEROS = 2**20, bytes(2**16)
 
 # Earlier versions wrote no start, and a number in place of the random part.
 _TEMPORARY = re.compile(
@@ -340,14 +340,22 @@ def save_model(
     try:
         ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
     except Exception as error:
-        if shutil.disk_usage(xml.parent).free < _FULL:  # which OpenVINO does not say
-            with writing(shown):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        with writing(shown):
+            _try_to_grow(xml, xml.with_suffix(".bin"))  # OpenVINO does not say that a disk is full
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     if sync:
         with writing(shown):
             for path in (xml, xml.with_suffix(".bin")):
                 sync_file(path)
+
+
+def _try_to_grow(*paths: Path) -> None:
+    """Raise the OSError that keeps one of these files, which are to be removed, from becoming larger."""
+    for path in paths:
+        with open(path, "ab", buffering=0) as file:
+            for _ in range(0, _MORE, len(_ZEROS)):
+                file.write(_ZEROS)
+            os.fsync(file.fileno())
 
 
 def sync_file(path: Path) -> None:

@@ -1,0 +1,294 @@
+"""What a machine takes away while ov-hsdag works (disks, folders, permissions, processes, time) ends in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from ov_hsdag.calibration import experience
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import process
+from ov_hsdag.measuring.comparison import Comparison, measurements
+from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.normalize import normalize
+from ov_hsdag.utils import files
+from ov_hsdag.utils.errors import RunError, UserError
+from tests.test_cli import convolutions, run
+from tests.test_workers import children
+
+pytestmark = pytest.mark.alone
+
+PAIR = DeviceSet(("CPU_A", "CPU_B"))
+
+
+@pytest.fixture
+def core(two_cpu_core: ov.Core) -> ov.Core:
+    return two_cpu_core
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where workshops put their folders."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file of this process takes more bytes, as on a full disk: it is told in the same places."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def prepared() -> ov.Model:
+    model = convolutions()
+    normalize(model)
+    return model
+
+
+# Disks
+
+
+@pytest.mark.parametrize("size", [0, 4096, 40_000, 100_000])
+def test_a_model_that_the_disk_does_not_take(tmp_path: Path, size: int) -> None:
+    model = convolutions()
+    files.save_model_atomically(model, tmp_path / "other.xml", compress_to_fp16=False)
+    assert (tmp_path / "other.bin").stat().st_size > 100_000
+    (tmp_path / "other.xml").rename(tmp_path / "model.xml")
+    (tmp_path / "other.bin").rename(tmp_path / "model.bin")
+    before = [(path.name, path.read_bytes()) for path in sorted(tmp_path.iterdir())]
+    changed = convolutions(channels=40)
+    with (
+        files_of_at_most(size),
+        pytest.raises(UserError, match=r"^cannot write '.*model\.xml': File too large; choose"),
+    ):
+        files.save_model_atomically(changed, tmp_path / "model.xml", compress_to_fp16=False)
+    assert [(path.name, path.read_bytes()) for path in sorted(tmp_path.iterdir())] == before
+
+
+def test_commands_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
+    model = tmp_path / "model.xml"
+    ov.save_model(convolutions(), model, compress_to_fp16=False)
+    placed = tmp_path / "placed.xml"
+    assert run("place", model, "--device", PAIR.hetero, "--no-measure", "--output", placed).returncode == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000));"
+    code = f"{full} from ov_hsdag.cli import main; main()"
+    for arguments in (
+        ("place", model, "--device", PAIR.hetero, "--no-measure", "--output", placed),
+        ("strip", placed, "--output", tmp_path / "stripped.xml"),
+        ("report", placed, "--output", tmp_path / "report.html"),
+    ):
+        done = run(*arguments, code=code)
+        assert done.returncode == 2, (arguments, done.stderr)
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert line == f"error: cannot write '{arguments[-1]}': File too large; choose another output"
+        assert "Traceback" not in done.stderr
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.filterwarnings("ignore:there was no time")
+def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: Path) -> None:
+    model = prepared()
+    for size in (0, 40_000):
+        with (
+            files_of_at_most(size),
+            pytest.raises(RunError, match=r"^cannot write the model for measuring: .*File too large$"),
+        ):
+            Workshop(model, random_inputs(model), "latency")
+        assert not list(temporary.iterdir())
+    with files_of_at_most(0), pytest.warns(UserWarning, match="nothing could be measured, .* chosen by prediction"):
+        placement = ov_hsdag.place(convolutions(), PAIR.hetero, core=core, measure=True, measure_seconds=2)
+    assert placement.used() and not placement.measured
+    assert not list(temporary.iterdir()) and not children()
+
+
+def test_outputs_that_the_disk_does_not_take_cost_their_candidate(core: ov.Core, temporary: Path) -> None:
+    model = prepared()
+    with Workshop(model, random_inputs(model), "latency") as workshop:
+        with files_of_at_most(500):  # of the worker as well
+            worker = workshop.start()
+            with pytest.raises(WorkerError, match=r"requested and 0 written|File too large"):
+                worker.compile(Candidate("CPU_A"), 60)
+        later = workshop.start()
+        assert len(later.compile(Candidate("CPU_A"), 60)) == 1 and later.rate(0.05, 60) > 0
+    assert not list(temporary.iterdir()) and not children()
+
+
+# Folders and permissions
+
+
+def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Path) -> None:
+    """As cleaners of temporary folders do: what is compiled runs on, what is yet to begin fails in one line."""
+    model = prepared()
+    affinity = dict.fromkeys((node.get_friendly_name() for node in model.get_ops()), "CPU_A")
+    with Workshop(model, random_inputs(model), "latency") as workshop:
+        first, second = workshop.start(), workshop.start()
+        first.compile(Candidate("CPU_A"), 60)
+        second.compile(Candidate("CPU_A"), 60)
+        shutil.rmtree(workshop.folder)
+        assert first.rate(0.05, 60) > 0
+        with pytest.raises(WorkerError, match="No such file or directory"):
+            first.compile(Candidate.placed(PAIR, affinity), 60)
+        with pytest.raises(RunError, match=r"cannot start a process for measuring: .*No such file"):
+            workshop.start()
+    assert not list(temporary.iterdir()) and not children()
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that everybody may write to; root gives up its rights meanwhile."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        privileged = os.geteuid() == 0
+        if privileged:
+            os.seteuid(65534)
+        try:
+            yield Path(folder)
+        finally:
+            if privileged:
+                os.seteuid(0)
+            os.chmod(folder, 0o755)
+
+
+def test_permissions_that_are_lost_on_the_way(shared: Path) -> None:
+    """The output's folder may be written to when a command begins, and not when it writes."""
+    folder = shared / "own"
+    folder.mkdir()
+    files.check_model_output(folder / "model.xml")
+    files.check_writable(folder / "report.html")
+    folder.chmod(0o555)
+    with pytest.raises(UserError, match=r"^cannot write '.*model\.xml': Permission denied; choose another output$"):
+        files.save_model_atomically(convolutions(), folder / "model.xml")
+    with pytest.raises(UserError, match="Permission denied"):
+        files.write_text(folder / "report.html", "")
+    assert not list(folder.iterdir())
+
+
+# Processes
+
+
+def test_a_thread_that_the_system_does_not_give(
+    core: ov.Core, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = prepared()
+    before = len(os.listdir("/proc/self/fd"))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Workshop(model, random_inputs(model), "latency") as workshop:
+        with monkeypatch.context() as patch:
+            patch.setattr(process.threading.Thread, "start", refuse)
+            with pytest.raises(RunError, match=r"cannot start a process for measuring: .*can't start new thread"):
+                workshop.start()
+        assert not children()
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert not list(temporary.iterdir())
+
+
+def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Path) -> None:
+    model = prepared()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Workshop(model, random_inputs(model), "latency") as workshop:
+        before, taken = len(os.listdir("/proc/self/fd")), []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 20, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(0))
+            for _ in range(5):
+                with pytest.raises(RunError, match=r"cannot start a process for measuring: .*Too many open files"):
+                    workshop.start()
+                os.close(taken.pop())  # one more the next time
+        finally:
+            for one in taken:
+                os.close(one)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(os.listdir("/proc/self/fd")) == before and not children()
+        assert workshop.start().alive
+    assert not list(temporary.iterdir()) and not children()
+
+
+def test_workers_that_are_killed_at_random_cost_their_candidates(core: ov.Core, temporary: Path) -> None:
+    model = prepared()
+    names = [node.get_friendly_name() for node in model.get_ops()]
+    placed = Candidate.placed(PAIR, dict.fromkeys(names, "CPU_B"))
+    candidates = {"CPU_A": Candidate("CPU_A"), "CPU_B": Candidate("CPU_B")} | {f"p{n}": placed for n in range(4)}
+    draw, ended, killed = random.Random(3), threading.Event(), 0
+
+    def killing() -> None:
+        nonlocal killed
+        while killed < 3 and not ended.wait(draw.uniform(0.2, 0.8)):
+            own = sorted(children())
+            if own:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(draw.choice(own), 9)
+                    killed += 1
+
+    killer = threading.Thread(target=killing)
+    killer.start()
+    try:
+        with Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=30) as comparison:
+            found = measurements(candidates, comparison, comparison.race(rounds=8, seconds=0.05), "latency")
+    finally:
+        ended.set()
+        killer.join()
+    failed = {name: one.error for name, one in found.items() if one.failed}
+    assert killed and len(failed) <= killed
+    assert all("SIGKILL" in error and "\n" not in error for error in failed.values()), failed
+    assert not list(temporary.iterdir()) and not children()
+
+
+# Time
+
+
+def test_a_clock_that_is_changed_changes_nothing(
+    core: ov.Core, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time limits are of a clock that only runs forward; folders of processes that run stay, however old they look."""
+    model, now, draw = prepared(), time.time, random.Random(1)
+    monkeypatch.setattr(time, "time", lambda: now() + draw.choice((-1, 1)) * draw.uniform(0, 3e8))
+    candidates = {name: Candidate(name) for name in PAIR}
+    begin = time.monotonic()
+    with (
+        Workshop(model, random_inputs(model), "latency") as older,
+        Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=60) as comparison,
+    ):
+        found = measurements(candidates, comparison, comparison.race(rounds=3, seconds=0.05), "latency")
+        assert older.folder.exists()
+    assert not any(one.failed for one in found.values())
+    assert time.monotonic() - begin < 60
+    assert not list(temporary.iterdir())
+
+
+def test_experience_of_a_later_clock_is_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.test_experience import measured
+
+    monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
+    experience.keep(measured(0))
+    (file,) = tmp_path.glob("*.json")
+    os.utime(file, (4e9, 4e9))  # written in 2096
+    experience.keep(measured(1))
+    assert len(experience.kept()) == 2
+    assert np.isfinite([one.ratios.sum() for one in experience.kept()]).all()
