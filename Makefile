@@ -99,7 +99,8 @@ native-threads: build/native-threads
 
 NATIVE_CXX = $(CXX) -std=c++20 -Wall -Wextra -Werror -Icpp_ext
 SANITIZED_CXX = $(NATIVE_CXX) $(SANITIZE)
-THREADED_CXX = $(NATIVE_CXX) -O1 -g -fsanitize=thread
+# Without a warning that GCC 12 gives of std::optional there.
+THREADED_CXX = $(NATIVE_CXX) -O1 -g -fsanitize=thread -Wno-maybe-uninitialized
 
 build/sanitized/%.o: %.cpp $(CPP_CORE)
 	mkdir -p $(@D)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -514,8 +515,39 @@ def broken_files(path: Path) -> dict[str, str]:
         "tag has no number": text.replace(start, "ov_hsdag:1:abc:x/1:"),
         "it has version 7, this library reads up to 1": text.replace("ov_hsdag:1:", "ov_hsdag:7:"),
         "it lists no devices": text.replace(body, "{&quot;devices&quot;:[]}"),
+        "it lists more devices than there are": text.replace(body, _with_devices(body, 256)),
         "": text.replace(start, start.replace("0/1", "0/3")),  # two outputs never come
     }
+
+
+def _with_devices(body: str, count: int) -> str:
+    """The text of a tag that lists so many devices, none of which but the first two has nodes."""
+    own = ",".join(f"&quot;{name}&quot;" for name in DEVICES)
+    assert own in body
+    return body.replace(own, ",".join([own, *(f"&quot;GPU.{number}&quot;" for number in range(count - 2))]))
+
+
+def test_numbers_of_devices_are_bytes(core: ov.Core, placed_convnet: Path, tmp_path: Path) -> None:
+    text = placed_convnet.read_text(encoding="utf-8")
+    body = re.search(r'alt_width="ov_hsdag:[^{]*(\{.*?\})"', text)
+    assert body is not None
+    path = tmp_path / "model.xml"
+    path.write_text(text.replace(body[1], _with_devices(body[1], 255)), encoding="utf-8")
+    shutil.copy(placed_convnet.with_suffix(".bin"), path.with_suffix(".bin"))
+    assert submodels(core.compile_model(path, HETERO)) == 2
+
+
+def test_names_in_tags_cannot_command_a_terminal(
+    core: ov.Core, placed_convnet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.xml"
+    text = placed_convnet.read_text(encoding="utf-8")
+    path.write_text(text.replace("CPU_B", r"GPU\u001b]0;title\u0007\u007f"), encoding="utf-8")
+    shutil.copy(placed_convnet.with_suffix(".bin"), path.with_suffix(".bin"))
+    core.compile_model(path, HETERO)
+    said = capfd.readouterr().err
+    assert "the placement uses GPU?]0;title??, which is not among the devices here" in said
+    assert not set(said) & set("\x1b\x07\x7f")
 
 
 def test_damaged_tags_cost_the_placement_and_nothing_else(
@@ -861,7 +893,11 @@ def test_pass_replaces_devices_and_refuses_nonsense(programs: Path, stock: ov.Co
     model.set_rt_info("{", ["ov_hsdag", "devices"])
     broken = tmp_path / "broken.xml"
     ov.save_model(model, broken)
-    done = run(programs / "apply_placement", "HETERO:CPU_A,GPU.1", plain, placed, broken)
+    many = [f"GPU.{number}" for number in range(256)]
+    model.set_rt_info(json.dumps([*placement.devices, *many[:254]]), ["ov_hsdag", "devices"])
+    crowded = tmp_path / "crowded.xml"
+    ov.save_model(model, crowded)
+    done = run(programs / "apply_placement", "HETERO:CPU_A,GPU.1", plain, placed, broken, crowded)
     texts = done.stdout.split("model ")[1:]
     assert texts[0].split("\n", 1)[1] == "changed 0\n"
     read = stock.read_model(placed)
@@ -873,6 +909,9 @@ def test_pass_replaces_devices_and_refuses_nonsense(programs: Path, stock: ov.Co
     assert sorted(done.stderr.splitlines()) == sorted(str(one.message) for one in warned)
     assert "error" in texts[2]
     assert "ov_hsdag: the model's embedded placement cannot be read" in texts[2]
+    assert "it lists more devices than there are" in texts[3]
+    done = run(programs / "apply_placement", f"HETERO:{','.join(many)}", placed)
+    assert "more devices are named than there are" in done.stdout
 
 
 def compiled_as(output: str) -> list[tuple[str, int, int]]:

@@ -120,6 +120,16 @@ def test_a_regular_expression_that_cannot_be_compiled_is_refused(tmp_path: Path)
         assert "expected a regular expression" in refusal(lambda: Profile.load(path))
 
 
+def test_a_key_is_quoted_in_part(tmp_path: Path) -> None:
+    """Atheris: the path to a value named keys as long as they came."""
+    for name in ("a" * 5000, "a " * 2500):
+        path = tmp_path / "profile.json"
+        path.write_text(json.dumps({"version": 1, "devices": {f"CPU_{name}": {"builtin": "no such"}}}))
+        with pytest.raises(UserError) as caught:
+            Profile.load(path)
+        assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("text", [HUGE, "9999999999999", DEEP, '"' + "x" * 10_000 + '"'])
 @pytest.mark.parametrize("key", ["node_us", "torn_us", "fused_with"])
 def test_costs_of_any_numbers_are_refused(tmp_path: Path, key: str, text: str) -> None:

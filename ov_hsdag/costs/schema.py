@@ -75,7 +75,7 @@ def shown(value: Any) -> str:
 
 def child_path(path: str, key: str) -> str:
     """JSON path of a key of the object at `path`."""
-    return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else f"{path}[{shown(key)}]"
+    return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{,99}", key) else f"{path}[{shown(key)}]"
 
 
 def _reference(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:

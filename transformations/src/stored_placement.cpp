@@ -79,8 +79,8 @@ StoredPlacement StoredPlacement::of_tag(std::string_view text) {
     std::map<std::string, StringList> entries;
     for (auto& [key, values] : parse_lists(text)) entries[key] = std::move(values);
     placement.devices = entries["devices"];
-    if (placement.devices.empty() || placement.devices.size() > kMostDevices)
-        throw std::invalid_argument("it lists no devices");
+    if (placement.devices.empty()) throw std::invalid_argument("it lists no devices");
+    if (placement.devices.size() > kMostDevices) throw std::invalid_argument("it lists more devices than there are");
     for (std::size_t number = 0; number < placement.devices.size(); ++number) {
         for (const std::string& name : entries["on " + std::to_string(number)]) {
             placement.numbers[name] = static_cast<std::uint8_t>(number);
