@@ -53,7 +53,7 @@ DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
 
 test: lint native-test pytest
 
-test-all: test test-slow
+test-all: test test-slow native-threads
 
 # What `make test` leaves out: the tests of more than about ten seconds (marked "slow").
 test-slow: tree
@@ -93,7 +93,7 @@ native-test: build/native-test build/native-fuzz
 	build/native-test
 	build/native-fuzz 10
 
-# The same tests for races of threads, which another sanitizer finds; a second or two once it is built.
+# The same tests for races of threads, which another sanitizer finds.
 native-threads: build/native-threads
 	build/native-threads
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -28,6 +30,7 @@ from ov_hsdag.model import colocation, normalize, output_tags
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
+from tests.fuzz.mutation import mutated
 from tests.graphs import attention, random_model, unflattening_model
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -849,6 +852,43 @@ def test_library_under_sanitizers_follows_as_python_does(programs: Path, stock: 
     assert {"CPU_A attention", "CPU_B tokens first"} <= set(read)
     assert {"CPU_A attention", "CPU_A tokens first"} <= set(copied)
     assert not [line for line in copied if line.startswith("none")]
+
+
+# What a file has of ours: entries of its rt_info, and tags. OpenVINO reads the rest.
+EMBEDDED = re.compile(r'(<(?:devices|default|default_nodes|exceptions|version|objective) value=|alt_width=)"([^"]*)"')
+
+
+def damaged(text: str, draw: random.Random) -> str:
+    """The text of a placed IR with one to three of its parts that are ours changed."""
+    for _ in range(draw.randint(1, 3)):
+        part = draw.choice(list(EMBEDDED.finditer(text)))
+        head, body = "", html.unescape(part[2])
+        if part[1].startswith("alt_width") and draw.random() < 0.7:  # what is behind the numbers of a tag is JSON
+            head, brace, rest = body.partition("{")
+            body = brace + rest
+        changed = head + mutated(body.encode(), draw)[:20_000].decode("utf-8", "replace")
+        changed = html.escape(changed.replace("\0", "\\u0000"))
+        text = text[: part.start(2)] + changed + text[part.end(2) :]
+    return text
+
+
+def test_damaged_placements_under_sanitizers(programs: Path, placed_convnet: Path, tmp_path: Path) -> None:
+    """Read, or left aside; the programs go on with the next model."""
+    good, weights = placed_convnet.read_text(encoding="utf-8"), placed_convnet.with_suffix(".bin")
+    assert len(EMBEDDED.findall(good)) >= 5
+    draw = random.Random(os.environ.get("OV_HSDAG_DAMAGED", ""))
+    left = int(os.environ.get("OV_HSDAG_DAMAGED", "150"))
+    for begin in range(0, left, 150):
+        paths = [tmp_path / f"{number}.xml" for number in range(min(150, left - begin))]
+        for path in paths:
+            path.write_text(damaged(good, draw), encoding="utf-8")
+            if not path.with_suffix(".bin").exists():
+                path.with_suffix(".bin").symlink_to(weights)
+        found = by_model(run(programs / "read_placed", programs / extension_build.LOADER, "-", *paths).stdout)
+        assert set(found) == set(map(str, paths))
+        assert all(lines[0] == "read" or lines[0].startswith("error") for lines in found.values())
+        applied = by_model(run(programs / "apply_placement", "-", *paths).stdout)
+        assert set(applied) == set(map(str, paths))
 
 
 def dice(model: ov.Model, seed: int) -> Placement:
