@@ -572,6 +572,17 @@ def _example(name: str, sizes: Sequence[int]) -> list[int]:
 
 def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> ov.Model | None:
     """A copy of `model` with static inputs, to read sizes from; None where its inputs' defaults do not fit together."""
+    sized = _with_static_inputs(model, shapes)
+    if sized is None:
+        return None
+    try:
+        _size_states(sized)
+    except RuntimeError:
+        return _with_static_inputs(model, shapes)
+    return sized
+
+
+def _with_static_inputs(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> ov.Model | None:
     import openvino as ov
 
     targets = input_shapes(model, shapes or {})
@@ -585,12 +596,7 @@ def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | N
             if shapes:
                 raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
             return None
-    sized = copy.clone()
-    try:
-        _size_states(sized)
-    except RuntimeError:
-        return copy
-    return sized
+    return copy
 
 
 def _inferred(model: ov.Model, shapes: Sequence[ov.PartialShape]) -> ov.Model | None:
