@@ -49,7 +49,7 @@ def held(pid: int | str = "self") -> dict[str, float]:
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     told = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in status if len(line.split()) > 1}
     found = {
-        "resident": int(told["VmRSS"]) / 1024,
+        "resident": round(int(told["VmRSS"]) / 1024, 2),
         "descriptors": float(len(os.listdir(f"/proc/{pid}/fd"))),
         "threads": float(told["Threads"]),
     }
@@ -60,7 +60,7 @@ def held(pid: int | str = "self") -> dict[str, float]:
         if mallinfo2 is not None:
             mallinfo2.restype = Mallinfo
             info = mallinfo2()
-            found["allocated"] = (info.uordblks + info.hblkhd) / 2**20
+            found["allocated"] = round((info.uordblks + info.hblkhd) / 2**20, 3)
     return found
 
 
