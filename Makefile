@@ -3,6 +3,7 @@
 # make test-all   everything that CI checks: with the tests that take longer
 # make lanes  the core of the tests on older releases of OpenVINO
 # make llm    language models with optimum-intel and openvino.genai, in an environment of their own
+# make wheels wheels to publish, in dist: for each Python from 3.10 on that is here, without containers
 # make docs   the documentation site, in build/site
 # make fuzz   hostile files and arrays, for FUZZ_SECONDS each (an hour); a quarter of a minute of it is in make test
 # Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
@@ -29,14 +30,14 @@ CPP_SANITIZED := $(CPP_TESTED:%.cpp=build/sanitized/%.o)
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
            $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/report/*' -o -path '*/policies/*')
-PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag tests samples benchmarks) docs/mkdocs_hooks.py
+PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag tests samples benchmarks wheels) docs/mkdocs_hooks.py
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
 .NOTPARALLEL:
-.PHONY: demo test test-slow test-all lanes llm docs lint format native-test native-threads pytest tree rig fuzz clean
+.PHONY: demo test test-slow test-all lanes llm docs wheels lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -167,6 +168,10 @@ LANES := 2024.6 2025.0 2025.4
 lanes: export PYTHON := $(PYTHON)
 lanes:
 	set -e; for release in $(LANES); do tests/lanes/run $$release; done
+
+# PYTHONS names interpreters that are not python3.10 to python3.14 on PATH.
+wheels:
+	$(PYTHON) wheels/build.py $(PYTHONS)
 
 # Twenty-two families, and gigabytes to download.
 llm: export PYTHON := $(PYTHON)

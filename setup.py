@@ -24,6 +24,10 @@ STARTUP = ("ov_hsdag.pth", "ov_hsdag.start", "_ov_hsdag_start.py")
 # could not see, and must not keep a user from installing this release.
 WARNINGS = ["-Wall", "-Wextra", *(["-Werror"] if os.environ.get("OV_HSDAG_WERROR") == "1" else [])]
 
+# A folder with the extension library for each release of OpenVINO, which goes into wheels that are published (see
+# wheels/extension.py).
+PREBUILT = os.environ.get("OV_HSDAG_EXTENSION_DIR")
+
 # Not imported: importing the package would install its hooks.
 NATIVE_BUILD = runpy.run_path("ov_hsdag/integration/extension_build.py")
 
@@ -98,6 +102,11 @@ class BuildExtWithLibrary(pybind11_build_ext):
         require_compiler()
         super().run()
         target = Path(self.get_ext_fullpath("ov_hsdag._native")).parent / "lib"
+        if PREBUILT:
+            self.mkpath(str(target))
+            for path in sorted(Path(PREBUILT).glob(f"{NATIVE_BUILD['LOADER']}*")):
+                self.copy_file(str(path), str(target / path.name))
+            return
         openvino = NATIVE_BUILD["installed_openvino"]()
         if openvino is None:
             print("ov_hsdag: no extension library for C++ programs: OpenVINO is not installed here yet")

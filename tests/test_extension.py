@@ -34,6 +34,7 @@ from tests.fuzz.mutation import mutated
 from tests.graphs import attention, random_model, unflattening_model
 
 ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = (ROOT / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
 DEVICES = ("CPU_A", "CPU_B")
 HETERO = "HETERO:CPU_A,CPU_B"
 LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in DEVICES)
@@ -677,6 +678,29 @@ def test_library_of_another_openvino_says_so(library: Path, tmp_path: Path) -> N
 
 
 # --- tags
+
+
+def test_library_takes_the_part_of_the_openvino_that_calls_it(
+    library: Path, placed_convnet: Path, tmp_path: Path
+) -> None:
+    """A wheel has parts for many releases side by side. Those of others are never looked into."""
+    own = extension_build.release(Path(ov.__file__).parent)
+    years = [f"{release[2:4]}{release[5]}{release[7:]}" for release in PUBLISHED]
+    assert own in years, "wheels/releases.txt lacks the release that the tests run on"
+    loader = shutil.copy(library, tmp_path)
+    for release in years:
+        (tmp_path / f"{extension_build.LOADER}.{release}").write_bytes(b"of another release")
+    shutil.copy(library.with_name(f"{library.name}.{own}"), tmp_path)
+    code = """
+import sys, openvino as ov
+core = ov.Core()
+core.add_extension(sys.argv[1])
+print(*sorted({line.split()[-1] for line in open("/proc/self/maps") if "ov_hsdag_extension" in line}))
+print(len({node.get_rt_info()["affinity"].astype(str) for node in core.read_model(sys.argv[2]).get_ops()}))
+"""
+    loaded, devices = run(sys.executable, "-c", code, loader, placed_convnet, OV_HSDAG_DISABLE="0").stdout.splitlines()
+    assert loaded.split() == [str(loader), f"{loader}.{own}"]
+    assert devices == "2"
 
 
 def test_tags_go_with_the_placement(stock: ov.Core, tmp_path: Path) -> None:

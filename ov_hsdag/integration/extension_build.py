@@ -18,11 +18,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-LOADER = "libov_hsdag_extension.so"
+LOADER = "ov_hsdag_extension.dll" if sys.platform == "win32" else "libov_hsdag_extension.so"
 """What programs load. Beside it lies one part for each release of OpenVINO: LOADER + ".2641"."""
 
 CORE_FILES = ("colocation", "complete", "graph", "groups", "hetero", "repair", "strong_components")
 """What the library takes from the native core, cpp_ext."""
+
+_LOADER_FILES = ("extension_loader", "platform_linux")
+_NOT_IN_IT = ("platform_windows", "apply_placement", "compile_model")  # the last two: for programs that link them
 
 
 class BuildError(Exception):
@@ -54,6 +57,13 @@ def release(openvino: Path) -> str:
     Raises:
         BuildError: There is no OpenVINO library in the package.
     """
+    if sys.platform == "win32":  # openvino.dll has no release in its name
+        version = openvino / "cmake" / "OpenVINOConfig-version.cmake"
+        text = version.read_text(encoding="utf-8") if version.exists() else ""
+        found = re.findall(r"PACKAGE_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+        if len(found) != 3:
+            raise BuildError(f"there is no release of OpenVINO in {version}")
+        return f"{int(found[0]) % 100}{found[1]}{found[2]}"
     return _library(openvino).name.rpartition(".")[2]
 
 
@@ -88,7 +98,7 @@ def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ())
         OSError: The library cannot be written.
     """
     if sys.platform != "linux":
-        raise BuildError("it is built on Linux only")
+        raise BuildError("it is built on Linux only; for Windows there is the CMake project in transformations/")
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or ""]
     if not shutil.which(compiler[0]):
         raise BuildError("there is no C++ compiler (install g++, or name one in the variable CXX)")
@@ -102,18 +112,20 @@ def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ())
             f"-D_GLIBCXX_USE_CXX11_ABI={_abi(openvino)}",
             *(f"-I{root / part}" for part in ("cpp_ext", "transformations/include", "transformations/src")),
             *("-isystem", str(openvino / "include")),
+            # No path of this machine inside: the same sources make the same file anywhere.
+            *(f"-ffile-prefix-map={path}={name}" for path, name in ((root, "."), (openvino, "openvino"))),
         ]
-        units = [path for path in sources(root) if path.suffix == ".cpp"]
+        units = [path for path in sources(root) if path.suffix == ".cpp" and path.stem not in _NOT_IN_IT]
         objects = {path: folder / f"{path.stem}.o" for path in units}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda path: _run([*command, "-c", str(path), "-o", str(objects[path])]), units))
-        loader_object = next(made for path, made in objects.items() if path.stem == "extension_loader")
-        parts = [str(made) for made in objects.values() if made != loader_object]
+        loader_objects = [str(made) for path, made in objects.items() if path.stem in _LOADER_FILES]
+        parts = [str(made) for path, made in objects.items() if path.stem != _LOADER_FILES[0]]
         link = [*compiler, "-shared", "-Wl,--no-undefined"]
         # No path to OpenVINO inside: the program that loads the library has its own.
         part = folder / f"{LOADER}.{release(openvino)}"
-        _run([*link, *parts, str(library), f"-Wl,-rpath-link,{library.parent}", "-o", str(part)])
-        _run([*link, str(loader_object), "-ldl", "-o", str(folder / LOADER)])
+        _run([*link, *parts, str(library), f"-Wl,-rpath-link,{library.parent}", "-ldl", "-o", str(part)])
+        _run([*link, *loader_objects, "-ldl", "-o", str(folder / LOADER)])
         target.mkdir(parents=True, exist_ok=True)
         for made in (part, folder / LOADER):  # the loader last: where it is, all is
             descriptor, beside = tempfile.mkstemp(prefix=f".{made.name}-", dir=target)

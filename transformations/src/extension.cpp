@@ -7,6 +7,7 @@
 #include "openvino/op/assign.hpp"
 #include "openvino/op/parameter.hpp"
 #include "placed_result.hpp"
+#include "platform.hpp"
 #include "reading.hpp"
 
 namespace ov_hsdag {
@@ -58,8 +59,7 @@ private:
 }  // namespace
 }  // namespace ov_hsdag
 
-extern "C" __attribute__((visibility("default"))) void ov_hsdag_create_extensions(
-    std::vector<ov::Extension::Ptr>& extensions) {
+OV_HSDAG_EXPORT void ov_hsdag_create_extensions(std::vector<ov::Extension::Ptr>& extensions) {
     using namespace ov_hsdag;
     constexpr int kOpsets = 20;  // some tools write the newest opset for all
     for (int opset = 1; opset <= kOpsets; ++opset) {

@@ -1,13 +1,10 @@
 #include "placed_result.hpp"
 
-#include <dlfcn.h>
-#include <elf.h>
-
 #include <cstddef>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
+#include "platform.hpp"
 #include "reading.hpp"
 
 namespace ov_hsdag {
@@ -24,21 +21,17 @@ Table table_of(const ov::Node& node) {
     return table;
 }
 
-// The table of PlacedResult with the type information of Result. Null where the loader cannot tell how long it is.
+// The table of PlacedResult with the type information of Result. Null where the system cannot tell how long it is, and
+// always on Windows, whose tables look otherwise.
 Table disguised(const PlacedResult& example) {
     // Never freed: nodes may be destroyed after everything static.
     static const std::vector<const void*>& entries = *[&] {
         auto* copy = new std::vector<const void*>();
         const ov::op::v0::Result plain;
         const Table result = table_of(plain);
-        Dl_info info{};
-        void* found = nullptr;
-        if (dladdr1(result, &info, &found, RTLD_DL_SYMENT) == 0 || info.dli_sname == nullptr || found == nullptr ||
-            std::string_view(info.dli_sname) != "_ZTVN2ov2op2v06ResultE") {
-            return copy;
-        }
         // PlacedResult adds no virtual function: both tables have the same length.
-        const std::size_t length = static_cast<const Elf64_Sym*>(found)->st_size / sizeof(void*);
+        const std::size_t length = entries_of_table(result, "_ZTVN2ov2op2v06ResultE");
+        if (length == 0) return copy;
         const Table first = table_of(example) - kBefore;
         copy->assign(first, first + length);
         (*copy)[kBefore - 1] = result[-1];
