@@ -61,7 +61,7 @@ def main() -> None:
         path.unlink()
     made_of = [*BUILD["sources"](ROOT), Path(__file__), ROOT / "ov_hsdag/integration/extension_build.py"]
     newest = max(path.stat().st_mtime for path in made_of)
-    for release, part in parts.items():
+    for release, part in reversed(parts.items()):
         if part.exists() and part.stat().st_mtime > newest:
             continue
         print(f"extension library for OpenVINO {release}", flush=True)

@@ -1,7 +1,7 @@
 // What the extension library asks of the operating system. The rest of the library is the same everywhere; one of
 // platform_linux.cpp and platform_windows.cpp is compiled.
 //
-// Windows: compiled by a cross compiler, never run.
+// Windows: compiled by MinGW, never run.
 #pragma once
 
 #include <cstddef>
