@@ -76,6 +76,9 @@ def fuzz(kind: str, seconds: float) -> int:
 
     with atheris.instrument_imports(include=["ov_hsdag"]):
         from tests.fuzz.readers import READERS, attempt
+
+        for content in READERS[kind].seeds():
+            attempt(READERS[kind], content)  # imports the rest: followed as well, and no time of the first file
     from tests.fuzz.mutation import mutated
 
     corpus = FOUND / kind
