@@ -26,6 +26,7 @@ from ov_hsdag.cli.report import report
 from ov_hsdag.cli.show import show
 from ov_hsdag.cli.strip import strip
 from ov_hsdag.cli.verify import verify
+from ov_hsdag.cli.worker import worker
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
 
 app = typer.Typer(
@@ -58,6 +59,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     calibrate: "ov-hsdag calibrate --device HETERO:GPU,CPU --model model.xml --output machine.json",
     finetune: "ov-hsdag finetune model.xml --device HETERO:GPU,CPU --output tuned --budget 10m",
     pretrain: "ov-hsdag pretrain --output trained --reinforce-steps 5000",
+    worker: "ov-hsdag worker --ray head.local:6379",
     extension: "ov-hsdag extension --build",
     strip: "ov-hsdag strip model_placed.xml --output plain.xml",
 }

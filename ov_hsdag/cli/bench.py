@@ -13,10 +13,11 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place import Context, Objective, ProfileFile, WorkloadOption
+from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
@@ -56,6 +57,8 @@ def bench(
     rounds: Rounds = 12,
     part: common.Parts = None,
     output: Table_ = None,
+    ray: remote.Ray = None,
+    on: remote.On = None,
     as_json: common.Json = False,
 ) -> None:
     """Run every placer's placement of each MODEL on its devices, trials interleaved, and compare them.
@@ -69,6 +72,7 @@ def bench(
         raise UserError("--part names a model of a folder, and no folder is given")
     models = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
     _check_table(output)
+    remote.check_on(ray, on)
 
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.virtual import new_core
@@ -89,18 +93,30 @@ def bench(
     from ov_hsdag.measuring.process import require_temporary_folder
 
     speeds = Profile.load(profile) if profile else None
-    core = new_core()
-    missing = absent(core, devices.names)
-    if missing:
-        there = ", ".join(core.available_devices)
-        raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
-    require_temporary_folder()
     document: dict[str, Any] = {
         "device": devices.hetero,
         "objective": objective,
         "openvino": ov.__version__,
         "models": [],
     }
+    if ray is not None:
+        words: dict[str, object] = {
+            "--device": device,
+            "--objective": objective,
+            "--shape": shape,
+            "--workload": workload,
+            "--context": context,
+            "--rounds": rounds,
+        }
+        with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
+            _elsewhere(fleet, show, models, words, profile, policies, document, output, as_json)
+        return
+    core = new_core()
+    missing = absent(core, devices.names)
+    if missing:
+        there = ", ".join(core.available_devices)
+        raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
+    require_temporary_folder()
     failures: list[Exception] = []
     with console.result(as_json) as show:
         # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
@@ -135,6 +151,49 @@ def bench(
             show.next("place", good, "--device", device, "--objective", objective, *options(given))
     if failures:
         raise failures[0]
+
+
+def _elsewhere(
+    fleet: remote.Fleet,
+    show: console.Show,
+    models: Sequence[Path],
+    given: Mapping[str, object],
+    profile: Path | None,
+    policies: str | None,
+    document: dict[str, Any],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Every model on every kind of machine; a job is one model on one machine, so that machines share the models."""
+    jobs, failures = [], []
+    asked = [(kind, model) for model in models for kind in fleet.kinds]
+    with remote.scratch() as scratch:
+        for number, (kind, model) in enumerate(asked):
+            inputs = Inputs()
+            name = inputs.model(model)
+            named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
+            own = {"--profile": inputs.file(profile), "--policies": ",".join(map(str, named)) or None}
+            words = remote.words("bench", [name], {**given, **own}, {})
+            jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
+        results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
+    for (kind, model), result in zip(asked, results, strict=True):
+        try:
+            if isinstance(result, Exception):
+                raise result
+            found = remote.parsed(kind, result)["models"]
+            entry = {**found[0], "model": str(model), "machine": remote.about(kind)}
+        except (RunError, UserError) as error:
+            failures.append(type(error)(f"{model}: {error}"))
+            entry = {"model": str(model), "results": [], **remote.failed(kind, error)}
+        document["models"].append(entry)
+        if not as_json and entry["results"]:
+            title = f"{model}: {document['objective']} on {document['device']}, {kind.told()}"
+            show({}, title, _table(entry["results"], entry.get("left_out", {}), document["objective"]))
+    if output is not None:
+        _write(output, document)
+    if as_json:
+        show(document)
+    remote.end(failures)
 
 
 def _run(
@@ -201,7 +260,11 @@ def _write(path: Path, document: dict[str, Any]) -> None:
     if path.suffix == ".json":
         write_json(path, document)
         return
-    rows = [{"model": entry["model"], **row} for entry in document["models"] for row in entry["results"]]
+    rows = [
+        {"model": entry["model"], **({"machine": entry["machine"]["kind"]} if "machine" in entry else {}), **row}
+        for entry in document["models"]
+        for row in entry["results"]
+    ]
     if not rows:
         return
     text = io.StringIO()

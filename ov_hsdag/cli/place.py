@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +13,11 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import options, this_command
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import placer_of, times
 from ov_hsdag.problem.copies import COPIES
@@ -25,6 +27,7 @@ from ov_hsdag.utils.model_folder import is_model_folder, model_files
 if TYPE_CHECKING:
     import openvino as ov
 
+    from ov_hsdag.fleet.machines import Kind
     from ov_hsdag.model.placement import Placement
 
 Objective = Annotated[str, typer.Option("--objective", metavar="latency|throughput", help="What is to be best.")]
@@ -139,6 +142,8 @@ def place(
     compress_to_fp16: CompressToFp16 = None,
     hardlinks: common.HardLinks = True,
     report: Report = None,
+    ray: remote.Ray = None,
+    on: remote.On = None,
     as_json: common.Json = False,
 ) -> None:
     """Decide on which device each operation of MODEL runs and write an IR with the placement inside.
@@ -151,6 +156,7 @@ def place(
     files = model_files(model, part or ())
     output = default_output(model) if output is None else output
     common.check_output(output, model)
+    remote.check_on(ray, on)
 
     from ov_hsdag.costs.memory import check_kv_precision
     from ov_hsdag.devices.device_set import DeviceSet
@@ -191,6 +197,31 @@ def place(
             raise UserError("--report is of one model, and the folder has several to place: name one with --part")
         check_report(report)
         check_not_input(report, files[0])
+
+    if ray is not None:
+        given_options = {
+            "--device": device,
+            "--objective": objective,
+            "--part": part,
+            "--memory": memory,
+            "--shape": shape,
+            "--workload": workload,
+            "--context": context,
+            "--kv-precision": kv_precision,
+            "--measure-seconds": measure_seconds,
+            "--search-seconds": search_seconds,
+        }
+        flags = {
+            "--measure": measure is True,
+            "--no-measure": measure is False,
+            "--compress-to-fp16": compress_to_fp16 is True,
+            "--no-compress-to-fp16": compress_to_fp16 is False,
+        }
+        own_files = {"--profile": profile, "--affinity": affinity}
+        elsewhere = _Elsewhere(model, files, output, report, given_options, flags, own_files, policy, hardlinks)
+        with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
+            elsewhere.place(fleet, show, as_json)
+        return
 
     unmeasured = "not measured: --no-measure" if measure is False else ""
     with console.result(as_json) as show:
@@ -276,6 +307,113 @@ def place(
             show.next("explain", output, *options({"--part": named, "--shape": shape}))
         else:
             show.next("verify", output, "--device", device, *options({"--shape": shape}))
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A placing on the machines of a cluster, which measure; the outputs are written here."""
+
+    model: Path
+    files: Sequence[Path]
+    output: Path
+    report: Path | None
+    options: Mapping[str, object]
+    flags: Mapping[str, bool]
+    read: Mapping[str, Path | None]
+    policy: str | None
+    hardlinks: bool
+
+    def place(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
+        """Places the model on each kind of machine, and shows what was found."""
+        for kind in fleet.kinds:
+            common.check_output(fleet.target(self.output, kind), self.model)
+        failures: list[Exception] = []
+        rows: list[tuple[Kind, str, Placement]] = []
+
+        with remote.scratch() as scratch:
+            jobs = [(kind, self.job(), scratch / kind.number) for kind in fleet.kinds]
+            results = fleet.run(f"placing {self.model}", jobs)
+
+            def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+                target = fleet.target(self.output, kind)
+                self.write(scratch / kind.number, target)
+                if self.report is not None:
+                    came = scratch / kind.number / self.report.name
+                    store(fleet.target(self.report, kind), [came.read_bytes()])
+                models = data.get("models", {self.model.name: data})
+                for name, one in models.items():
+                    one["output"] = str(target / name if "models" in data else target)
+                    placement = _of_json(one)
+                    rows.append((kind, name, placement))
+                    if not as_json:
+                        text = f"{one['output']}: {placement.summary()}"
+                        show({}, f"on {kind.told()}\n{text}", _table(placement))
+                return data | ({"output": str(target)} if "models" in data else {})
+
+            found = remote.collect(fleet, results, use, failures)
+        if as_json:
+            show({"machines": found} if fleet.several else found[0])
+        elif fleet.several and rows:
+            show({}, "all machines:", _overview(rows))
+        remote.end(failures)
+
+    def job(self) -> Job:
+        """The command for a machine."""
+        inputs = Inputs()
+        folder = is_model_folder(self.model)
+        if folder:
+            # Parts are named by the files that there are; weights of those that are placed are needed.
+            needed = [*self.model.glob("*.xml"), *(one for file in self.files for one in model_files_of(file))]
+            name = inputs.folder(self.model, list(dict.fromkeys(needed)))
+        else:
+            name = inputs.model(self.model)
+        given = {
+            **self.options,
+            "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
+            "--report": None if self.report is None else f"{OUT}/{self.report.name}",
+            "--policy": remote.policy(inputs, self.policy),
+            **{option: inputs.file(path) for option, path in self.read.items()},
+        }
+        return Job(tuple(remote.words("place", [name], given, self.flags)), inputs.files, inputs.shown)
+
+    def write(self, came: Path, target: Path) -> None:
+        """Writes what a machine placed as it is written here."""
+        from ov_hsdag.devices.virtual import new_core
+        from ov_hsdag.utils.files import save_model_atomically
+        from ov_hsdag.utils.folder_writing import write_folder
+
+        core = new_core()
+
+        def read(path: Path) -> tuple[ov.Model, bool]:
+            model = common.read_model(core, path)
+            return model, common.has_fp16_weights(model)
+
+        with console.progress(f"writing {target}"):
+            if is_model_folder(self.model):
+                placed = {file.name: read(came / _PLACED / file.name) for file in self.files}
+                write_folder(target, self.model, placed, hard_links=self.hardlinks)
+            else:
+                model, compressed = read(came / f"{_PLACED}.xml")
+                save_model_atomically(model, target, compress_to_fp16=compressed)
+
+
+# What a job calls its output.
+_PLACED = "placed"
+
+
+def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:
+    """One row for each kind of machine (and model of a folder): what was chosen there."""
+    throughput = rows[0][2].objective == "throughput"
+    key, scale, unit = ("throughput_ips", 1.0, "inf/s") if throughput else ("latency_us", 1e-3, "ms")
+    table = console.table(
+        "machine", "model", "chosen", "devices used", f"predicted\n{unit}", f"measured\n{unit}", left=(0, 1, 2, 3)
+    )
+    for kind, name, placement in rows:
+        predicted = (placement.predicted or {}).get(key)
+        measured = (placement.measured or {}).get(placement.chosen, {}).get(key)
+        figures = ["-" if one is None else f"{one * scale:.4g}" for one in (predicted, measured)]
+        table.add_row(kind.told(), name, placement.chosen, ", ".join(placement.used()), *figures)
+    return table
 
 
 def _weights(model: Path) -> int:
@@ -425,6 +563,19 @@ def _as_json(output: Path, placement: Placement) -> dict[str, Any]:
         "why": placement.why,
         "notes": placement.notes,
     }
+
+
+def _of_json(data: Mapping[str, Any]) -> Placement:
+    """Inverse of `_as_json`. Raises RunError where something is missing."""
+    from ov_hsdag.model.placement import Placement
+
+    try:
+        kept = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
+        return Placement(
+            devices=tuple(data["devices"]), affinity=data["placement"], **{name: data[name] for name in kept}
+        )
+    except (KeyError, TypeError) as error:
+        raise RunError(f"a machine's answer lacks what a placement has: {error}") from error
 
 
 def _table(placement: Placement) -> Table:

@@ -1,0 +1,28 @@
+"""`ov-hsdag worker`: lend this machine's devices to a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+
+Address = Annotated[str, typer.Option("--ray", metavar="ADDRESS", help="The head of the Ray cluster, as HOST:6379.")]
+
+
+def worker(ray: Address, as_json: common.Json = False) -> None:
+    """Let commands with --ray measure on the devices of this machine, one at a time, until Ctrl-C.
+
+    Needs the extra `ray`. Prints what it announces: the devices that OpenVINO sees here, virtual ones included.
+    """
+    from ov_hsdag.devices.virtual import new_core
+    from ov_hsdag.fleet.machines import announcement
+    from ov_hsdag.fleet.node import serve
+
+    with console.result(as_json) as show:
+        labels = announcement(new_core())
+        lines = [f"{name}: {value}" for name, value in labels.items()]
+        show({"ray": ray, "labels": labels}, "\n".join([f"joining {ray} with", *lines]))
+        serve(ray, labels)

@@ -1,0 +1,276 @@
+"""Jobs on a Ray cluster. Nothing but this module, `ov_hsdag.fleet.node` and what they start imports Ray.
+
+A job (`ov_hsdag.fleet.job`) goes to any machine of its kind, to one that is free or to the first that becomes free. A
+machine that is lost costs what it was doing: the job begins again on another of its kind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of, store
+from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
+from ov_hsdag.fleet.site import Site
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+# Bytes of a file in one message.
+_PIECE = 8 << 20
+
+# Seconds between looks at whether there is a machine left that a job can wait for.
+_LOOK = 2.0
+
+# Machines that a job may cost: perhaps it is the job that ends them.
+_LIVES = 4
+
+# Seconds in which Ray's table of nodes learns that one is gone, and one that restarts is back.
+_PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job that has ended.
+
+    Attributes:
+        out: its standard output.
+        lost: machines that it lost on the way.
+    """
+
+    out: str
+    lost: int
+
+
+class Cluster:
+    """A Ray cluster; ends with `close`, or at the end of a `with` block."""
+
+    def __init__(self, address: str) -> None:
+        """Connects.
+
+        Args:
+            address: what `ray.init` takes: "10.0.0.1:6379", "auto".
+
+        Raises:
+            UserError: Ray is not installed, or nothing answers at that address.
+        """
+        try:
+            import ray
+        except ImportError as error:
+            raise UserError(
+                "--ray needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
+            ) from error
+        self._ray: Any = ray
+        try:
+            ray.init(address, logging_level="error", log_to_driver=False)
+        except Exception as error:  # of many kinds: no connection, other versions, no token
+            raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
+
+    def close(self) -> None:
+        """Leaves the cluster; what of this driver still runs there ends."""
+        self._ray.shutdown()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def machines(self) -> list[Machine]:
+        """Those that take jobs, by their names."""
+        found = [
+            Machine.of(node["NodeID"], node["NodeManagerHostname"], node.get("Labels", {}))
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
+        return sorted((one for one in found if one), key=lambda one: (one.host, one.node))
+
+    def kinds(self, devices: Sequence[str], openvino: str, on: Sequence[str]) -> tuple[list[Kind], list[Machine]]:
+        """See `ov_hsdag.fleet.machines.kinds`; and the machines that are left out for their versions."""
+        there = self.machines()
+        return kinds(there, devices, openvino, on), others(there, devices, openvino)
+
+    def run(
+        self,
+        jobs: Sequence[tuple[Kind, Job, Path]],
+        tell: Callable[[int, str], None],
+        log: Callable[[int, str], None],
+    ) -> list[Done | UserError | RunError]:
+        """Runs jobs, each on a machine of its kind; as many at a time as there are machines.
+
+        Args:
+            jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`.
+            tell: takes the number of a job and what it does.
+            log: takes the number of a job and a line of it that is to be kept: a warning, a machine that was lost.
+
+        Returns:
+            For each job what it printed, or why it failed.
+        """
+        over = threading.Event()
+        digests = {file: digest_of(file) for file in dict.fromkeys(f for _, job, _ in jobs for f in job.files.values())}
+        workers = ThreadPoolExecutor(max(len(jobs), 1))
+
+        def one(number: int) -> Done | UserError | RunError:
+            kind, job, folder = jobs[number]
+            try:
+                return _Errand(self, kind, job, folder, digests, over, tell, log, number).run()
+            except (UserError, RunError) as error:
+                return error
+
+        pending = [workers.submit(one, number) for number in range(len(jobs))]
+        try:
+            return [future.result() for future in pending]
+        finally:
+            over.set()
+            workers.shutdown(wait=True)
+
+
+class _Lost(Exception):
+    """The machine of a job has gone."""
+
+
+class _Errand:
+    """One job on its way to a machine, and to others where that one is lost."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: Kind,
+        job: Job,
+        folder: Path,
+        digests: Mapping[Path, str],
+        over: threading.Event,
+        tell: Callable[[int, str], None],
+        log: Callable[[int, str], None],
+        number: int,
+    ) -> None:
+        self._cluster, self._ray = cluster, cluster._ray
+        self._kind, self._job, self._folder, self._digests, self._over = kind, job, folder, digests, over
+        self._tell: Callable[[str], None] = lambda text: tell(number, text)
+        self._log: Callable[[str], None] = lambda text: log(number, text)
+        self._where = kind.told()
+
+    def run(self) -> Done:
+        """Carries the job out. Raises UserError or RunError where it cannot be done."""
+        for lost in range(_LIVES):
+            site = self._site()
+            try:
+                return Done(self._carry_out(site), lost)
+            except _Lost as error:
+                self._log(f"lost {self._where}: {error}; the job begins again on another machine of its kind")
+                self._await_machine()
+            except self._ray.exceptions.RayTaskError as error:
+                raise RunError(f"{self._where}: {one_line(error.cause or error)}") from error
+            finally:
+                self._ray.kill(site)
+        raise RunError(f"{self._kind.told()}: {_LIVES} machines were lost with this job, perhaps by what it does")
+
+    def _site(self) -> Any:
+        """A site on the first machine of the kind that is free; others wait in Ray's queue."""
+        options = {
+            "num_cpus": 0,
+            "resources": {RESOURCE: 1},
+            "label_selector": dict(self._kind.labels),
+            "max_restarts": 0,
+        }
+        return self._ray.remote(Site).options(**options).remote()
+
+    def _await_machine(self) -> None:
+        """Waits until there is a machine of the kind. Raises RunError where none comes."""
+        end = time.monotonic() + _PATIENCE
+        while not self._over.is_set():
+            if self._is_there():
+                return
+            if time.monotonic() > end:
+                raise RunError(f"the last machine of its kind is gone: {self._kind.told()}")
+            time.sleep(0.5)
+
+    def _is_there(self) -> bool:
+        return any(machine.kind == self._kind.number for machine in self._cluster.machines())
+
+    def _ask(self, reference: Any, waiting: str = "") -> Any:
+        """What a call of the site returns. Raises _Lost where its machine is gone."""
+        exceptions = self._ray.exceptions
+        while True:
+            if self._over.is_set():
+                raise RunError("interrupted")
+            try:
+                return self._ray.get(reference, timeout=_LOOK)
+            except exceptions.GetTimeoutError:
+                if waiting:
+                    self._tell(waiting)
+                if not self._is_there():
+                    self._await_machine()
+            except exceptions.RayTaskError:
+                raise
+            except exceptions.RayError as error:
+                raise _Lost(_reason(error)) from error
+
+    def _carry_out(self, site: Any) -> str:
+        job = self._job
+        files = {name: self._digests[path] for name, path in job.files.items()}
+        paths = {self._digests[path]: path for path in job.files.values()}
+        host = self._ask(site.host.remote(), f"{self._kind.told()}: waiting for a machine that is free")
+        self._where = f"{self._kind.told()} on {host}"
+        for digest in self._ask(site.lacking.remote(list(paths))):
+            self._send(site, digest, paths[digest])
+        self._ask(site.begin.remote(list(job.words), files))
+        tail = ""
+        while True:
+            events = self._ask(site.events.remote(1.0))
+            for line in events["lines"]:
+                text = job.told(line)
+                if line.startswith("warning:"):
+                    self._log(f"{self._where}: {text}")
+                elif line:
+                    tail = text
+                    self._tell(f"{self._where}: {text}")
+            if events["status"] is not None:
+                break
+        _check(events["status"], tail, self._where)
+        self._fetch(site)
+        self._ask(site.end.remote())
+        return str(events["out"])
+
+    def _send(self, site: Any, digest: str, path: Path) -> None:
+        """A file, in pieces: none of the two machines holds it in memory."""
+        size, sent = path.stat().st_size, 0
+        with open(path, "rb") as file:
+            while True:
+                piece = file.read(_PIECE)
+                last = sent + len(piece) >= size
+                self._tell(f"{self._where}: sending {path.name}, {sent / max(size, 1):.0%}")
+                self._ask(site.take.remote(digest, sent, piece, last))
+                sent += len(piece)
+                if last:
+                    return
+
+    def _fetch(self, site: Any) -> None:
+        """Brings what the job wrote."""
+        for name, size in self._ask(site.listing.remote(OUT)).items():
+            target = self._folder / came_as(name)
+            self._tell(f"{self._where}: fetching {target.name}")
+            offsets = range(0, size, _PIECE)
+            store(target, (self._ask(site.read.remote(name, offset, _PIECE)) for offset in offsets))
+
+
+def _check(status: int, told: str, where: str) -> None:
+    """Raises what a command's exit status means."""
+    if status == 0:
+        return
+    reason = told.removeprefix("error: ") if told.startswith("error: ") else ""
+    if status == 2 and reason:
+        raise UserError(f"{where}: {reason}")
+    if status < 0:
+        raise RunError(
+            f"{where}: the command was ended by signal {-status}, a fault of OpenVINO or of a device's driver"
+        )
+    raise RunError(f"{where}: {reason or told or f'the command ended with status {status}'}")
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what Ray says, which says most."""
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -1,0 +1,131 @@
+"""A command of ours as a job for another machine: its words, the files that it reads and those that it writes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from ov_hsdag.costs.stored import path_beside
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.files import atomic_file
+from ov_hsdag.utils.overwriting import external_data
+
+OUT = "out"
+"""Folder of a job that its command writes to; what is in there comes back."""
+
+_BLOCK = 1 << 20
+
+# What stands beside a model and belongs to it, by its stem: weights of IR, Paddle and TensorFlow, measured costs.
+_BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command.
+
+    Attributes:
+        words: after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`.
+        files: what is there when it begins: path in the job's folder → file here.
+        shown: path in the job's folder → what it is called here, in messages.
+    """
+
+    words: tuple[str, ...]
+    files: Mapping[str, Path] = field(default_factory=dict)
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+    def told(self, text: str) -> str:
+        """A message of the job with the names that files have here."""
+        for path in sorted(self.shown, key=len, reverse=True):
+            text = text.replace(path, self.shown[path])
+        return text
+
+
+@dataclass
+class Inputs:
+    """Collects the files of a job."""
+
+    files: dict[str, Path] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
+
+    def file(self, path: Path | None) -> str | None:
+        """A file or a folder that is only read; what it is called in the job. None stays None."""
+        if path is None:
+            return None
+        return self._add(path, [path])
+
+    def model(self, path: Path) -> str:
+        """A model with the files that belong to it; what it is called in the job."""
+        return self._add(path, model_files_of(path))
+
+    def folder(self, path: Path, files: Sequence[Path]) -> str:
+        """Some files of a folder; what the folder is called in the job."""
+        return self._add(path, files)
+
+    def _add(self, path: Path, files: Sequence[Path]) -> str:
+        """Files keep their places relative to that of `path`."""
+        folder, given = f"in{len(self.shown)}", Path(os.path.abspath(path))
+        for file in files:
+            for one in sorted(file.rglob("*")) if file.is_dir() else [file]:
+                if one.is_file():
+                    self.files[f"{folder}/{_near(Path(os.path.abspath(one)), given)}"] = one
+        name = f"{folder}/{given.name}"
+        self.shown[name] = str(path)
+        return name
+
+
+def model_files_of(path: Path) -> list[Path]:
+    """A model's file, or folder, and the files that belong to it."""
+    if path.is_dir():
+        return [path]
+    stem = path.stem
+    found = [path, path_beside(path), path.parent / "config.json"]
+    found += [path.with_name(stem + suffix) for suffix in _BESIDE]
+    found += path.parent.glob(f"{_escaped(stem)}.data-*-of-*")
+    found += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
+    return list(dict.fromkeys(file for file in found if file.is_file()))
+
+
+def came_as(name: str) -> PurePosixPath:
+    """What a file that comes back is called here: without `OUT`. Raises ValueError where it leads elsewhere."""
+    return safe(name).relative_to(OUT)
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file's content. Raises UserError where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def safe(name: str) -> PurePosixPath:
+    """A path inside a folder, from another machine. Raises ValueError where it leads out of it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
+        raise ValueError(f"a name that leads out of its folder: {name!r:.100}")
+    return path
+
+
+def store(target: Path, parts: Iterable[bytes]) -> None:
+    """Writes a file, whole or not at all. Raises UserError where it cannot be written."""
+    with atomic_file(target, "wb") as file:
+        file.writelines(parts)
+
+
+def _near(file: Path, model: Path) -> str:
+    """The name of a file beside a model, or below the model's folder."""
+    for base in (model.parent, model.parent.resolve()):
+        if file.is_relative_to(base):
+            return file.relative_to(base).as_posix()
+    return file.name
+
+
+def _escaped(stem: str) -> str:
+    return "".join(f"[{letter}]" if letter in "[]*?" else letter for letter in stem)

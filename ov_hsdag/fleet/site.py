@@ -1,0 +1,223 @@
+"""A job on the machine that has the devices: the other end of `ov_hsdag.fleet.cluster`, without Ray in it.
+
+The command runs in a process of its own, so that a crash of a device's driver ends the job and nothing else. The
+process ends with this one, whatever ends that. Files are kept by their content as long as `ov-hsdag worker` runs, so
+that a model travels to a machine once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from socket import gethostname
+from typing import IO, Any
+
+from ov_hsdag.fleet.job import safe
+
+FOLDER = "OV_HSDAG_WORKER_FOLDER"
+"""Environment variable: where files are kept while `ov-hsdag worker` runs, which sets it."""
+
+_STORE, _JOB = "files", "job-"
+
+# Bytes of files that are kept beyond a job.
+_MOST = 64 << 30
+
+_BLOCK = 1 << 20
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+_ENTRY = "ov_hsdag.cli:main"
+
+# The process finds packages where this one does. It ends with the pipe from its parent.
+_PROGRAM = """
+import json, os, sys, threading
+pipe, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+os.dup2(nothing, 0)
+threading.Thread(target=lambda: (os.read(pipe, 1), os._exit(1)), daemon=True).start()
+sys.path[:], module, name = json.loads(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
+sys.argv[0] = "ov-hsdag"
+getattr(__import__(module, fromlist=[name]), name)()
+"""
+
+# What Ray sets in its workers, for programs that share a machine; a job has the machine for itself.
+_RAYS = ("OMP_NUM_THREADS",)
+
+
+class Site:
+    """One job after the other; `begin` starts one."""
+
+    def __init__(self, entry: str = _ENTRY) -> None:
+        """entry: "module:function" that the process of a job runs."""
+        given = os.environ.get(FOLDER)
+        self._own = None if given else tempfile.TemporaryDirectory(prefix="ov-hsdag-site-")
+        self._root = Path(given or (self._own.name if self._own else ""))
+        self._entry = entry
+        self._store = self._root / _STORE
+        self._store.mkdir(parents=True, exist_ok=True)
+        for left in self._root.glob(f"{_JOB}*"):  # of a driver that has gone: there is one job at a time
+            shutil.rmtree(left, ignore_errors=True)
+        for left in self._store.glob("*.part"):
+            left.unlink(missing_ok=True)
+        self._job = self._root
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._out = b""
+        self._readers: list[threading.Thread] = []
+
+    def host(self) -> str:
+        """The name of this machine."""
+        return gethostname()
+
+    def lacking(self, digests: Sequence[str]) -> list[str]:
+        """Those of the contents that are not kept here."""
+        return [digest for digest in dict.fromkeys(digests) if not self._kept(digest).is_file()]
+
+    def take(self, digest: str, offset: int, data: bytes, last: bool) -> None:
+        """Takes a piece of a content; pieces come in order.
+
+        Raises:
+            ValueError: the whole is not what its digest says.
+        """
+        kept = self._kept(digest)
+        part = kept.with_suffix(".part")
+        with open(part, "r+b" if offset else "wb") as file:
+            file.seek(offset)
+            file.write(data)
+        if not last:
+            return
+        with open(part, "rb") as file:
+            found = hashlib.sha256()
+            while block := file.read(_BLOCK):
+                found.update(block)
+        if found.hexdigest() != digest:
+            part.unlink()
+            raise ValueError("a file did not arrive as it was sent")
+        part.chmod(0o444)
+        os.replace(part, kept)
+
+    def begin(self, words: Sequence[str], files: Mapping[str, str]) -> None:
+        """Starts the command.
+
+        Args:
+            words: of the command line, after "ov-hsdag".
+            files: path in the job's folder → digest of its content, which is kept here.
+        """
+        self._forget(set(files.values()))
+        self._job = Path(tempfile.mkdtemp(prefix=_JOB, dir=self._root))
+        for name, digest in files.items():
+            target = self._job / safe(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            kept = self._kept(digest)
+            os.utime(kept)
+            try:
+                os.link(kept, target)
+            except OSError:
+                shutil.copyfile(kept, target)
+        module, _, function = self._entry.partition(":")
+        environment = {name: value for name, value in os.environ.items() if name not in _RAYS}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), module, function, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self._job,
+            env={**environment, "PYTHONUNBUFFERED": "1", "COLUMNS": "100000"},
+            start_new_session=True,
+        )
+        self._readers = [
+            threading.Thread(target=self._read_out, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._read_lines, args=(self._process.stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def events(self, seconds: float) -> dict[str, Any]:
+        """What has happened since the last call.
+
+        Args:
+            seconds: to wait for something.
+
+        Returns:
+            "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "out": its
+            standard output, once it has ended.
+        """
+        assert self._process is not None
+        end = time.monotonic() + seconds
+        lines: list[str] = []
+        status: int | None = None
+        while status is None and not lines and time.monotonic() < end:
+            with contextlib.suppress(queue.Empty):
+                lines.append(self._lines.get(timeout=0.05))
+            status = self._process.poll()
+        if status is not None:
+            for reader in self._readers:
+                reader.join(5)
+        while not self._lines.empty():
+            lines.append(self._lines.get())
+        out = self._out.decode(errors="replace") if status is not None else ""
+        return {"lines": lines, "status": status, "out": out}
+
+    def listing(self, folder: str) -> dict[str, int]:
+        """Sizes of the files below a folder of the job, or of the file of that name; by their paths in the job."""
+        base = self._job / safe(folder)
+        found = [base] if base.is_file() else sorted(one for one in base.rglob("*") if one.is_file())
+        return {one.relative_to(self._job).as_posix(): one.stat().st_size for one in found if not one.is_symlink()}
+
+    def read(self, name: str, offset: int = 0, size: int = -1) -> bytes:
+        """A piece of a file of the job."""
+        with open(self._job / safe(name), "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def end(self) -> None:
+        """Ends the process, if it still runs, and forgets the job."""
+        if self._process is not None:
+            if self._process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._job != self._root:
+            shutil.rmtree(self._job, ignore_errors=True)
+            self._job = self._root
+
+    def _kept(self, digest: str) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError("no digest")
+        return self._store / digest
+
+    def _forget(self, needed: set[str]) -> None:
+        """Removes what was not needed for longest, where more is kept than may be."""
+        kept = sorted(self._store.iterdir(), key=lambda path: path.stat().st_mtime)
+        total = sum(path.stat().st_size for path in kept)
+        for path in kept:
+            if total <= _MOST:
+                break
+            if path.name not in needed:
+                total -= path.stat().st_size
+                path.unlink()
+
+    def _read_out(self, stream: IO[bytes]) -> None:
+        self._out = b""
+        while data := stream.read1(1 << 16):  # type: ignore[attr-defined]
+            self._out += data
+
+    def _read_lines(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self._lines.put(line.decode(errors="replace").rstrip())

@@ -1,0 +1,170 @@
+"""A Ray cluster on this machine: a head, and nodes that `ov-hsdag worker` starts, which tests may kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from tests.conftest import ONE_CORE
+
+ROOT = Path(__file__).resolve().parent.parent
+
+DEVICES = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
+"""Two virtual devices; OV_HSDAG_VIRTUAL_DEVICES of a worker."""
+
+MAIN = "from ov_hsdag.cli import main; main()"
+
+# Seconds in which a node has joined, on a machine that is busy.
+_JOINING = 120
+
+_TRIES = 4
+
+Started = TypeVar("Started")
+
+
+def environment(devices: str = "") -> dict[str, str]:
+    """Of processes that find the package of the tree."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    kept = {"PYTHONPATH": path, "OV_HSDAG_VIRTUAL_DEVICES": devices, "OV_HSDAG_EXPERIENCE": "0"}
+    return {**os.environ, **kept, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+
+
+def command(*words: object, devices: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs ov-hsdag."""
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *map(str, words)],
+        env=environment(devices),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+class Nodes:
+    """A cluster whose head computes nothing.
+
+    Attributes:
+        address: of the head.
+        started: processes of the nodes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.started: list[subprocess.Popen[bytes]] = []
+        self._log = open(folder / "nodes.log", "wb")  # noqa: SIM115 closed by `close`
+        before = dict(os.environ)
+        os.environ.update(environment())
+        try:
+            from ray.cluster_utils import Cluster
+
+            self._cluster = _tried(lambda: Cluster(True, head_node_args={"num_cpus": 0, "include_dashboard": False}))
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        self.address = str(self._cluster.address)
+
+    def worker(self, devices: str = DEVICES, *options: str) -> subprocess.Popen[bytes]:
+        """A node that `ov-hsdag worker` starts; it has joined when this returns."""
+        words = [sys.executable, "-c", MAIN, "worker", "--ray", self.address, *options]
+        return self._joined(words, environment(devices))
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends a node as a machine that loses its power: all of its processes, at once."""
+        for child in _descendants(process.pid):
+            _kill(child)
+        process.wait()
+
+    def busy(self) -> list[subprocess.Popen[bytes]]:
+        """The nodes on which the process of a job runs."""
+        return [one for one in self.started if any("/job-" in _folder_of(child) for child in _descendants(one.pid))]
+
+    def close(self) -> None:
+        """Ends everything."""
+        for process in self.started:
+            if process.poll() is None:
+                self.kill(process)
+        self._cluster.shutdown()
+        self._log.close()
+
+    def _joined(self, words: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return _tried(lambda: self._joins(words, environment))
+
+    def _joins(self, words: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        before = self._alive()
+        process = subprocess.Popen(
+            words, env=environment, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        end = time.monotonic() + _JOINING
+        while self._alive() <= before:
+            if process.poll() is not None or time.monotonic() > end:
+                self.kill(process)
+                raise RuntimeError((self._folder / "nodes.log").read_text(errors="replace")[-2000:])
+            time.sleep(0.2)
+        self.started.append(process)
+        return process
+
+    def _alive(self) -> int:
+        from ray._private.state import GlobalState
+        from ray._raylet import GcsClientOptions
+
+        state = GlobalState()
+        state._initialize_global_state(
+            GcsClientOptions.create(self.address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False)
+        )
+        try:
+            return sum(node["Alive"] for node in state.node_table())
+        finally:
+            state.disconnect()
+
+
+def _tried(start: Callable[[], Started]) -> Started:
+    """What a start gives. Ray gives a node half a minute to start, which a busy machine may need more than."""
+    for _ in range(_TRIES - 1):
+        with suppress(Exception):
+            return start()
+    return start()
+
+
+@contextmanager
+def nodes(folder: Path) -> Iterator[Nodes]:
+    """A cluster with a head alone."""
+    there = Nodes(folder)
+    try:
+        yield there
+    finally:
+        there.close()
+
+
+def _descendants(pid: int) -> list[int]:
+    """A process and all that it has started, itself first."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+def _folder_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,244 @@
+"""Machines of a fleet, and jobs on them, without Ray; test_ray.py has both with a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import openvino as ov
+import pytest
+
+from ov_hsdag.fleet import site as sites
+from ov_hsdag.fleet.job import Inputs, Job, came_as, model_files_of, safe
+from ov_hsdag.fleet.machines import KIND, Machine, announcement, kinds, label, others, parse_on
+from ov_hsdag.fleet.site import Site
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.zoo.catalog import ZOO
+
+# What Ray takes for the value and for the name of a label (Kubernetes' rules).
+LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?")
+
+
+def machine(host: str, openvino: str = "2026.4.1", memory: str = "a", **devices: str) -> Machine:
+    named = {name.replace("_", "."): label(text) for name, text in devices.items()}
+    kind = hashlib.sha256(f"{sorted(named.items())}{memory}".encode()).hexdigest()[:16]
+    from ov_hsdag import __version__
+
+    return Machine(host, host, kind, named, openvino, __version__)
+
+
+FLEET = [
+    machine("one", GPU="Intel(R) Arc(TM) A770 Graphics (dGPU)", CPU="Intel(R) Xeon(R) w5-2445"),
+    machine("two", GPU="Intel(R) Arc(TM) A770 Graphics (dGPU)", CPU="Intel(R) Xeon(R) w5-2445"),
+    machine("three", GPU="Intel(R) Arc(TM) B580 Graphics (dGPU)", CPU="Intel(R) Xeon(R) w5-2445"),
+    machine("four", CPU="AMD EPYC 9B14"),
+    machine("five", GPU_0="Intel(R) Arc(TM) B580 Graphics (dGPU)", CPU="AMD EPYC 9B14"),
+]
+
+
+def names(*on: str, devices: tuple[str, ...] = ("GPU", "CPU"), fleet: list[Machine] = FLEET) -> list[str]:
+    return [" ".join(kind.devices.values()) for kind in kinds(fleet, devices, "2026.4.1", on)]
+
+
+def test_machines_that_have_the_devices_by_kind() -> None:
+    found = kinds(FLEET, ("GPU", "CPU"), "2026.4.1", ())
+    assert [kind.machines for kind in found] == [2, 1, 1]
+    assert names() == [
+        "Intel-Arc-A770-Graphics-dGPU Intel-Xeon-w5-2445",
+        "Intel-Arc-B580-Graphics-dGPU AMD-EPYC-9B14",
+        "Intel-Arc-B580-Graphics-dGPU Intel-Xeon-w5-2445",
+    ]
+    assert len({kind.name for kind in found}) == 3
+
+
+def test_words_of_a_name_choose_one_kind() -> None:
+    assert names("GPU=Arc A770") == ["Intel-Arc-A770-Graphics-dGPU Intel-Xeon-w5-2445"]
+    assert names("GPU=B580,CPU=amd", "GPU=arc a770") == [
+        "Intel-Arc-B580-Graphics-dGPU AMD-EPYC-9B14",
+        "Intel-Arc-A770-Graphics-dGPU Intel-Xeon-w5-2445",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("on", "told"),
+    [
+        ("GPU=A380", "no machine of the cluster is 'GPU=A380': there are GPU=Intel-Arc-A770"),
+        ("GPU=B580", "several kinds of machines: say more"),
+        ("NPU=AI", "no machine of the cluster is 'NPU=AI': there are others"),
+    ],
+)
+def test_a_name_that_is_not_one_kind_is_refused(on: str, told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)):
+        names(on)
+
+
+def test_devices_that_no_machine_has() -> None:
+    with pytest.raises(UserError, match="no machine of the cluster has NPU, CPU: there are CPU AMD-EPYC-9B14; "):
+        names(devices=("NPU", "CPU"))
+    with pytest.raises(UserError, match="none has started ov-hsdag worker"):
+        names(fleet=[])
+
+
+@pytest.mark.parametrize("text", ["", "GPU", "GPU=", "=A770", "GPU=A770,GPU=B580", "GPU=!?"])
+def test_on_that_says_nothing(text: str) -> None:
+    with pytest.raises(UserError, match="names no machine"):
+        parse_on(text)
+
+
+def test_other_versions_are_left_out_and_alone_refused() -> None:
+    old = machine("old", openvino="2025.4.0", GPU="Intel(R) Arc(TM) A770 Graphics (dGPU)", CPU="AMD EPYC 9B14")
+    assert names(fleet=[*FLEET, old]) == names()
+    assert [one.host for one in others([*FLEET, old], ("GPU", "CPU"), "2026.4.1")] == ["old"]
+    with pytest.raises(UserError, match=r"old has OpenVINO 2025\.4\.0 .* this machine 2026\.4\.1 .*: install the same"):
+        names(fleet=[old])
+
+
+def test_this_machine_is_announced_as_ray_takes_it(two_cpu_core: ov.Core) -> None:
+    labels = announcement(two_cpu_core)
+    for name, value in labels.items():
+        assert LABEL.fullmatch(name.removeprefix("ov-hsdag/")) and LABEL.fullmatch(value), (name, value)
+    assert labels == announcement(two_cpu_core)
+    found = Machine.of("1", "here", labels)
+    assert found is not None and {"CPU", "CPU_A", "CPU_B"} <= set(found.devices)
+    assert Machine.of("1", "here", {"ray.io/node-id": "1"}) is None
+
+
+def test_limits_of_virtual_devices_make_another_kind(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = announcement(two_cpu_core)[KIND]
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", "CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1")
+    from ov_hsdag.devices.virtual import new_core
+
+    assert announcement(new_core())[KIND] != before
+
+
+# --- jobs ---
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """branching.xml with its weights, and other files beside it."""
+    path = tmp_path / "models" / "branching.xml"
+    path.parent.mkdir()
+    ov.save_model(ZOO["branching"].build(), path)
+    (path.parent / "other.bin").write_bytes(b"not of this model")
+    return path
+
+
+def test_a_model_travels_with_what_belongs_to_it(model: Path) -> None:
+    assert model_files_of(model) == [model, model.with_suffix(".bin")]
+    inputs = Inputs()
+    assert inputs.model(model) == "in0/branching.xml"
+    assert inputs.file(None) is None
+    assert set(inputs.files) == {"in0/branching.xml", "in0/branching.bin"}
+    job = Job(("show",), inputs.files, inputs.shown)
+    assert job.told("cannot read in0/branching.xml: why") == f"cannot read {model}: why"
+
+
+def test_a_folder_keeps_its_shape(model: Path) -> None:
+    (model.parent / "variables").mkdir()
+    (model.parent / "variables" / "data").write_bytes(b"1")
+    inputs = Inputs()
+    assert inputs.file(model.parent) == "in0/models"
+    assert "in0/models/variables/data" in inputs.files
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", "", "a\\b", "a\0b"])
+def test_names_from_other_machines_stay_in_their_folder(name: str) -> None:
+    with pytest.raises(ValueError, match="leads out of its folder"):
+        safe(name)
+    assert came_as("out/a/b").as_posix() == "a/b"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv(sites.FOLDER, str(tmp_path / "worker"))
+    return Site()
+
+
+def send(site: Site, path: Path, piece: int = 1000) -> str:
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if site.lacking([digest]):
+        for offset in range(0, len(data), piece):
+            site.take(digest, offset, data[offset : offset + piece], offset + piece >= len(data))
+    return digest
+
+
+def ended(site: Site) -> dict[str, object]:
+    lines: list[str] = []
+    while True:
+        events = site.events(1.0)
+        lines += events["lines"]
+        if events["status"] is not None:
+            return {**events, "lines": lines}
+
+
+def test_a_job_runs_where_its_files_are(site: Site, model: Path, tmp_path: Path) -> None:
+    inputs = Inputs()
+    name = inputs.model(model)
+    files = {path: send(site, file) for path, file in inputs.files.items()}
+    site.begin(["strip", name, "--output", "out/plain.xml"], files)
+    events = ended(site)
+    assert events["status"] == 0, events
+    assert "out/plain.xml" in str(events["out"])
+    sizes = site.listing("out")
+    assert set(sizes) == {"out/plain.xml", "out/plain.bin"}
+    assert len(site.read("out/plain.xml")) == sizes["out/plain.xml"]
+    assert site.read("out/plain.xml", 5, 4) == site.read("out/plain.xml")[5:9]
+    site.end()
+    # What came stays for the next job, and the job's folder goes.
+    assert site.lacking(list(files.values())) == []
+    assert [one.name for one in (tmp_path / "worker").iterdir()] == ["files"]
+    assert Site().lacking(list(files.values())) == []
+
+
+def test_an_error_is_a_line_and_a_status(site: Site) -> None:
+    site.begin(["show", "in0/none.xml"], {})
+    events = ended(site)
+    assert events["status"] == 2
+    assert events["lines"] == ["error: no such model: in0/none.xml"]
+
+
+def test_damaged_content_is_not_kept(site: Site) -> None:
+    digest = hashlib.sha256(b"sent").hexdigest()
+    with pytest.raises(ValueError, match="did not arrive"):
+        site.take(digest, 0, b"came", True)
+    assert site.lacking([digest]) == [digest]
+
+
+def test_a_job_cannot_write_outside_of_its_folder(site: Site) -> None:
+    with pytest.raises(ValueError, match="leads out"):
+        site.begin(["show"], {"../x": hashlib.sha256(b"").hexdigest()})
+    with pytest.raises(ValueError, match="no digest"):
+        site.lacking(["../../x"])
+
+
+def test_a_process_ends_with_its_site(site: Site) -> None:
+    site = Site("tests.test_fleet:sleep_long")
+    site.begin([], {})
+    (line,) = next(events["lines"] for _ in range(100) if (events := site.events(1.0))["lines"])
+    pid = int(line)
+    os.kill(pid, 0)
+    assert site.events(0.1)["status"] is None
+    site.end()
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the process goes on")
+
+
+def sleep_long() -> None:
+    """A command that never ends."""
+    import sys
+
+    print(os.getpid(), file=sys.stderr)
+    time.sleep(600)
