@@ -128,6 +128,12 @@ def test_a_key_is_quoted_in_part(tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             Profile.load(path)
         assert len(str(caught.value)) < 1000
+        link = {"from": "NPU", "to": "CPU", "us": {"value": 1, "source": "x"}, "gbps": {"value": 1, "source": "x"}}
+        devices = {f"CPU_{name}": {"builtin": "cpu_core"}, "CPU": {"builtin": "cpu_core"}}
+        path.write_text(json.dumps({"version": 1, "devices": devices, "links": [link]}))
+        with pytest.raises(UserError, match=r"\$\.(links|devices)") as caught:
+            Profile.load(path)
+        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("text", [HUGE, "9999999999999", DEEP, '"' + "x" * 10_000 + '"'])

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.schema import Checker, Violation, child_path, shown
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import UserError, shortened
 from ov_hsdag.utils.reading import SETTINGS, once, read_json
 
 if TYPE_CHECKING:
@@ -186,7 +186,9 @@ class Profile:
             for end in ("from", "to"):
                 if entry[end] not in profiles:
                     known = ", ".join(profiles)
-                    raise UserError(f"{path}: $.links[{index}].{end}: expected one of {known}, got {shown(entry[end])}")
+                    raise UserError(
+                        f"{path}: $.links[{index}].{end}: expected one of {shortened(known)}, got {shown(entry[end])}"
+                    )
             links.append(Link(entry["from"], entry["to"], float(entry["us"]["value"]), float(entry["gbps"]["value"])))
         return cls(profiles, tuple(links), str(path))
 

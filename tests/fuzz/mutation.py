@@ -26,10 +26,14 @@ _TEXTS = (
 )  # fmt: skip
 
 
+# Bytes: four times fifty copies would take all memory.
+_MOST = 2**21
+
+
 def mutated(content: bytes, draw: random.Random) -> bytes:
     """The content with one to four changes."""
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        content = (of_structure if draw.random() < 0.75 else of_bytes)(content, draw)
+        content = (of_structure if draw.random() < 0.75 else of_bytes)(content, draw)[:_MOST]
     return content
 
 
