@@ -321,17 +321,19 @@ private:
     }
 
     // All on one device, as far as it runs them; after the last device HETERO's rule: each group on the first device of
-    // the list that runs it.
+    // the list that runs it, or on the first one where none does.
     [[nodiscard]] Placement simple_placement(std::size_t number) const {
         const auto width = static_cast<std::size_t>(model_.devices);
-        Placement placement(static_cast<std::size_t>(model_.items), static_cast<std::uint8_t>(number));
+        Placement placement(static_cast<std::size_t>(model_.items), 0);
         if (number < width) {
+            std::fill(placement.begin(), placement.end(), static_cast<std::uint8_t>(number));
             make_supported(placement);
             return placement;
         }
         for (std::size_t i = 0; i < placement.size(); ++i) {
-            const auto row = model_.supported.begin() + static_cast<std::ptrdiff_t>(i * width);
-            placement[i] = static_cast<std::uint8_t>(std::find(row, row + model_.devices, 1) - row);
+            for (std::size_t d = width; d-- > 0;) {
+                if (model_.supported[i * width + d] != 0) placement[i] = static_cast<std::uint8_t>(d);
+            }
         }
         return placement;
     }

@@ -169,6 +169,16 @@ def test_scattered_placements_are_found_where_there_are_no_others() -> None:
     assert np.isfinite(search(problem, max_moves=20_000).score)
 
 
+def test_what_no_device_runs_ends_the_search_without_a_placement() -> None:
+    """Every start puts it on some device of the list all the same."""
+    problem = random_problem(3, nodes=9, devices=2, objective="latency", submodel_us=8.0)
+    supported = problem.supported.copy()
+    supported[problem.graph.kinds == NodeKind.OP] = False
+    found = search(dataclasses.replace(problem, supported=supported), max_moves=100_000)
+    assert np.isinf(found.score)
+    assert found.placement.max() < 2
+
+
 def test_equal_devices_begin_in_the_order_of_the_list() -> None:
     for seed in range(8):
         problem = large(seed, 3)
