@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine: a head, and nodes that `ov-hsdag worker` starts, which tests may kill."""
+"""A Ray cluster on this machine: a head, and nodes that `ov-hsdag worker` or Ray starts, which tests may kill."""
 
 from __future__ import annotations
 
@@ -75,6 +75,12 @@ class Nodes:
         """A node that `ov-hsdag worker` starts; it has joined when this returns."""
         words = [sys.executable, "-c", MAIN, "worker", "--ray", self.address, *options]
         return self._joined(words, environment(devices))
+
+    def computing(self, cores: int = 1) -> subprocess.Popen[bytes]:
+        """A node of Ray's own, for tasks."""
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", self.address, "--block"]
+        words += ["--num-cpus", str(cores), "--object-store-memory", "100000000", "--disable-usage-stats"]
+        return self._joined(words, environment())
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Ends a node as a machine that loses its power: all of its processes, at once."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +19,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_OUT_SETS, Corpus
 from ov_hsdag.training.search import anneal, teacher
-from ov_hsdag.training.targets import SHARD, Targets, compute
+from ov_hsdag.training.targets import SHARD, Target, Targets, compute
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.zoo.catalog import ZOO, select
 from tests.graphs import random_problem
@@ -186,6 +188,27 @@ def test_targets_are_kept_and_read_back(folder: Path, tmp_path: Path, monkeypatc
             assert problem is not None
             assert problem.scores(a.placement)[0] == a.score <= a.reference
     assert SHARD > 4
+
+
+def test_targets_that_are_searched_elsewhere_are_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ov_hsdag.training.targets.SHARD", 4)
+    corpus = Corpus.load(folder, seed=5)
+    here, there = Targets(corpus, tmp_path / "here"), Targets(corpus, tmp_path / "there")
+    there.shard(1)
+
+    def each(function: Callable[[int], list[Target]], numbers: Iterable[int]) -> list[list[Target]]:
+        lacking = list(numbers)
+        assert lacking == [0, 2]
+        travelled = pickle.loads(pickle.dumps(function))
+        return [travelled(number) for number in reversed(lacking)][::-1]
+
+    assert list(there.fill(3, each)) == [2, 3]
+    for number in range(3):
+        here.shard(number)
+    written = [{file.name: file.read_bytes() for file in one.folder.iterdir()} for one in (here, there)]
+    assert len(written[0]) == 3 and written[0] == written[1]
 
 
 def test_a_problem_without_a_feasible_placement_has_no_target() -> None:

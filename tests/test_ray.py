@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,8 +13,12 @@ from typing import Any
 
 import openvino as ov
 import pytest
+from safetensors.torch import load_file
 
+from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.training.corpus import make
+from ov_hsdag.utils.errors import UserError
 from ov_hsdag.zoo.catalog import ZOO
 from tests import ray_cluster
 from tests.conftest import ONE_CORE
@@ -147,3 +152,72 @@ def test_bench_with_a_node_killed_has_the_results_of_one_without(
     for one in found:
         assert [row["placer"] for row in one["results"]] == [row["placer"] for row in here]
         assert not any(row["failed"] for row in one["results"])
+
+
+def test_finetune_with_its_machine_killed_measures_all_that_it_was_asked_for(
+    cluster: Nodes, workers: list[subprocess.Popen[bytes]], model: Path, tmp_path: Path
+) -> None:
+    process = begun(
+        "finetune",
+        model,
+        "--device",
+        HETERO,
+        "--ray",
+        cluster.address,
+        "--measurements",
+        4,
+        "--output",
+        tmp_path,
+        "--json",
+    )
+    wait_for(lambda: len(list(tmp_path.glob("*/checkpoint.safetensors"))) == 2, process, 240)
+    cluster.kill(cluster.busy()[0])
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    assert "begins again on another machine" in err
+    for record in json.loads(out)["machines"]:
+        assert record["measurements"] == 4
+        assert [entry["number"] for entry in record["entries"] if entry["number"]] == [1, 2, 3, 4]
+    for folder in tmp_path.iterdir():
+        assert Placement.of(ov.Core().read_model(folder / "model.xml")) is not None
+
+
+def test_pretrain_with_a_node_killed_learns_the_same(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    make(corpus, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
+    shutil.copytree(corpus, tmp_path / "other")
+    words = ("--problems", 48, "--validation", 16, "--imitation-steps", 2, "--reinforce-steps", 2)
+    here = command("pretrain", "--output", tmp_path / "here", "--corpus", corpus, *words)
+    assert here.returncode == 0, here.stderr
+    with ray_cluster.nodes(tmp_path_factory.mktemp("computing")) as there:
+        nodes = [there.computing() for _ in range(3)]
+        process = begun(
+            "pretrain", "--output", tmp_path / "there", "--corpus", tmp_path / "other", "--ray", there.address, *words
+        )
+        wait_for(lambda: list((tmp_path / "other").glob("targets-*")), process, 300)
+        there.kill(nodes[0])
+        _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    found, known = (
+        {file.name: file.read_bytes() for file in one.glob("targets-*")} for one in (tmp_path / "other", corpus)
+    )
+    assert len(known) == 4
+    assert found == known
+    weights = [load_file(tmp_path / run / "policy" / "policy.safetensors") for run in ("here", "there")]
+    assert all(bool((weights[0][name] == weights[1][name]).all()) for name in weights[0])
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def test_tasks_come_back_in_order_and_errors_as_they_are(cluster: Nodes) -> None:
+    cluster.computing()
+    with Cluster(cluster.address) as there:
+        assert list(there.map(square, range(300))) == [number * number for number in range(300)]
+        with pytest.raises(UserError, match="'no such name' is not a profile"):
+            list(there.map(refuse, ["no such name"]))
+
+
+def refuse(name: str) -> None:
+    raise UserError(f"'{name}' is not a profile")

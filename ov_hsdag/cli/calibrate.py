@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,14 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.command_lines import model_here, options
+from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     from ov_hsdag.calibration.node_times import NodeTimes
+    from ov_hsdag.fleet.machines import Kind
 
 Models = Annotated[
     list[Path] | None,
@@ -40,6 +43,8 @@ def calibrate(
     model: Models = None,
     shape: common.Shapes = None,
     seconds: Seconds = math.inf,
+    ray: remote.Ray = None,
+    on: remote.On = None,
     as_json: common.Json = False,
 ) -> None:
     """Measure the devices and write a profile of them; costs of a model are written beside it, as NAME.costs.json.
@@ -48,6 +53,7 @@ def calibrate(
     """
     models = list(model or ())
     _check_outputs(output, models)
+    remote.check_on(ray, on)
 
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
 
@@ -64,6 +70,13 @@ def calibrate(
     from ov_hsdag.utils.files import write_json
 
     names = DeviceSet.parse(device).names
+    if ray is not None:
+        if models and len(on or ()) != 1:
+            raise UserError("the costs of a model are those of one kind of machine: name it with --on")
+        given = {"--device": device, "--shape": shape, "--seconds": None if math.isinf(seconds) else seconds}
+        with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
+            _elsewhere(fleet, show, output, models, given, as_json)
+        return
     begin = time.perf_counter()
     with console.result(as_json) as show:
         core = new_core()
@@ -105,6 +118,52 @@ def calibrate(
         show(data, "\n".join(text), _table(document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, *options({"--profile": output, "--shape": shape}))
+
+
+def _elsewhere(
+    fleet: remote.Fleet,
+    show: console.Show,
+    output: Path,
+    models: list[Path],
+    given: Mapping[str, object],
+    as_json: bool,
+) -> None:
+    """A profile of each kind of machine."""
+    from ov_hsdag.costs.stored import ModelCosts, path_beside
+    from ov_hsdag.utils.files import check_writable, write_json
+    from ov_hsdag.utils.reading import SETTINGS, read_json
+
+    failures: list[Exception] = []
+    for kind in fleet.kinds:
+        check_writable(fleet.target(output, kind))
+    inputs = Inputs()
+    named = [inputs.model(path) for path in models]
+    costs = [path_beside(name).as_posix() for name in named]
+    words = remote.words("calibrate", [], {**given, "--model": named, "--output": f"{OUT}/{_PROFILE}"}, {})
+    job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))
+    with remote.scratch() as scratch:
+        results = fleet.run("calibrating", [(kind, job, scratch / kind.number) for kind in fleet.kinds])
+
+        def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+            came, target = scratch / kind.number, fleet.target(output, kind)
+            document = read_json(came / _PROFILE, SETTINGS)
+            write_json(target, document)
+            for number, path in enumerate(models):
+                ModelCosts.load(came / costs[number]).save(path_beside(path))
+                data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
+            if not as_json:
+                text = f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.told()}"
+                show({}, text, _table(document, data["devices"]))
+            return {**data, "profile": str(target)}
+
+        found = remote.collect(fleet, results, use, failures)
+    if as_json:
+        show({"machines": found} if fleet.several else found[0])
+    remote.end(failures)
+
+
+# What a job calls its output.
+_PROFILE = "profile.json"
 
 
 def _check_outputs(output: Path, models: list[Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,16 +12,19 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.extras import require
+from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.placement import BEST_SINGLE, times
+from ov_hsdag.training.config import CHECKPOINT
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ov_hsdag.fleet.machines import Kind
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.training.finetune import Budget, Entry, Report
     from ov_hsdag.utils.progress import Tell
@@ -83,13 +86,16 @@ def finetune(
     simulated: IsSimulated = False,
     seed: Seed = None,
     threads: Threads = 1,
+    ray: remote.Ray = None,
+    on: remote.On = None,
     as_json: common.Json = False,
 ) -> None:
     """Measure placements of MODEL on its devices and learn from them; DIR gets the policy and the placed model.
 
-    Needs the extra `train`.
+    Needs the extra `train`; with --ray, on the machines that measure.
     """
     common.check_model(model)
+    remote.check_on(ray, on)
     given = {
         "--objective": objective is not None,
         "--policy": policy is not None,
@@ -114,8 +120,24 @@ def finetune(
     from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective or "latency")
-    DeviceSet.parse(device)
+    names = DeviceSet.parse(device).names
     examples = parse_shapes(shape or ())
+    if ray is not None:
+        if simulated:
+            raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
+        new = {
+            "--objective": objective,
+            "--proposer": proposer,
+            "--seed": seed,
+            "--budget": None if resume else budget,
+            "--measurements": None if resume else measurements,
+        }
+        again = {"--budget": budget, "--measurements": measurements} if resume else {}
+        both = {"--device": device, "--shape": shape, "--threads": threads}
+        elsewhere = _Elsewhere(model, output, {**new, **both}, {**again, **both}, profile, policy, resume)
+        with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
+            elsewhere.run(fleet, show, as_json)
+        return
     require("fine-tuning", ("train",))
     with console.progress("starting torch"):
         import torch
@@ -125,7 +147,6 @@ def finetune(
     from ov_hsdag.policy.candidates import MARGIN
     from ov_hsdag.training import finetune as tuning
     from ov_hsdag.training.curves import PLOT
-    from ov_hsdag.training.run import CHECKPOINT
 
     tuning.check_outputs(output, model)
     if not resume:
@@ -176,6 +197,71 @@ def finetune(
         show({**record, "placement": placement.affinity}, f"{headline}\n{plot}", _table(record))
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
         show.next("verify", output / "model.xml", "--device", device, *options({"--shape": shape}))
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Fine-tuning on the machines of a cluster. Its checkpoint comes back after each measurement."""
+
+    model: Path
+    output: Path
+    new: Mapping[str, object]
+    resumed: Mapping[str, object]
+    profile: Path | None
+    policy: str | None
+    resume: bool
+
+    def run(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
+        """A run for each kind of machine; of several, each in a folder of its own."""
+        for kind in fleet.kinds:
+            there = (fleet.target(self.output, kind) / CHECKPOINT).exists()
+            if there and not self.resume:
+                raise UserError(
+                    f"there is a run in '{fleet.target(self.output, kind)}' already: continue it with --resume or"
+                    " choose another output"
+                )
+            if self.resume and not there:
+                raise UserError(f"there is no run to resume in '{fleet.target(self.output, kind)}'")
+        jobs = [
+            (kind, self.job(fleet.target(self.output, kind)), fleet.target(self.output, kind)) for kind in fleet.kinds
+        ]
+        try:
+            results = fleet.run(f"fine-tuning {self.model}", jobs)
+        except KeyboardInterrupt:
+            if any((folder / CHECKPOINT).exists() for _, _, folder in jobs):
+                console.message("stopped; all measurements are saved: continue with --resume")
+            raise
+        failures: list[Exception] = []
+
+        def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
+            folder = fleet.target(self.output, kind)
+            if not as_json:
+                gain = times(record["best"]["ratio"], over=_reference(record))
+                text = (
+                    f"{folder / 'model.xml'}: {record['chosen']}, measured {gain}"
+                    f" ({record['measurements']} measurements) on {kind.told()}"
+                )
+                show({}, text, _table(record))
+            return record
+
+        found = remote.collect(fleet, results, use, failures)
+        if as_json:
+            show({"machines": found} if fleet.several else found[0])
+        remote.end(failures)
+
+    def job(self, folder: Path) -> Job:
+        """The command for a machine. folder: of the run here."""
+        inputs = Inputs()
+        name = inputs.model(self.model)
+        profile = inputs.file(self.profile)
+        given = {**self.new, "--policy": remote.policy(inputs, self.policy), "--profile": profile, "--output": OUT}
+        begins = remote.words("finetune", [name], given, {})
+        given = {**self.resumed, "--profile": profile, "--output": OUT}
+        goes_on = remote.words("finetune", [name], given, {"--resume": True})
+        saved = f"{OUT}/{CHECKPOINT}"
+        files = {**inputs.files, **({saved: folder / CHECKPOINT} if self.resume else {})}
+        words = goes_on if self.resume else begins
+        return Job(tuple(words), files, inputs.shown, (), saved, tuple(goes_on))
 
 
 def duration(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,14 @@ Imitation = Annotated[
 Reinforce = Annotated[int | None, typer.Option("--reinforce-steps", min=0, help="Steps of REINFORCE after those.")]
 Clip = Annotated[float | None, typer.Option("--ppo-clip", min=0.0, help="PPO with this ε and 3 epochs for REINFORCE.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Make the corpus and search placements on the cores of this Ray cluster; the training itself runs here.",
+    ),
+]
 Checkpoint = Annotated[float, typer.Option("--checkpoint-minutes", min=0.0, help="Time between checkpoints.")]
 
 
@@ -53,6 +62,7 @@ def pretrain(
     ppo_clip: Clip = None,
     threads: Threads = 1,
     checkpoint_minutes: Checkpoint = 2.0,
+    ray: Ray = None,
     as_json: common.Json = False,
 ) -> None:
     """Train a policy on simulated placements; DIR/policy is what --policy takes.
@@ -89,15 +99,25 @@ def pretrain(
 
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**given)
-    with console.result(as_json) as show:
+    with console.result(as_json) as show, contextlib.ExitStack() as stack:
+        elsewhere: dict[str, Any] = {}
+        if ray is not None:
+            from ov_hsdag.fleet.cluster import Cluster
+
+            with console.progress(f"joining the Ray cluster at {ray}"):
+                elsewhere["each"] = stack.enter_context(Cluster(ray)).map
         try:
             if make_corpus:
                 with console.progress(f"making the corpus in {folder} (models are converted once)") as tell:
-                    make(folder, report=tell)
+                    make(folder, report=tell, **elsewhere)
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes
-                record = run(output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell))
+                if ray is not None:
+                    elsewhere["searching"] = lambda done, shards: tell("searching placements", done / shards)
+                record = run(
+                    output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell), **elsewhere
+                )
         except KeyboardInterrupt:
             there = (output / CHECKPOINT).exists()
             again = f"ov-hsdag pretrain --output {output} --resume" if there else "the same command"

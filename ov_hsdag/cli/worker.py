@@ -10,9 +10,15 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 
 Address = Annotated[str, typer.Option("--ray", metavar="ADDRESS", help="The head of the Ray cluster, as HOST:6379.")]
+Cores = Annotated[
+    int,
+    typer.Option(
+        "--cores", min=0, metavar="N", help="Cores for `pretrain --ray` besides; they disturb what is measured."
+    ),
+]
 
 
-def worker(ray: Address, as_json: common.Json = False) -> None:
+def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None:
     """Let commands with --ray measure on the devices of this machine, one at a time, until Ctrl-C.
 
     Needs the extra `ray`. Prints what it announces: the devices that OpenVINO sees here, virtual ones included.
@@ -25,4 +31,4 @@ def worker(ray: Address, as_json: common.Json = False) -> None:
         labels = announcement(new_core())
         lines = [f"{name}: {value}" for name, value in labels.items()]
         show({"ray": ray, "labels": labels}, "\n".join([f"joining {ray} with", *lines]))
-        serve(ray, labels)
+        serve(ray, labels, cores)

@@ -1,18 +1,20 @@
-"""Jobs on a Ray cluster. Nothing but this module, `ov_hsdag.fleet.node` and what they start imports Ray.
+"""Jobs and tasks on a Ray cluster. Nothing but this module, `ov_hsdag.fleet.node` and what they start imports Ray.
 
 A job (`ov_hsdag.fleet.job`) goes to any machine of its kind, to one that is free or to the first that becomes free. A
-machine that is lost costs what it was doing: the job begins again on another of its kind.
+machine that is lost costs what it was doing: the job begins again on another of its kind, from what it had saved. Tasks
+(`Cluster.map`) are functions that compute, on any node with a free core.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of, store
 from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
@@ -30,6 +32,19 @@ _LIVES = 4
 
 # Seconds in which Ray's table of nodes learns that one is gone, and one that restarts is back.
 _PATIENCE = 30.0
+
+# Tasks in flight for each core of the cluster: so many that none waits for the driver.
+_AHEAD = 3
+
+# Seconds that one message of tasks should take at least; shorter ones go in batches.
+_BATCH = 1.0
+_MOST_IN_BATCH = 512
+
+# Batches of results that wait here for those before them.
+_MOST_KEPT = 10_000
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class Cluster:
         """Connects.
 
         Args:
-            address: what `ray.init` takes: "10.0.0.1:6379", "auto".
+            address: what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
 
         Raises:
             UserError: Ray is not installed, or nothing answers at that address.
@@ -64,6 +79,7 @@ class Cluster:
                 "--ray needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
             ) from error
         self._ray: Any = ray
+        self._looked, self._cpus = float("-inf"), 0.0
         try:
             ray.init(address, logging_level="error", log_to_driver=False)
         except Exception as error:  # of many kinds: no connection, other versions, no token
@@ -127,6 +143,77 @@ class Cluster:
             over.set()
             workers.shutdown(wait=True)
 
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item], cores: float = 1.0) -> Iterator[Result]:
+        """Calls a function for each item on the cluster's cores; results in the order of the items.
+
+        Short calls travel in batches, and only as many are on their way as keep all cores busy. A call whose node is
+        lost is made again elsewhere, so functions must not do anything but compute.
+
+        Args:
+            function: of a module that all nodes have.
+            items: what it is called with; taken as they are needed.
+            cores: that a call needs.
+
+        Raises:
+            RunError: a call failed; the first in order.
+        """
+        ray = self._ray
+        remote = ray.remote(_batch).options(num_cpus=cores, max_retries=-1)
+        shared = ray.put(function)
+        left = iter(items)
+        size, sent, wanted = 1, 0, 0
+        flight: dict[Any, tuple[int, int]] = {}
+        found: dict[int, list[Result]] = {}
+        try:
+            while True:
+                # What is needed next may take longest: others go on meanwhile, up to what memory should hold.
+                room = min(_AHEAD * self._cores(cores) - len(flight), _MOST_KEPT - len(found))
+                while room > 0 and (batch := list(itertools.islice(left, size))):
+                    flight[remote.remote(shared, batch)] = (sent, len(batch))
+                    sent, room = sent + 1, room - 1
+                if not flight:
+                    return
+                waiting = list(flight)
+                ray.wait(waiting, num_returns=1, timeout=_LOOK)
+                ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+                for reference, (seconds, results) in zip(ready, self._results(ready), strict=True):
+                    number, count = flight.pop(reference)
+                    found[number] = results
+                    size = max(1, min(_MOST_IN_BATCH, round(_BATCH * count / max(seconds, 1e-6))))
+                while wanted in found:
+                    yield from found.pop(wanted)
+                    wanted += 1
+        finally:
+            for reference in flight:
+                ray.cancel(reference, force=True)
+
+    def _results(self, references: Sequence[Any]) -> list[Any]:
+        """What tasks returned. Raises UserError or RunError."""
+        exceptions = self._ray.exceptions
+        try:
+            return list(self._ray.get(references))
+        except exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, UserError | RunError):
+                raise type(cause)(str(cause)) from error
+            raise RunError(f"a task on the cluster failed: {one_line(cause or error)}") from error
+        except exceptions.RayError as error:
+            raise RunError(f"the cluster lost a task: {_reason(error)}") from error
+
+    def _cores(self, cores: float) -> int:
+        """Calls that the cluster can make at the same time; at least one, which then waits for a node."""
+        now = time.monotonic()
+        if now - self._looked > _LOOK:
+            self._looked, self._cpus = now, float(self._ray.cluster_resources().get("CPU", 0.0))
+        return max(1, int(self._cpus / cores))
+
+
+def _batch(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[float, list[Result]]:
+    """The calls of a batch, and the seconds that they took."""
+    begin = time.perf_counter()
+    results = [function(item) for item in items]
+    return time.perf_counter() - begin, results
+
 
 class _Lost(Exception):
     """The machine of a job has gone."""
@@ -151,6 +238,7 @@ class _Errand:
         self._kind, self._job, self._folder, self._digests, self._over = kind, job, folder, digests, over
         self._tell: Callable[[str], None] = lambda text: tell(number, text)
         self._log: Callable[[str], None] = lambda text: log(number, text)
+        self._saved: bytes | None = None
         self._where = kind.told()
 
     def run(self) -> Done:
@@ -217,10 +305,15 @@ class _Errand:
         self._where = f"{self._kind.told()} on {host}"
         for digest in self._ask(site.lacking.remote(list(paths))):
             self._send(site, digest, paths[digest])
-        self._ask(site.begin.remote(list(job.words), files))
-        tail = ""
+        words = job.words
+        if self._saved is not None:
+            digest = self._send_bytes(site, self._saved)
+            files[job.saved] = digest
+            words = job.resumed
+        self._ask(site.begin.remote(list(words), files))
+        stamp, tail = None, ""
         while True:
-            events = self._ask(site.events.remote(1.0))
+            events = self._ask(site.events.remote(1.0, job.saved))
             for line in events["lines"]:
                 text = job.told(line)
                 if line.startswith("warning:"):
@@ -228,6 +321,10 @@ class _Errand:
                 elif line:
                     tail = text
                     self._tell(f"{self._where}: {text}")
+            if job.saved and events["saved"] not in (None, stamp):
+                stamp = events["saved"]
+                self._saved = self._ask(site.read.remote(job.saved))
+                store(self._folder / came_as(job.saved), [self._saved])
             if events["status"] is not None:
                 break
         _check(events["status"], tail, self._where)
@@ -248,9 +345,18 @@ class _Errand:
                 if last:
                     return
 
+    def _send_bytes(self, site: Any, data: bytes) -> str:
+        import hashlib
+
+        digest = hashlib.sha256(data).hexdigest()
+        if self._ask(site.lacking.remote([digest])):
+            self._ask(site.take.remote(digest, 0, data, True))
+        return digest
+
     def _fetch(self, site: Any) -> None:
         """Brings what the job wrote."""
-        for name, size in self._ask(site.listing.remote(OUT)).items():
+        listings = [self._ask(site.listing.remote(one)) for one in (OUT, *self._job.beside)]
+        for name, size in itertools.chain.from_iterable(listing.items() for listing in listings):
             target = self._folder / came_as(name)
             self._tell(f"{self._where}: fetching {target.name}")
             offsets = range(0, size, _PIECE)

@@ -30,11 +30,17 @@ class Job:
         words: after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`.
         files: what is there when it begins: path in the job's folder → file here.
         shown: path in the job's folder → what it is called here, in messages.
+        beside: files outside of `OUT` that come back as well, where they are.
+        saved: a file of the job that comes back whenever it changes; "" for none.
+        resumed: words that go on from `saved`.
     """
 
     words: tuple[str, ...]
     files: Mapping[str, Path] = field(default_factory=dict)
     shown: Mapping[str, str] = field(default_factory=dict)
+    beside: tuple[str, ...] = ()
+    saved: str = ""
+    resumed: tuple[str, ...] = ()
 
     def told(self, text: str) -> str:
         """A message of the job with the names that files have here."""
@@ -89,8 +95,9 @@ def model_files_of(path: Path) -> list[Path]:
 
 
 def came_as(name: str) -> PurePosixPath:
-    """What a file that comes back is called here: without `OUT`. Raises ValueError where it leads elsewhere."""
-    return safe(name).relative_to(OUT)
+    """What a file that comes back is called here: without `OUT`. Raises ValueError as `safe`."""
+    path = safe(name)
+    return path.relative_to(OUT) if path.is_relative_to(OUT) else path
 
 
 def digest_of(path: Path) -> str:

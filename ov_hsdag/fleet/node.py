@@ -23,12 +23,13 @@ _OBJECTS = 256 << 20
 _GRACE = 15.0
 
 
-def serve(address: str, labels: Mapping[str, str]) -> None:
+def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     """Makes this machine a node that takes jobs; returns when the cluster has gone.
 
     Args:
         address: of the head: "10.0.0.1:6379".
         labels: of the node (`ov_hsdag.fleet.machines.announcement`).
+        cores: that tasks of other kinds may use beside the jobs; what is measured is then disturbed.
 
     Raises:
         UserError: Ray is not installed.
@@ -41,8 +42,7 @@ def serve(address: str, labels: Mapping[str, str]) -> None:
         )
     with tempfile.TemporaryDirectory(prefix="ov-hsdag-worker-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", address]
-        # No cores for tasks: they would disturb what is measured.
-        command += ["--num-cpus", "0", "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
+        command += ["--num-cpus", str(cores), "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
         command += ["--resources", json.dumps({RESOURCE: 1}), "--labels", _joined(labels)]
         command += ["--disable-usage-stats", "--block"]
         # Without this Ray hides devices from what does not ask it for some.

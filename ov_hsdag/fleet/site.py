@@ -121,6 +121,7 @@ class Site:
             target.parent.mkdir(parents=True, exist_ok=True)
             kept = self._kept(digest)
             os.utime(kept)
+            # What a command goes on writing (a checkpoint) replaces its name, and leaves what is kept alone.
             try:
                 os.link(kept, target)
             except OSError:
@@ -143,15 +144,16 @@ class Site:
         for reader in self._readers:
             reader.start()
 
-    def events(self, seconds: float) -> dict[str, Any]:
+    def events(self, seconds: float, saved: str = "") -> dict[str, Any]:
         """What has happened since the last call.
 
         Args:
             seconds: to wait for something.
+            saved: a file of the job.
 
         Returns:
-            "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "out": its
-            standard output, once it has ended.
+            "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved":
+            equal as long as the file is; "out": its standard output, once it has ended.
         """
         assert self._process is not None
         end = time.monotonic() + seconds
@@ -166,8 +168,13 @@ class Site:
                 reader.join(5)
         while not self._lines.empty():
             lines.append(self._lines.get())
+        stamp = None
+        if saved:
+            with contextlib.suppress(OSError):
+                told = (self._job / safe(saved)).stat()
+                stamp = f"{told.st_mtime_ns} {told.st_ino}"
         out = self._out.decode(errors="replace") if status is not None else ""
-        return {"lines": lines, "status": status, "out": out}
+        return {"lines": lines, "status": status, "saved": stamp, "out": out}
 
     def listing(self, folder: str) -> dict[str, int]:
         """Sizes of the files below a folder of the job, or of the file of that name; by their paths in the job."""

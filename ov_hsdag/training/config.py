@@ -11,6 +11,9 @@ from ov_hsdag.utils.errors import UserError
 if TYPE_CHECKING:
     from ov_hsdag.policy.features import FeatureSet, PolicyInput
 
+CHECKPOINT = "checkpoint.safetensors"
+"""Name of the file in a run's folder that it continues from."""
+
 ABLATIONS = ("output_shape", "node_id", "structure")
 """Groups of features that the paper leaves out in turn (its ablation study)."""
 

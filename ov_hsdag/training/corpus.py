@@ -156,43 +156,58 @@ def complete(folder: Path) -> bool:
     return any(folder.glob("*/*.npz")) and not (folder / _UNFINISHED).exists()
 
 
-def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str], None] = print) -> None:
+Each = Callable[[Callable[[str], PlacementProblem], Iterable[str]], Iterable[PlacementProblem]]
+"""Calls a function for each name, in their order, as `map` does."""
+
+
+def make(
+    folder: Path,
+    names: Iterable[str] | None = None,
+    report: Callable[[str], None] = print,
+    each: Each = map,
+) -> None:
     """Extracts models of the zoo into `folder`, each as <family>/<name>.npz; those that are there are left alone.
 
     Args:
         folder: the corpus.
         names: models, families or tags of the zoo; None: all.
         report: called with a line about each model.
+        each: calls a function for each name, here or elsewhere.
 
     Raises:
-        RunError: a model of the zoo cannot be built or extracted here; the message names it.
+        RunError: a model of the zoo cannot be built or extracted; the message names it.
     """
-    import openvino as ov
-
-    from ov_hsdag.model.repair import split_rule
     from ov_hsdag.zoo.catalog import ZOO, select
 
     chosen = list(ZOO.values() if names is None else select(names))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _UNFINISHED).touch()
-    for entry in chosen:
+    lacking = [entry for entry in chosen if not (folder / entry.family / f"{entry.name}.npz").exists()]
+    for entry, template in zip(lacking, each(template_of, [entry.name for entry in lacking]), strict=True):
         path = folder / entry.family / f"{entry.name}.npz"
-        if path.exists():
-            continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            template = extract(entry.build(), split_rule(ov.__version__))
-        except Exception as error:
-            raise RunError(
-                f"the zoo's model '{entry.name}' cannot be made with {_installed()}: {one_line(error)};"
-                " constraints.txt has the versions that were tested"
-            ) from error
         template.save(path)
         report(
             f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups,"
             f" {int(template.coarse.max()) + 1} coarse groups"
         )
     (folder / _UNFINISHED).unlink()
+
+
+def template_of(name: str) -> PlacementProblem:
+    """A model of the zoo as `extract` makes it. Raises RunError where it cannot be built or extracted here."""
+    import openvino as ov
+
+    from ov_hsdag.model.repair import split_rule
+    from ov_hsdag.zoo.catalog import ZOO
+
+    try:
+        return extract(ZOO[name].build(), split_rule(ov.__version__))
+    except Exception as error:
+        raise RunError(
+            f"the zoo's model '{name}' cannot be made with {_installed()}: {one_line(error)};"
+            " constraints.txt has the versions that were tested"
+        ) from error
 
 
 def _installed() -> str:

@@ -55,7 +55,7 @@ from ov_hsdag.training.run import (
     uninterrupted,
     write_checkpoint,
 )
-from ov_hsdag.training.targets import SHARD, Target, Targets, worth_learning
+from ov_hsdag.training.targets import SHARD, Each, Target, Targets, worth_learning
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.files import write_json
 
@@ -395,6 +395,8 @@ def pretrain(
     stop_at: int | None = None,
     end: bool = False,
     report: Report | None = None,
+    each: Each | None = None,
+    searching: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a pretraining.
 
@@ -409,6 +411,8 @@ def pretrain(
         stop_at: leave, after a checkpoint, before this step.
         end: make no more steps: write record and policy of a run that was begun.
         report: see `Report`.
+        each: searches all placements first, on several machines; None: they are searched here, when they are needed.
+        searching: with `each`, takes the number of searched shards and that of all of them.
 
     Returns:
         The record of the run.
@@ -445,6 +449,11 @@ def pretrain(
         save()
     # Validation comes first, so that more training problems do not change it.
     targets, first_shard = Targets(corpus, folder), math.ceil(settings.validation / SHARD)
+    if each is not None:
+        shards = first_shard + shards_at(settings, settings.steps)
+        for done in targets.fill(shards, each):
+            if searching:
+                searching(done, shards)
     checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
     check_count = checks.count(first_shard)
 

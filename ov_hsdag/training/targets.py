@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,10 @@ SHARD = 16
 
 TRIVIAL_SHARE = 3
 """One in so many problems whose answer is a single device is learned from: half of all draws are such."""
+
+
+Each = Callable[[Callable[[int], "list[Target]"], Iterable[int]], "Iterable[list[Target]]"]
+"""Calls a function for each number, in their order, as `map` does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +56,37 @@ class Targets:
 
     def shard(self, number: int) -> list[Target]:
         """The targets of problems number · SHARD …, from disk, or computed and written."""
-        path = self.folder / f"targets-{self.corpus.fingerprint}-{SEARCH}-{number:05d}.npz"
+        path = self._path(number)
         try:
             return _read(path)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError):
             path.unlink()
-        targets = [compute(self.corpus.draw(number * SHARD + i), number * SHARD + i) for i in range(SHARD)]
+        targets = searched(self.corpus, number)
+        self._write(path, targets)
+        return targets
+
+    def fill(self, shards: int, each: Each) -> Iterator[int]:
+        """Searches the placements of the first shards, as far as they are not there.
+
+        Args:
+            shards: how many.
+            each: calls a function for each number, here or elsewhere (`ov_hsdag.fleet.cluster.Cluster.map`).
+
+        Yields:
+            The number of shards that are there, after each that was searched.
+        """
+        lacking = [number for number in range(shards) if not self._path(number).exists()]
+        found = each(functools.partial(searched, self.corpus), lacking)
+        for done, (number, targets) in enumerate(zip(lacking, found, strict=True), start=shards - len(lacking) + 1):
+            self._write(self._path(number), targets)
+            yield done
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"targets-{self.corpus.fingerprint}-{SEARCH}-{number:05d}.npz"
+
+    def _write(self, path: Path, targets: Sequence[Target]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(path, "wb") as file:
             np.savez_compressed(
@@ -67,7 +96,11 @@ class Targets:
                 score=np.array([target.score for target in targets]),
                 reference=np.array([target.reference for target in targets]),
             )
-        return targets
+
+
+def searched(corpus: Corpus, number: int) -> list[Target]:
+    """The targets of a shard, which follow from the corpus and the number alone."""
+    return [compute(corpus.draw(index), index) for index in range(number * SHARD, (number + 1) * SHARD)]
 
 
 def _read(path: Path) -> list[Target]:
