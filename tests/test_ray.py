@@ -69,6 +69,17 @@ def wait_for(what: Callable[[], Any], process: subprocess.Popen[str], seconds: f
     return found
 
 
+def lost_and_ended(
+    cluster: Nodes, workers: list[subprocess.Popen[bytes]], process: subprocess.Popen[str]
+) -> tuple[str, str]:
+    """What a command printed that lost one of the two machines of a kind; there are two again."""
+    killed = wait_for(lambda: [one for one in cluster.busy() if one in workers[:2]], process)[0]
+    cluster.kill(killed)
+    out, err = process.communicate(timeout=600)
+    workers[workers.index(killed)] = cluster.worker()
+    return out, err
+
+
 def test_a_placement_for_each_kind_of_machine(
     cluster: Nodes, workers: list[subprocess.Popen[bytes]], model: Path, tmp_path: Path
 ) -> None:
@@ -139,10 +150,7 @@ def test_bench_with_a_node_killed_has_the_results_of_one_without(
 ) -> None:
     words = ("bench", model, "--device", HETERO, "--rounds", 1, "--json")
     process = begun(*words, "--ray", cluster.address)
-    busy = wait_for(cluster.busy, process)
-    cluster.kill(busy[0])
-    out, err = process.communicate(timeout=300)
-    cluster.worker(OTHER if busy[0] is workers[2] else ray_cluster.DEVICES)
+    out, err = lost_and_ended(cluster, workers, process)
     assert process.returncode == 0, err
     assert "begins again on another machine" in err
 
@@ -171,8 +179,7 @@ def test_finetune_with_its_machine_killed_measures_all_that_it_was_asked_for(
         "--json",
     )
     wait_for(lambda: len(list(tmp_path.glob("*/checkpoint.safetensors"))) == 2, process, 240)
-    cluster.kill(cluster.busy()[0])
-    out, err = process.communicate(timeout=600)
+    out, err = lost_and_ended(cluster, workers, process)
     assert process.returncode == 0, err
     assert "begins again on another machine" in err
     for record in json.loads(out)["machines"]:
