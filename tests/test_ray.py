@@ -15,6 +15,7 @@ import openvino as ov
 import pytest
 from safetensors.torch import load_file
 
+from ov_hsdag.costs.profile import Profile
 from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.training.corpus import make
@@ -143,6 +144,22 @@ def test_models_of_bench_on_each_kind_of_machine(
     rows = (tmp_path / "b.csv").read_text().splitlines()
     assert rows[0].startswith("model,machine,placer")
     assert len({row.split(",")[1] for row in rows[1:]}) == 2
+
+
+def test_a_profile_of_each_kind_of_machine(
+    cluster: Nodes, workers: list[subprocess.Popen[bytes]], model: Path, tmp_path: Path
+) -> None:
+    words = ("calibrate", "--device", HETERO, "--ray", cluster.address, "--seconds", 4)
+    done = command(*words, "--output", tmp_path / "profile.json")
+    assert done.returncode == 0, done.stderr
+    found = sorted(tmp_path.iterdir())
+    assert len(found) == 2
+    for path in found:
+        assert path.name.startswith("profile.")
+        assert set(Profile.load(path).devices) == {"CPU_A", "CPU_B"}
+    refused = command(*words, "--model", model, "--output", tmp_path / "again.json")
+    assert refused.returncode == 2
+    assert "the costs of a model are those of one kind of machine: name it with --on" in refused.stderr
 
 
 def test_bench_with_a_node_killed_has_the_results_of_one_without(
