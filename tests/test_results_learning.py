@@ -111,19 +111,25 @@ def test_the_table_of_generalisation_says_what_search_and_network_earn() -> None
 
 
 def test_the_table_of_samples_tells_arms_apart() -> None:
-    arms = {"both": [1.8] * 16, "search": [1.5] * 2 + [1.8] * 14, "simulator": [1.2] * 16}
+    slow, fast = [1.5] * 2 + [1.8] * 14, [1.8] * 16
+    arms = {
+        "both": {"0": fast, "1": fast, "2": slow},
+        "search": {"0": slow, "1": fast},
+        "simulator": {"0": [1.2] * 16, "1": [1.2] * 16},
+    }
     cell = {"arms": arms, "measured": {"0": {}, "1": {}}}
-    unfinished = {"arms": {"both": [1.8] * 16}, "measured": {}}
+    unfinished = {"arms": {"both": {"0": fast}}, "measured": {}}
     result = {
         "about": about(),
-        "settings": {"measurements": 16, "seeds": 1},
+        "settings": {"measurements": 16, "seeds": 3},
         "pairs": {"f32 + f32": {"a": cell, "b": cell, "c": unfinished}},
     }
     text = results_learning.samples(result)
     check_tables(text)
     flat = " ".join(text.split())
-    assert "(a, f32 + f32 and b, f32 + f32)" in flat and "in all. One seed" in flat
-    assert "| search alone, no network | 1.200 (1.20 to 1.20) | 1.200 (1.20 to 1.20) | 1.000" in text
+    assert "(a, f32 + f32 and b, f32 + f32)" in flat and "in all. Means of 2 seeds" in flat
+    assert "| search alone, no network | 1.095 (1.10 to 1.10) | 1.095 (1.10 to 1.10) | 1.000" in text
+    assert "| policy and search, the default | 1.000" in text  # the third seed is of no other arm
     assert "cannot be told from search alone, no network with 2 models: no gain of the network" in flat
     assert results_learning.samples_plot(result).count("<circle") == 3 * 4 * 2 + 4
 
