@@ -26,7 +26,8 @@ from tests.conftest import ONE_CORE
 from tests.ray_cluster import MAIN, Nodes, command, environment
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.slow
+# Alone: Ray gives each of its services half a minute to start.
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 HETERO = "HETERO:CPU_A,CPU_B"
 OTHER = f"CPU_A:{ONE_CORE};CPU_B:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=bf16"
