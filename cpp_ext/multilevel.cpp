@@ -209,8 +209,7 @@ private:
     // Each device that lacks operations with all that it runs, the fastest ones with the rest.
     void add_scattered() {
         for (std::size_t device = 0; device < static_cast<std::size_t>(model_.devices) && budget_.left(); ++device) {
-            Placement placement(static_cast<std::size_t>(model_.items), static_cast<std::uint8_t>(device));
-            make_supported(placement);
+            Placement placement = simple_placement(device);
             const auto other = [&](std::uint8_t d) { return d != device; };
             if (std::any_of(placement.begin(), placement.end(), other)) offer(std::move(placement));
         }
@@ -308,14 +307,10 @@ private:
             if (budget_.left()) local_.refine_fine(next, budget_);
             const auto same = [&](const Candidate& other) { return other.placement == next.placement; };
             if (std::none_of(island_.begin(), island_.end(), same)) island_.push_back(std::move(next));
+            std::stable_sort(island_.begin(), island_.end(), by_score);
         } else {
-            const std::size_t chosen = std::min(random_() % island_.size(), random_() % island_.size());
-            Candidate next = island_[chosen];
-            local_.perturb_and_refine(next, island_[random_() % island_.size()].placement, random_, budget_);
-            if (better(next.score, island_[chosen].score)) island_[chosen] = std::move(next);
+            local_.improve_one(island_, random_, budget_);
         }
-        std::stable_sort(island_.begin(), island_.end(),
-                         [](const Candidate& a, const Candidate& b) { return a.score < b.score; });
         if (better(island_.front().score, pool_.front().score)) offer(island_.front().placement);
         island_moves_ += before - budget_.moves();
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "perturb.hpp"
 
@@ -74,6 +75,15 @@ void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other
     if (found.score < kClose * best.score || !std::isfinite(best.score)) {
         improve_fine(best, found.placement, share, budget);
     }
+}
+
+void PlacementSearch::improve_one(std::vector<Candidate>& population, std::mt19937_64& random, Budget& budget) {
+    const std::size_t chosen = std::min(random() % population.size(), random() % population.size());
+    Candidate next = population[chosen];
+    perturb_and_refine(next, population[random() % population.size()].placement, random, budget);
+    if (!better(next.score, population[chosen].score)) return;
+    population[chosen] = std::move(next);
+    std::stable_sort(population.begin(), population.end(), by_score);
 }
 
 void PlacementSearch::offer(Candidate& best, const Placement& placement, Budget& budget) {

@@ -22,6 +22,8 @@ struct Candidate {
     std::size_t origin = 0;  // number of the placement from which it comes
 };
 
+inline bool by_score(const Candidate& a, const Candidate& b) { return a.score < b.score; }
+
 // Searches never make a candidate worse. Results do not depend on what the object searched before. It refers to the
 // problem and the levels. One per thread.
 class PlacementSearch {
@@ -34,6 +36,9 @@ public:
     void refine_fine(Candidate& best, Budget& budget);
     // From a perturbation of the candidate, which may take a part from another good placement, on a random level.
     void perturb_and_refine(Candidate& best, const Placement& other, std::mt19937_64& random, Budget& budget);
+    // One candidate of a population, which is sorted by score, the best first, and stays so: it gives way to what is
+    // better of what a perturbation of it leads to. The better a candidate, the more often it is the one.
+    void improve_one(std::vector<Candidate>& population, std::mt19937_64& random, Budget& budget);
 
 private:
     // Replaces the candidate where the placement is better.

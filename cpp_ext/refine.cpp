@@ -19,8 +19,6 @@ constexpr std::size_t kElites = 6;
 // Searches from perturbed placements share the budget equally; their number is part of the result.
 constexpr std::size_t kIslands = 2;
 
-bool by_score(const Candidate& a, const Candidate& b) { return a.score < b.score; }
-
 bool has_placement(const std::vector<Candidate>& candidates, const Placement& placement) {
     return std::any_of(candidates.begin(), candidates.end(),
                        [&](const Candidate& candidate) { return candidate.placement == placement; });
@@ -144,16 +142,7 @@ private:
     // pool: sorted by score, and so it stays.
     static void search_island(PlacementSearch& search, std::vector<Candidate>& pool, std::mt19937_64& random,
                               Budget budget) {
-        while (budget.left()) {
-            // The better a placement, the more often it is the start.
-            const std::size_t chosen = std::min(random() % pool.size(), random() % pool.size());
-            Candidate next = pool[chosen];
-            search.perturb_and_refine(next, pool[random() % pool.size()].placement, random, budget);
-            if (better(next.score, pool[chosen].score)) {
-                pool[chosen] = next;
-                std::stable_sort(pool.begin(), pool.end(), by_score);
-            }
-        }
+        while (budget.left()) search.improve_one(pool, random, budget);
     }
 
     [[nodiscard]] std::size_t threads() const { return static_cast<std::size_t>(std::max(options_.threads, 1)); }
