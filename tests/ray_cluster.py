@@ -84,13 +84,13 @@ class Nodes:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Ends a node as a machine that loses its power: all of its processes, at once."""
-        for child in _descendants(process.pid):
+        for child in descendants(process.pid):
             _kill(child)
         process.wait()
 
     def busy(self) -> list[subprocess.Popen[bytes]]:
         """The nodes on which the process of a job runs."""
-        return [one for one in self.started if any("/job-" in _folder_of(child) for child in _descendants(one.pid))]
+        return [one for one in self.started if any("/job-" in _folder_of(child) for child in descendants(one.pid))]
 
     def close(self) -> None:
         """Ends everything."""
@@ -149,7 +149,7 @@ def nodes(folder: Path) -> Iterator[Nodes]:
         there.close()
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """A process and all that it has started, itself first."""
     parents = {}
     for entry in Path("/proc").iterdir():

@@ -147,6 +147,25 @@ def test_registering_gives_two_cpus_with_their_own_limits_and_can_be_repeated(mo
     assert found["CPU_A"].limits == {"INFERENCE_NUM_THREADS": "2"}
 
 
+def test_signals_arrive_when_virtual_devices_have_gone() -> None:
+    """The CPU plugin leaves a stack for signals behind that is none, in the thread that has loaded several."""
+    program = """
+import gc, os, signal
+from ov_hsdag.devices.virtual import new_core
+signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+for _ in range(3):
+    first, second = new_core(), new_core()
+    del first
+    gc.collect()
+    del second
+    gc.collect()
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    environment = {**os.environ, "OV_HSDAG_VIRTUAL_DEVICES": TWO_CORES}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["handled"] * 3)
+
+
 def test_a_device_that_a_script_registered_itself_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
     core = ov.Core()
     core.register_plugin("openvino_intel_cpu_plugin", "CPU_A")

@@ -1029,22 +1029,6 @@ def printed_submodels(text: str) -> int:
     return int(found[1])
 
 
-# benchmark_app as it is, on a machine with two CPUs.
-BENCHMARK_APP = """
-import sys
-import openvino as ov
-original = ov.Core.__init__
-def with_two_cpus(self, *arguments):
-    original(self, *arguments)
-    for name in ("CPU_A", "CPU_B"):
-        self.register_plugin("openvino_intel_cpu_plugin", name)
-ov.Core.__init__ = with_two_cpus
-ov.Core.compile_model = getattr(ov.Core.compile_model, "__wrapped__", ov.Core.compile_model)  # without our hook
-from openvino.tools.benchmark.main import main
-sys.exit(main())
-"""
-
-
 HOOKED_BENCHMARK_APP = """
 import ov_hsdag
 from openvino.tools.benchmark.main import main
@@ -1072,8 +1056,7 @@ def test_sample_and_benchmark_app_run_the_placement_of_python(
     by_library = run(sample, path, HETERO, library).stdout
     assert by_pass == by_library
 
-    program = tmp_path / "benchmark.py"
-    program.write_text(BENCHMARK_APP)
+    program = ROOT / "wheels/benchmark_app.py"
     options = ("-m", path, "-d", HETERO, "-hint", "none", "-niter", "1", "-nireq", "1")
     by_extension = run(sys.executable, program, *options, "-extensions", library).stdout
     alone = run(sys.executable, program, *options).stdout

@@ -6,7 +6,10 @@ import hashlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import openvino as ov
@@ -242,3 +245,90 @@ def sleep_long() -> None:
 
     print(os.getpid(), file=sys.stderr)
     time.sleep(600)
+
+
+# --- the node that `ov-hsdag worker` starts, with a program in the place of `ray start`
+
+START = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+print("started", os.getpid(), file=sys.stderr, flush=True)
+time.sleep(300)
+"""
+
+SERVE = "from ov_hsdag.fleet.node import serve; serve('10.0.0.1:6379', {'a': 'b'}, 0)"
+
+# The signal comes when the process is there, and before whoever starts it knows.
+SERVE_STRUCK = f"""
+import os, signal, subprocess, sys
+class Struck(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        print("started", self.pid, file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen = Struck
+{SERVE}
+"""
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Callable[[str], tuple[subprocess.Popen[str], int]]:
+    """Starts a worker; returns it and the group of what it has started."""
+    scripts = tmp_path / "packages/ray/scripts"
+    scripts.mkdir(parents=True)
+    (scripts.parent / "__init__.py").touch()
+    (scripts / "__init__.py").touch()
+    (scripts / "scripts.py").write_text(START, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path / "packages"), str(Path(sites.__file__).parents[2])])
+
+    def start(program: str) -> tuple[subprocess.Popen[str], int]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        line = process.stderr.readline()
+        assert line.startswith("started"), line + process.stderr.read()
+        return process, int(line.split()[1])
+
+    return start
+
+
+def expect_gone(group: int) -> None:
+    end = time.monotonic() + 10
+    while True:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        assert time.monotonic() < end, "processes go on"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("program", [SERVE, SERVE_STRUCK], ids=["any time", "while it starts"])
+def test_a_worker_that_is_told_to_end_leaves_nothing(
+    program: str,
+    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
+    tmp_path: Path,
+) -> None:
+    process, group = serving(program)
+    if program == SERVE:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        assert process.poll() is None  # it waits for Ray
+    process.send_signal(signal.SIGTERM)  # the second one ends waiting
+    _, text = process.communicate(timeout=10)
+    assert "KeyboardInterrupt" in text
+    expect_gone(group)
+    assert [path.name for path in tmp_path.iterdir()] == ["packages"]
+
+
+def test_a_worker_that_is_killed_leaves_no_process(
+    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, group = serving(SERVE)
+    process.kill()
+    process.communicate(timeout=10)
+    expect_gone(group)

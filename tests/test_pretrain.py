@@ -423,8 +423,7 @@ def interruptible() -> Iterator[None]:
 def press_ctrl_c() -> None:
     """Does what Python does on SIGINT, without a signal.
 
-    Python's handler runs on the stack that faulthandler made (pytest enables it), 16 KiB in Python 3.11. After an
-    inference on a processor with AMX the kernel needs more for the registers, and ends the process.
+    Cores of other tests in this process may have left a stack for signals that is none (docs/facts.md).
     """
     handler = signal.getsignal(signal.SIGINT)
     assert callable(handler)

@@ -232,6 +232,18 @@ def test_pretrain_with_a_node_killed_learns_the_same(tmp_path_factory: pytest.Te
     assert all(bool((weights[0][name] == weights[1][name]).all()) for name in weights[0])
 
 
+def test_a_worker_that_is_told_to_end_leaves_nothing(cluster: Nodes) -> None:
+    worker = cluster.worker()
+    there = ray_cluster.descendants(worker.pid)
+    assert len(there) > 3
+    worker.terminate()
+    assert worker.wait(60) == 130
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in there):
+        assert time.monotonic() < end, "processes go on"
+        time.sleep(0.1)
+
+
 def square(number: int) -> int:
     return number * number
 

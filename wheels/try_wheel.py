@@ -20,21 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICES = "HETERO:CPU_A,CPU_B"
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 
-# OpenVINO's benchmark_app on a machine with two CPUs, without Python's hook: the library follows the placement.
-BENCHMARK_APP = """
-import sys
-import openvino as ov
-original = ov.Core.__init__
-def with_two_cpus(self, *arguments):
-    original(self, *arguments)
-    for name in ("CPU_A", "CPU_B"):
-        self.register_plugin("openvino_intel_cpu_plugin", name)
-ov.Core.__init__ = with_two_cpus
-ov.Core.compile_model = getattr(ov.Core.compile_model, "__wrapped__", ov.Core.compile_model)
-from openvino.tools.benchmark.main import main
-sys.exit(main())
-"""
-
 
 def run(*command: object, quiet: bool = True, **environment: str) -> str:
     done = subprocess.run(
@@ -83,8 +68,7 @@ def main() -> None:
         place = ("place", placed, "--device", DEVICES, "--objective", "throughput", "--no-measure")
         run(scripts / "ov-hsdag", *place, "--output", split, **virtual)
         run(scripts / "ov-hsdag", "verify", split, "--device", DEVICES, **virtual)
-        program = Path(temporary) / "benchmark.py"
-        program.write_text(BENCHMARK_APP, encoding="utf-8")
+        program = ROOT / "wheels/benchmark_app.py"
         options = ("-m", split, "-d", DEVICES, "-hint", "none", "-niter", "2", "-nireq", "1")
         by_library = submodels(run(sys.executable, program, *options, "-extensions", library, OV_HSDAG_DEVICE=DEVICES))
         without = submodels(run(sys.executable, program, *options))

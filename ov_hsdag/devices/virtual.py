@@ -13,6 +13,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.devices.device_set import HETERO
@@ -96,10 +97,20 @@ def register(core: ov.Core) -> tuple[str, ...]:
         _register_cpu_plugin(core, name)
         try:
             core.set_property(name, {**_VIRTUAL_DEFAULTS, **properties})
-            core.get_property(name, "INFERENCE_NUM_THREADS")  # loads the plugin, which is when it checks the properties
+            _load(core, name)  # which is when it checks the properties
         except RuntimeError as error:
             _refuse(f"OpenVINO refuses the properties of {name}: {one_line(error)}")
     return tuple(declared)
+
+
+def _load(core: ov.Core, name: str) -> None:
+    """Loads the plugin of a virtual device, in a thread that ends at once.
+
+    The CPU plugin gives the thread that loads it a stack for signals, and at its own end gives back the one before,
+    which may be another plugin's that has ended already (docs/facts.md): a signal would then end the process.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(core.get_property, name, "INFERENCE_NUM_THREADS").result()
 
 
 def new_core() -> ov.Core:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 
 from ov_hsdag.fleet.machines import RESOURCE
@@ -21,6 +23,18 @@ _OBJECTS = 256 << 20
 
 # Seconds in which Ray ends what it has started.
 _GRACE = 15.0
+
+# Seconds between looks at whether it has, or is to.
+_LOOK = 0.25
+
+# `ray start`. It ends at once, and all that it has started, with the pipe from its parent: whatever ends that.
+_PROGRAM = """
+import os, runpy, signal, threading
+pipe, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+os.dup2(nothing, 0)
+threading.Thread(target=lambda: (os.read(pipe, 1), os.killpg(0, signal.SIGKILL)), daemon=True).start()
+runpy.run_module("ray.scripts.scripts", run_name="__main__", alter_sys=True)
+"""
 
 
 def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
@@ -40,30 +54,41 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
         raise UserError(
             "a worker needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
         )
-    with tempfile.TemporaryDirectory(prefix="ov-hsdag-worker-", ignore_cleanup_errors=True) as folder:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", address]
+    with (
+        _told_to_end() as told,
+        tempfile.TemporaryDirectory(prefix="ov-hsdag-worker-", ignore_cleanup_errors=True) as folder,
+    ):
+        command = [sys.executable, "-c", _PROGRAM, "start", "--address", address]
         command += ["--num-cpus", str(cores), "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
         command += ["--resources", json.dumps({RESOURCE: 1}), "--labels", _joined(labels)]
         command += ["--disable-usage-stats", "--block"]
         # Without this Ray hides devices from what does not ask it for some.
         environment = {**os.environ, FOLDER: folder, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-        with _termination_interrupts():
-            process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
-            )
-            try:
-                status = process.wait()
-            except KeyboardInterrupt:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr, start_new_session=True
+        )
+        try:
+            _wait(process, math.inf, lambda: len(told) > 0)
+            status = process.poll()
+            if status is None:
                 process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_GRACE)
-                raise
-            finally:
-                # `ray start` leaves what it started where it is killed; all of it is in its session.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                _wait(process, _GRACE, lambda: len(told) > 1)
+        finally:
+            # `ray start` leaves what it started where it is killed; all of it is in its session.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if told:
+        raise KeyboardInterrupt
     if status:
         raise RunError(f"the node at {address} has ended with status {status}; its messages are above")
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, enough: Callable[[], bool]) -> None:
+    """Until the process has ended, the time is over, or enough has happened."""
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end and not enough():
+        time.sleep(_LOOK)
 
 
 def _joined(labels: Mapping[str, str]) -> str:
@@ -71,14 +96,20 @@ def _joined(labels: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """SIGTERM, which services are ended with, is as Ctrl-C."""
+def _told_to_end() -> Iterator[list[int]]:
+    """Signals that ask to end, as they come: Ctrl-C, SIGTERM (services), SIGHUP (a terminal that closes).
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    They interrupt nothing. An exception in the middle of the start of a process leaves one that nobody knows.
+    """
+    told: list[int] = []
+    wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    # What is ignored stays so: `nohup`, and jobs in the background of a script.
+    before = {number: signal.getsignal(number) for number in wanted}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda number, _: told.append(number))
     try:
-        yield
+        yield told
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
