@@ -279,20 +279,60 @@ Pairs Legality::states() const {
 // in one submodel, so no tensor between them may be cut.
 void Legality::add_state_paths(Pairs& pairs) const {
     const Graph& graph = *graph_;
-    for (const auto& [read, assign] : states()) {
-        Flags ahead(graph.kind.size(), 0);
-        ahead[assign] = 1;
-        for (std::int32_t node = assign; node > read; --node) {
-            if (ahead[node] == 0) continue;
-            for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) ahead[graph.source[e]] = 1;
+    const auto consumers = [&](std::int32_t node, const auto& visit) {
+        for (std::int32_t o = graph.output_ptr[node]; o < graph.output_ptr[node + 1]; ++o) {
+            for (std::int32_t c = graph.consumer_ptr[o]; c < graph.consumer_ptr[o + 1]; ++c)
+                visit(graph.consumer_node[c]);
         }
-        Flags after(graph.kind.size(), 0);
-        after[read] = 1;
-        for (std::int32_t node = read + 1; node < assign; ++node) {
-            for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
-                if (after[graph.source[e]] != 0) after[node] = 1;
+    };
+    const auto sources = [&](std::int32_t node, const auto& visit) {
+        for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) visit(graph.source[e]);
+    };
+    // The state that a node was last reached for, from the ReadValue downwards and from the Assign upwards.
+    std::vector<std::int32_t> after(graph.kind.size(), -1), ahead(graph.kind.size(), -1);
+    std::vector<std::int32_t> down, up;
+    std::int32_t state = -1;
+    for (const auto& ends : states()) {
+        const std::int32_t read = ends.first, assign = ends.second;
+        ++state;
+        const auto reach = [=](std::int32_t node, std::vector<std::int32_t>& marks,
+                               std::vector<std::int32_t>& reached) {
+            if (node < read || node > assign || marks[node] == state) return;
+            marks[node] = state;
+            reached.push_back(node);
+        };
+        const auto reach_down = [&](std::int32_t node) { reach(node, after, down); };
+        const auto reach_up = [&](std::int32_t node) { reach(node, ahead, up); };
+        down.clear();
+        up.clear();
+        reach_down(read);
+        reach_up(assign);
+        // Node by node from both ends, until one is done: from the other it may be far to the first or the last layer.
+        std::size_t walked = 0;
+        for (; walked < down.size() && walked < up.size(); ++walked) {
+            consumers(down[walked], reach_down);
+            sources(up[walked], reach_up);
+        }
+        // The other end is walked among the nodes that the first one reached.
+        const bool downwards = walked == down.size();
+        std::vector<std::int32_t>& reached = downwards ? down : up;
+        std::sort(reached.begin(), reached.end());
+        if (downwards) {
+            for (auto node = reached.rbegin(); node != reached.rend(); ++node) {
+                consumers(*node, [&](std::int32_t next) {
+                    if (ahead[next] == state) ahead[*node] = state;
+                });
             }
-            if (after[node] != 0 && ahead[node] != 0) pairs.emplace_back(read, node);
+        } else {
+            for (const std::int32_t node : reached) {
+                sources(node, [&](std::int32_t next) {
+                    if (after[next] == state) after[node] = state;
+                });
+            }
+        }
+        for (const std::int32_t node : reached) {
+            if (node != read && node != assign && after[node] == state && ahead[node] == state)
+                pairs.emplace_back(read, node);
         }
     }
 }
