@@ -27,8 +27,8 @@ from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.fit import ContextProblems, HostMemory
 from ov_hsdag.measuring import selection
 from ov_hsdag.model import complete
-from ov_hsdag.model.graph import UNBOUNDED_DIMENSION, is_unbounded
 from ov_hsdag.model.placement import Placement, placer_of, set_affinities
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, is_unbounded
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.policy.candidates import (

@@ -222,7 +222,33 @@ def test_model_is_saved_as_openvino_saves_it(tmp_path: Path) -> None:
         ov.save_model(affine(0), tmp_path / "theirs.xml", compress_to_fp16=compress)
         assert (tmp_path / "ours.bin").read_bytes() == (tmp_path / "theirs.bin").read_bytes()
         assert (tmp_path / "ours.xml").stat().st_size == (tmp_path / "theirs.xml").stat().st_size
+    for release in (None, "another one"):  # what a model says of the release stays
+        model = affine(0)
+        if release is not None:
+            model.set_rt_info(release, ["OpenVINO Runtime"])
+        files.save_model_atomically(model, tmp_path / "ours.xml", compress_to_fp16=False)
+        ov.save_model(model, tmp_path / "theirs.xml", compress_to_fp16=False)
+        assert (tmp_path / "ours.xml").read_bytes() == (tmp_path / "theirs.xml").read_bytes()
+        assert model.has_rt_info(["OpenVINO Runtime"]) == (release is not None)
     assert entries(tmp_path) == {"ours.xml", "ours.bin", "theirs.xml", "theirs.bin"}
+
+
+def test_names_of_what_was_fused_are_in_no_file(tmp_path: Path) -> None:
+    from openvino._offline_transformations import apply_moc_transformations
+
+    def fused() -> ov.Model:
+        model = affine(0)
+        first = ops.multiply(model.get_results()[0].input_value(0), np.float32(2))
+        model.get_results()[0].input(0).replace_source_output(ops.multiply(first, np.float32(3)).output(0))
+        apply_moc_transformations(model, cf=True)
+        return model
+
+    assert any(key.startswith("fused_names") for node in fused().get_ops() for key in node.get_rt_info())
+    files.save_model_atomically(fused(), tmp_path / "ours.xml", compress_to_fp16=False)
+    ov.save_model(fused(), tmp_path / "theirs.xml", compress_to_fp16=False)
+    text = (tmp_path / "ours.xml").read_text()
+    assert "fused_names" not in text
+    assert len(text) == len((tmp_path / "theirs.xml").read_text())
 
 
 def test_replacing_a_model_ends_in_what_a_fresh_save_writes(tmp_path: Path) -> None:
@@ -301,8 +327,10 @@ def test_openvino_that_cannot_save_is_a_run_error(tmp_path: Path, monkeypatch: p
         raise RuntimeError("Exception from\nserialize")
 
     monkeypatch.setattr(ov, "save_model", broken)
-    with pytest.raises(RunError, match=r"cannot save the model as .*Exception from serialize"):
-        files.save_model_atomically(affine(0), tmp_path / "m.xml")
+    monkeypatch.setattr(ov, "serialize", broken)
+    for compress in (False, True):
+        with pytest.raises(RunError, match=r"cannot save the model as .*Exception from serialize"):
+            files.save_model_atomically(affine(0), tmp_path / "m.xml", compress_to_fp16=compress)
     assert entries(tmp_path) == set()
 
 

@@ -10,9 +10,10 @@ import pytest
 
 import ov_hsdag
 from benchmarks.deep_models import FAMILIES, build, operations
-from ov_hsdag.model import clean_up, graph
+from ov_hsdag.model import clean_up, shapes
 from ov_hsdag.model.excerpt import excerpt, structures
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import normalize, normalize_by_excerpt
 from ov_hsdag.model.support import support
 from ov_hsdag.zoo.catalog import ZOO, ZooModel
@@ -59,6 +60,21 @@ def test_a_node_that_differs_is_in_the_excerpt() -> None:
 
 def test_models_without_repetition_have_no_excerpt() -> None:
     assert excerpt(ZOO["bert-small"].build()) is None
+
+
+def test_the_model_is_as_it_was_after_an_excerpt(family: str) -> None:
+    model = FAMILIES[family](LAYERS[family])
+    reference = model.clone()
+
+    def known(of: ov.Model) -> list[tuple[object, ...]]:
+        readers = [[len(output.get_target_inputs()) for output in node.outputs()] for node in of.get_ordered_ops()]
+        return list(zip(Nodes(of).names, Nodes(of).outputs, readers, strict=True))
+
+    found = excerpt(model)
+    assert found is not None
+    found.model.validate_nodes_and_infer_types()  # what happens to the excerpt does not reach the model
+    assert known(model) == known(reference)
+    assert np.array_equal(Nodes(model).edges.source, Nodes(reference).edges.source)
 
 
 class _Core(ov.Core):
@@ -155,14 +171,14 @@ def test_shapes_are_inferred_as_reshape_does(dynamic: ZooModel, monkeypatch: pyt
     model = dynamic.build()
     normalize(model)
     reshaped = ComputationGraph.from_model(model)
-    monkeypatch.setattr(graph, "LARGE", 0)
+    monkeypatch.setattr(shapes, "LARGE", 0)
     inferred = ComputationGraph.from_model(model)
     assert inferred.output_shapes == reshaped.output_shapes
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
 def test_the_graph_of_copies_is_the_one_that_the_model_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "LARGE", 0)  # ov.Model.reshape merges copies
+    monkeypatch.setattr(shapes, "LARGE", 0)  # ov.Model.reshape merges copies
     model = FAMILIES[name](3)
     known = normalize(model)
     assert any("/copy_" in one for one in known.names) == (name == "decoder")

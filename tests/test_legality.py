@@ -16,6 +16,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import colocation, complete, normalize, repair, support
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.lengths import part_lengths
+from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
@@ -111,7 +112,7 @@ def test_known_lengths_need_no_tensor() -> None:
     both = ops.gather(ops.shape_of(x), ops.constant([0, 1]), ops.constant(0), name="both")
     pattern = ops.concat([both, ops.constant(np.array([-1]))], 0)
     model = ov.Model([ops.result(ops.reshape(ops.relu(x), pattern, False, name="first"))], [x], "lengths")
-    part_lengths(model)
+    part_lengths(Nodes(model))
     model.validate_nodes_and_infer_types()
     joined = next(node for node in model.get_ordered_ops() if node.get_friendly_name() == "both")
     assert joined.get_type_name() == "Concat"

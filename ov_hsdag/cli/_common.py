@@ -180,7 +180,7 @@ def check_output(path: Path, model: Path) -> None:
 
 def assumed_shapes(model: ov.Model, given: Mapping[str, Sequence[int]] | None) -> str:
     """A line about dynamic inputs whose sizes are guessed, as nothing tells them; "" where there are none."""
-    from ov_hsdag.model.graph import counted_input_shapes, is_unbounded
+    from ov_hsdag.model.shapes import counted_input_shapes, is_unbounded
 
     if not is_unbounded(model):
         return ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt, structures
-from ov_hsdag.model.names import name_generated, names_of_file
+from ov_hsdag.model.names import is_of_file, name_generated
+from ov_hsdag.model.nodes import Nodes
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -16,7 +17,22 @@ if TYPE_CHECKING:
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
-def clean_up(model: ov.Model) -> tuple[bool, Excerpt | None]:
+class CleanUp(NamedTuple):
+    """What `clean_up` did.
+
+    Attributes:
+        worked: whether the transformations work. Otherwise the model computes what it did, with the same Parameters and
+            Results.
+        part: the excerpt of a large model that was left as it was; None for any other.
+        nodes: the nodes of such a model.
+    """
+
+    worked: bool
+    part: Excerpt | None = None
+    nodes: Nodes | None = None
+
+
+def clean_up(model: ov.Model) -> CleanUp:
     """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
 
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
@@ -26,33 +42,34 @@ def clean_up(model: ov.Model) -> tuple[bool, Excerpt | None]:
     converter wrote, so does the model. Transforming all of it takes a time that grows faster than the model.
 
     Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
-
-    Returns:
-        Whether they work. Otherwise the model computes what it did, with the same Parameters and Results. Then the
-        excerpt of a large model that was left as it was; None for any other.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
+    if not is_of_file(model):
+        name_generated(model)  # first of all: transformations hand names on to new nodes
+    nodes = Nodes(model)
     # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
-    measured = [node for node in model.get_ops() if node.get_type_name() == "ShapeOf"]
+    measured = nodes.of_type("ShapeOf")
     for node in measured:
         # Marks that converters leave in memory, and not in files: static shapes would stay unfolded because of them.
         info = node.get_rt_info()
         for mark in [key for key in info if key in _UNFOLDED]:
             del info[mark]
-    name_generated(model, names_of_file(model))  # first of all: transformations hand names on to new nodes
-    names = {node.get_friendly_name() for node in model.get_ops()}
-    part = excerpt(model) if len(names) >= LARGE else None
+    names = set(nodes.names)
+    part = excerpt(model, nodes) if len(nodes) >= LARGE else None
     if part is not None and _changes_nothing(part.model, folding=bool(measured)):
-        return True, part
+        return CleanUp(True, part, nodes)
+    # What has a reference here still counts as a consumer when it has been replaced. `measured` stays: which names the
+    # transformations hand on depends on it, and earlier placements know nodes by these.
+    del nodes
     before = model.clone()  # shares the constants' memory
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
         _restore(model, before)
-        return False, None
+        return CleanUp(False)
     name_generated(model, names)
-    return True, None
+    return CleanUp(True)
 
 
 def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:

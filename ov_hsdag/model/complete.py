@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import replicate, unique_names
 from ov_hsdag.model.repair import split_rule
 
@@ -37,14 +38,16 @@ def complete(
     """
     import openvino as ov
 
+    nodes = Nodes(model)
     if graph is None:
-        unique_names(model)
-        graph = ComputationGraph.from_model(model)
+        if unique_names(model, nodes):
+            nodes = Nodes(model)
+        graph = ComputationGraph.from_model(model, nodes=nodes)
     number = {device: index for index, device in enumerate(devices)}
     known = np.array([number.get(affinity.get(name, ""), -1) for name in graph.names], np.int32)
-    homes, copied = replicate(model, graph, graph.legality.host_devices(known, len(devices)))
-    if copied:
-        graph = graph.with_copies(model, copied)
-    device = np.array([homes[name] for name in graph.names], np.int32)
+    replication = replicate(graph, graph.legality.host_devices(known, len(devices)), nodes)
+    if replication.copied:
+        graph = graph.with_copies(model, replication)
+    device = np.array([replication.homes[name] for name in graph.names], np.int32)
     settled = graph.legality.settle(device, len(devices), split_rule(ov.__version__))
     return {name: devices[home] for name, home in zip(graph.names, settled.tolist(), strict=True)}

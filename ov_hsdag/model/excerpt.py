@@ -7,14 +7,15 @@ with more around them than makes the kinds differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.flops import SUBGRAPHS
+from ov_hsdag.model.nodes import Edges, Nodes, is_integral
 from ov_hsdag.utils.hashes import mixed
 
 if TYPE_CHECKING:
@@ -66,22 +67,22 @@ class Excerpt:
         return self.whole.issuperset(names)
 
 
-def excerpt(model: ov.Model, radius: int = RADIUS) -> Excerpt | None:
+def excerpt(model: ov.Model, nodes: Nodes | None = None, radius: int = RADIUS) -> Excerpt | None:
     """The excerpt of `model`, which is left as it is; None where it would not be much smaller.
 
     Args:
         model: any model.
+        nodes: its nodes, where they are known.
         radius: up to how many edges away nodes are compared, and kept around a representative.
     """
-    order = model.get_ordered_ops()
-    edges = _Edges.of(order)
-    _, first = np.unique(_colours(_signatures(order, {}), edges, radius), return_index=True)
-    kept = np.zeros(len(order), bool)
+    nodes = nodes or Nodes(model)
+    _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, radius), return_index=True)
+    kept = np.zeros(len(nodes), bool)
     kept[first] = True
-    kept = _with_integers(order, _whole_states(order, _surrounded(kept, edges, radius)), edges)
-    if kept.sum() > _MOST * len(order):
+    kept = _with_integers(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges, radius)))
+    if kept.sum() > _MOST * len(nodes):
         return None
-    return _part(model, order, kept, len(first))
+    return _part(nodes, kept, len(first))
 
 
 def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
@@ -92,50 +93,21 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
     """
     known: dict[object, int] = {}
     found = []
-    for model in models:
-        order = model.get_ordered_ops()
-        found.append(np.sort(_colours(_signatures(order, known, whole=False), _Edges.of(order), _COMPARED_RADIUS)))
+    for nodes in map(Nodes, models):
+        found.append(np.sort(_colours(_signatures(nodes, known, whole=False), nodes.edges, _COMPARED_RADIUS)))
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Edges:
-    """Input ports in the order of nodes: what feeds each (node, number of the output), its node and number; [edges]."""
-
-    source: NDArray[np.int64]
-    output: NDArray[np.int64]
-    node: NDArray[np.int64]
-    port: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, order: Sequence[ov.Node]) -> _Edges:
-        number: dict[int, int] = {}
-        source, output, node, port = [], [], [], []
-        for index, one in enumerate(order):
-            number[one.get_instance_id()] = index
-            for place, value in enumerate(one.input_values()):
-                source.append(number[value.get_node().get_instance_id()])
-                output.append(value.get_index())
-                node.append(index)
-                port.append(place)
-        return cls(*(np.array(column, np.int64) for column in (source, output, node, port)))
-
-
-def _signatures(order: Sequence[ov.Node], known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
+def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
     """Equal for nodes that are alike when nothing around them counts, uint64 [nodes].
 
     Args:
-        order: the nodes.
+        nodes: of a model.
         known: what signatures there are; gets new ones.
         whole: shapes of constants and runtime information count.
     """
-    found = np.empty(len(order), np.uint64)
-    for index, node in enumerate(order):
-        type_name = node.get_type_name()
-        outputs = tuple(
-            (str(node.get_output_partial_shape(port)), node.get_output_element_type(port).get_type_name())
-            for port in range(node.get_output_size())
-        )
+    found = np.empty(len(nodes), np.uint64)
+    for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
         key: object
         if type_name == "Constant":
             shape = outputs if whole else (outputs[0][1], node.get_byte_size())
@@ -166,7 +138,7 @@ def _marks(node: ov.Node) -> tuple[str, ...]:
     return tuple(sorted(key for key in info if key != _FOR_CACHES)) if len(info) else ()
 
 
-def _colours(signatures: NDArray[np.uint64], edges: _Edges, radius: int) -> NDArray[np.uint64]:
+def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArray[np.uint64]:
     """Equal for nodes that are alike as far as `radius` edges around them, uint64 [nodes]."""
     colour = mixed(signatures)
     to_input = mixed((edges.port * 4096 + edges.output).astype(np.uint64))
@@ -179,7 +151,7 @@ def _colours(signatures: NDArray[np.uint64], edges: _Edges, radius: int) -> NDAr
     return colour
 
 
-def _surrounded(kept: NDArray[np.bool_], edges: _Edges, radius: int) -> NDArray[np.bool_]:
+def _surrounded(kept: NDArray[np.bool_], edges: Edges, radius: int) -> NDArray[np.bool_]:
     """`kept` and what is up to `radius` edges around it, bool [nodes]."""
     shared = np.bincount(edges.source, minlength=len(kept)) > _SHARED
     downwards = ~shared[edges.source]
@@ -193,11 +165,11 @@ def _surrounded(kept: NDArray[np.bool_], edges: _Edges, radius: int) -> NDArray[
     return kept
 
 
-def _whole_states(order: Sequence[ov.Node], kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """`kept` with the ReadValue and the Assign of each state of which it has one, bool [nodes]."""
     members: dict[str, list[int]] = {}
-    for index, node in enumerate(order):
-        if node.get_type_name() in ("ReadValue", "Assign"):
+    for index, (node, type_name) in enumerate(zip(nodes.order, nodes.types, strict=True)):
+        if type_name in ("ReadValue", "Assign"):
             members.setdefault(str(node.get_attributes().get("variable_id")), []).append(index)
     kept = kept.copy()
     for numbers in members.values():
@@ -205,12 +177,11 @@ def _whole_states(order: Sequence[ov.Node], kept: NDArray[np.bool_]) -> NDArray[
     return kept
 
 
-def _with_integers(order: Sequence[ov.Node], kept: NDArray[np.bool_], edges: _Edges) -> NDArray[np.bool_]:
+def _with_integers(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """`kept` with all that computes integers which it reads, bool [nodes]: OpenVINO follows them to where they become
     dimensions, and a Parameter in their place would leave shapes open."""
-    integral = np.array(
-        [node.get_output_size() > 0 and node.get_output_element_type(0).is_integral() for node in order], bool
-    )
+    edges = nodes.edges
+    integral = np.array([bool(outputs) and is_integral(outputs[0][1]) for outputs in nodes.outputs], bool)
     needed = integral[edges.source]
     kept = kept.copy()
     # Sources come before their consumers: one pass from the last node to the first reaches all.
@@ -220,49 +191,52 @@ def _with_integers(order: Sequence[ov.Node], kept: NDArray[np.bool_], edges: _Ed
     return kept
 
 
-def _part(model: ov.Model, order: Sequence[ov.Node], kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
-    """A copy of the kept nodes and of constants that they read; None where OpenVINO does not make one."""
+def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
+    """A copy of the kept nodes and of constants that they read; None where OpenVINO does not make one.
+
+    The nodes are cut out, copied and put back: a copy of all of a model takes a good second where it is large.
+    """
     import openvino as ov
 
     from ov_hsdag.utils.compat import op
 
-    copy = model.clone()  # shares the constants' memory
-    nodes = copy.get_ordered_ops()
-    whole = [node.get_friendly_name() for node in order]
-    if [node.get_friendly_name() for node in nodes] != whole:
-        return None
-    inside = {nodes[number].get_instance_id() for number in np.flatnonzero(kept).tolist()}
+    numbers = np.flatnonzero(kept).tolist()
+    inside = {nodes.order[number].get_instance_id() for number in numbers}
     instead: dict[tuple[int, int], ov.Node] = {}
+    cut: list[tuple[Any, Any]] = []  # input ports and what fed them
     parameters: list[ov.Node] = []
     results: list[ov.Node] = []
     sinks: list[ov.Node] = []
-    for number in np.flatnonzero(kept).tolist():
-        node = nodes[number]
-        type_name = node.get_type_name()
-        if type_name == "Parameter":
-            parameters.append(node)
-        elif type_name == "Result":
-            results.append(node)
-        elif type_name == "Assign":
-            sinks.append(node)
-        for port in node.inputs():
-            source = port.get_source_output()
-            producer = source.get_node()
-            if producer.get_instance_id() in inside or producer.get_type_name() == "Constant":
-                continue
-            key = (producer.get_instance_id(), source.get_index())
-            if key not in instead:
-                instead[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
-                parameters.append(instead[key])
-            port.replace_source_output(instead[key].output(0))
-        if type_name in ("Result", "Assign"):
-            continue
-        for output in node.outputs():
-            readers = output.get_target_inputs()
-            if any(reader.get_node().get_instance_id() not in inside for reader in readers):
-                results.append(op.Result(output))
-    names = tuple(whole[number] for number in np.flatnonzero(kept).tolist())
     try:
-        return Excerpt(ov.Model(results, sinks, parameters, "excerpt"), names, kinds, frozenset(whole))
+        for number in numbers:
+            node, type_name = nodes.order[number], nodes.types[number]
+            if type_name == "Parameter":
+                parameters.append(node)
+            elif type_name == "Result":
+                results.append(node)
+            elif type_name == "Assign":
+                sinks.append(node)
+            for port in node.inputs():
+                source = port.get_source_output()
+                producer = source.get_node()
+                if producer.get_instance_id() in inside or producer.get_type_name() == "Constant":
+                    continue
+                key = (producer.get_instance_id(), source.get_index())
+                if key not in instead:
+                    instead[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
+                    parameters.append(instead[key])
+                cut.append((port, source))
+                port.replace_source_output(instead[key].output(0))
+            if type_name in ("Result", "Assign"):
+                continue
+            for output in node.outputs():
+                readers = output.get_target_inputs()
+                if any(reader.get_node().get_instance_id() not in inside for reader in readers):
+                    results.append(op.Result(output))
+        part = ov.Model(results, sinks, parameters, "excerpt").clone()  # shares the constants' memory
     except RuntimeError:
         return None  # an operation that wants to know more of its inputs than types and shapes
+    finally:
+        for port, source in cut:
+            port.replace_source_output(source)
+    return Excerpt(part, tuple(nodes.names[number] for number in numbers), kinds, frozenset(nodes.names))

@@ -7,7 +7,6 @@ in transformations/src/model_graph.cpp: each language asks OpenVINO by itself, a
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
@@ -19,19 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model.excerpt import LARGE
 from ov_hsdag.model.flops import SUBGRAPHS, node_flops
-from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
-from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
-from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.model.lengths import takes_open_lengths
+from ov_hsdag.model.nodes import Nodes
+from ov_hsdag.model.shapes import Inference, bounded, input_shapes
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
 
-# What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length. Only
-# costs depend on it.
-UNBOUNDED_BATCH = 1
-UNBOUNDED_DIMENSION = 128
+    from ov_hsdag.model.normalize import Replication
 
 
 class NodeKind(IntEnum):
@@ -175,56 +171,63 @@ class ComputationGraph:
         return self._indices[name]
 
     @classmethod
-    def from_model(cls, model: ov.Model, *, shapes: Mapping[str, Sequence[int]] | None = None) -> ComputationGraph:
+    def from_model(
+        cls, model: ov.Model, *, shapes: Mapping[str, Sequence[int]] | None = None, nodes: Nodes | None = None
+    ) -> ComputationGraph:
         """Extracts the graph of `model`, which is left as it is.
 
         Args:
             model: any model.
             shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name.
+            nodes: the nodes of the model, where they are known.
 
         Raises:
             UserError: `shapes` names no input of the model or does not fit it.
         """
-        nodes = model.get_ordered_ops()
-        static = _with_static_shapes(model, shapes) if model.is_dynamic() else None
-        sized = {node.get_friendly_name(): node for node in static.get_ordered_ops()} if static else {}
+        nodes = nodes or Nodes(model)
+        inference = Inference(model, nodes)
+        least = inference.without_lost_values()
+        static = inference.with_static_inputs(shapes) if model.is_dynamic() else None
         if shapes and static is None:
             input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
-
-        unsure = _without_lost_values(model, nodes)
-        builder = _Builder(len(nodes))
-        for number, node in enumerate(nodes):
-            builder.add(node, sized.get(node.get_friendly_name(), node), unsure.get(number, node))
+        builder = _Builder(nodes, least)
+        for number, sized in enumerate(static or nodes.order):
+            builder.add(number, sized)
         return builder.graph(cls)
 
-    def with_copies(self, model: ov.Model, copied: Mapping[str, int]) -> ComputationGraph:
+    def with_copies(self, model: ov.Model, replication: Replication) -> ComputationGraph:
         """The graph of the model after nodes of it were copied: what is known of a node holds for its copies.
 
         Takes a part of the time of `from_model`.
 
         Args:
             model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals.
-            copied: number of the node that each copy was made of, by the copy's friendly name.
+            replication: which copies feed which nodes.
         """
-        order = model.get_ordered_ops()
-        names = tuple(node.get_friendly_name() for node in order)
+        names = tuple(node.get_friendly_name() for node in model.get_ordered_ops())
+        copied = replication.copied
         own = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
-        outputs = np.diff(self.output_ptr)[own]
+        outputs, inputs = np.diff(self.output_ptr)[own], np.diff(self.input_ptr)[own]
         output_ptr = np.concatenate([[0], np.cumsum(outputs)]).astype(np.int32)
-        # Output by output, where each is in this graph.
+        input_ptr = np.concatenate([[0], np.cumsum(inputs)]).astype(np.int32)
+        # Output by output and input by input, where each is in this graph.
         of_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[own] - output_ptr[:-1], outputs)
-        first = {node.get_instance_id(): start for node, start in zip(order, output_ptr.tolist(), strict=False)}
-        input_ptr, input_output = [0], []
-        for node in order:
-            for value in node.input_values():
-                input_output.append(first[value.get_node().get_instance_id()] + value.get_index())
-            input_ptr.append(len(input_output))
+        of_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[own] - input_ptr[:-1], inputs)
+        # Originals that only fed what copies feed now are gone.
+        position = np.full(self.nodes, -1, np.int64)
+        original = np.array([name not in copied for name in names], bool)
+        position[own[original]] = np.flatnonzero(original)
+        fed = self.input_output[of_input]
+        source, port = position[self.output_node[fed]], fed - self.output_ptr[self.output_node[fed]]
+        number = {name: index for index, name in enumerate(names)}
+        for name, place, feeding in replication.inputs:
+            source[input_ptr[number[name]] + place] = number[feeding]
         return ComputationGraph(
             names=names,
             types=tuple(self.types[number] for number in own.tolist()),
             kinds=self.kinds[own],
-            input_ptr=np.array(input_ptr, np.int32),
-            input_output=np.array(input_output, np.int32),
+            input_ptr=input_ptr,
+            input_output=(output_ptr[source] + port).astype(np.int32),
             output_ptr=output_ptr,
             output_bytes=self.output_bytes[of_output],
             output_shapes=tuple(self.output_shapes[number] for number in of_output.tolist()),
@@ -247,22 +250,20 @@ class ComputationGraph:
         Raises:
             UserError: `shapes` names no input of the model or does not fit it.
         """
-        static = _with_static_shapes(model, shapes) if model.is_dynamic() else None
+        nodes = Nodes(model)
+        static = Inference(model, nodes).with_static_inputs(shapes) if model.is_dynamic() else None
         if static is None:
             input_shapes(model, shapes)
             return self
-        sized = {node.get_friendly_name(): node for node in static.get_ordered_ops()}
         output_shapes, output_bytes, flops = list(self.output_shapes), self.output_bytes.copy(), self.flops.copy()
         same = self.legality.constant | (self.kinds == NodeKind.RESULT)
-        for index, node in enumerate(model.get_ordered_ops()):
+        for index, (node, sized) in enumerate(zip(nodes.order, static, strict=True)):
             if same[index]:
                 continue
             first, last = int(self.output_ptr[index]), int(self.output_ptr[index + 1])
             inputs = self.input_output[self.input_ptr[index] : self.input_ptr[index + 1]].tolist()
-            other = sized.get(node.get_friendly_name())
-            outputs = other.outputs() if other is not None and len(other.outputs()) == last - first else node.outputs()
-            for number, output in enumerate(outputs, first):
-                output_shapes[number] = _bounded(output.get_partial_shape())
+            for number, output in enumerate(sized.outputs(), first):
+                output_shapes[number] = bounded(output.get_partial_shape())
                 is_open = node.get_output_partial_shape(number - first).is_dynamic
                 output_bytes[number] = _tensor_bytes(output_shapes[number], output.get_element_type(), is_open)
             if self.kinds[index] == NodeKind.OP:
@@ -296,11 +297,12 @@ class _Tensor(NamedTuple):
 class _Builder:
     """Collects node after node; one pass over the model, since every call into OpenVINO costs about a microsecond."""
 
-    def __init__(self, nodes: int) -> None:
-        self.names: list[str] = []
-        self.types: list[str] = []
-        self.kinds = np.zeros(nodes, np.uint8)
-        self.input_ptr = [0]
+    def __init__(self, nodes: Nodes, least: Mapping[tuple[int, int], ov.PartialShape] | None) -> None:
+        """`least` are the open ones of the shapes that are known without values, by numbers of node and output."""
+        self._nodes, self._least = nodes, least
+        self._input_ptr = nodes.edges.ptr.tolist()
+        self._source, self._port = nodes.edges.source.tolist(), nodes.edges.output.tolist()
+        self.kinds = np.zeros(len(nodes), np.uint8)
         self.input_output: list[int] = []
         self.output_ptr = [0]
         self.output_bytes: list[int] = []
@@ -308,34 +310,27 @@ class _Builder:
         self.output_ranks: list[int] = []
         self.output_movable: list[bool] = []
         self.output_types: list[str] = []
-        self.flops = np.zeros(nodes, np.float64)
-        self.weight_bytes = np.zeros(nodes, np.int64)
+        self.flops = np.zeros(len(nodes), np.float64)
+        self.weight_bytes = np.zeros(len(nodes), np.int64)
         self.variables: list[str] = []
-        self.open_lengths = np.zeros(nodes, np.bool_)
-        self._index: dict[int, int] = {}
+        self.open_lengths = np.zeros(len(nodes), np.bool_)
         self._tensors: dict[tuple[str, ...], _Tensor] = {}
         self._flops: dict[tuple[str, tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]], float] = {}
 
-    def add(self, node: ov.Node, sized: ov.Node, unsure: ov.Node) -> None:
-        """Appends `node`; `sized` is the same node with static shapes where they are known, `unsure` that with shapes
-        that do not depend on values."""
-        index = len(self.names)
-        self._index[node.get_instance_id()] = index
-        type_name = node.get_type_name()
+    def add(self, index: int, sized: ov.Node) -> None:
+        """Appends the next node; `sized` is the same node with static shapes where they are known."""
+        node, type_name = self._nodes.order[index], self._nodes.types[index]
         kind = _KINDS.get(type_name, NodeKind.OP)
-        self.names.append(node.get_friendly_name())
-        self.types.append(type_name)
         self.kinds[index] = kind
-        for value in node.input_values():
-            producer = self._index[value.get_node().get_instance_id()]
-            self.input_output.append(self.output_ptr[producer] + value.get_index())
-        self.input_ptr.append(len(self.input_output))
+        first, last = self._input_ptr[index], self._input_ptr[index + 1]
+        output_ptr, source, port = self.output_ptr, self._source, self._port
+        inputs = [output_ptr[source[edge]] + port[edge] for edge in range(first, last)]
+        self.input_output += inputs
 
         # HETERO and costs see a Result as a place, not as a tensor of its own.
         if kind is not NodeKind.RESULT:
-            others = sized if sized.get_output_size() == node.get_output_size() else node
-            for port in range(node.get_output_size()):
-                tensor = self._tensor(node, others, unsure, port)
+            for number in range(len(self._nodes.outputs[index])):
+                tensor = self._tensor(index, number, sized)
                 self.output_shapes.append(tensor.shape)
                 self.output_ranks.append(tensor.rank)
                 self.output_types.append(tensor.element)
@@ -348,34 +343,32 @@ class _Builder:
             self.flops[index] = self._node_flops(
                 node,
                 type_name,
-                tuple(self.output_shapes[o] for o in self.input_output[self.input_ptr[index] :]),
-                tuple(self.output_shapes[self.output_ptr[index] :]),
+                tuple([self.output_shapes[output] for output in inputs]),
+                tuple(self.output_shapes[output_ptr[index] :]),
             )
             self.open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
         variable = node.get_attributes().get("variable_id", "") if type_name in _STATEFUL else ""
         self.variables.append(str(variable))
 
-    def _tensor(self, node: ov.Node, sized: ov.Node, unsure: ov.Node, port: int) -> _Tensor:
+    def _tensor(self, index: int, port: int, sized: ov.Node) -> _Tensor:
         """What is to be known of an output; models have many tensors and few shapes."""
-        partial, element = node.get_output_partial_shape(port), sized.get_output_element_type(port).get_type_name()
-        bounded = partial if sized is node else sized.get_output_partial_shape(port)
-        least = partial if unsure is node else unsure.get_output_partial_shape(port)
-        declared = str(partial)
-        key = (
-            declared,
-            declared if bounded is partial else str(bounded),
-            declared if least is partial else str(least),
-            element,
-        )
+        node = self._nodes.order[index]
+        declared, element = self._nodes.outputs[index][port]
+        counted = declared if sized is node else str(sized.get_output_partial_shape(port))
+        least = None if self._least is None else self._least.get((index, port))
+        key = (declared, counted, "" if least is None else str(least), element)
         found = self._tensors.get(key)
         if found is None:
-            shape = _bounded(bounded)
+            partial = node.get_output_partial_shape(port)
+            shape = bounded(sized.get_output_partial_shape(port))
+            # What is not open in `least` is static there; without it, a submodel knows what the model declares.
+            fits = _fits_empty(partial, partial if self._least is None else least)
             found = self._tensors[key] = _Tensor(
                 shape,
                 partial.rank.get_length() if partial.rank.is_static else -1,
                 element,
-                element != "string" and _fits_empty(partial, least),
-                _tensor_bytes(shape, sized.get_output_element_type(port), partial.is_dynamic),
+                element != "string" and fits,
+                _tensor_bytes(shape, node.get_output_element_type(port), partial.is_dynamic),
             )
         return found
 
@@ -394,10 +387,10 @@ class _Builder:
         if sum(self.output_bytes) > _native.MOST_BYTES:
             raise UserError("the model's tensors have more bytes than any machine holds; give other example shapes")
         return cls(
-            names=tuple(self.names),
-            types=tuple(self.types),
+            names=tuple(self._nodes.names),
+            types=tuple(self._nodes.types),
             kinds=self.kinds,
-            input_ptr=np.array(self.input_ptr, np.int32),
+            input_ptr=self._nodes.edges.ptr.astype(np.int32),
             input_output=np.array(self.input_output, np.int32),
             output_ptr=np.array(self.output_ptr, np.int32),
             output_bytes=np.array(self.output_bytes, np.int64),
@@ -414,241 +407,17 @@ class _Builder:
 
 _STATEFUL = frozenset({"ReadValue", "Assign"})
 
-# Tensors of more elements are data.
-_DIMENSIONS = 32
 
-
-def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape) -> bool:
+def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape | None) -> bool:
     """Whether a tensor of the least size of `known` has the declared shape: HETERO begins with such tensors.
 
     Args:
         shape: that the model declares, and the submodel that reads the tensor.
-        known: that the submodel that computes the tensor has at least.
+        known: that the submodel that computes the tensor has at least; None: a static one.
     """
-    if known.is_static:
+    if known is None or known.is_static:
         return True
     return known.rank.is_static and all(
         own.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
         for declared, own in zip(shape, known, strict=True)
     )
-
-
-def _without_lost_values(model: ov.Model, order: Sequence[ov.Node]) -> dict[int, ov.Node]:
-    """Nodes of a copy in which values that plugins lose make no dimension, by their numbers in `order`, the model's.
-
-    OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow them
-    as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a power of
-    0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is unknown. Of open
-    lengths a submodel knows nothing where they are its inputs.
-    """
-    from ov_hsdag.utils.compat import op
-
-    lost: set[int] = set()
-    for node in order:
-        if not _holds_dimensions(node):
-            continue
-        inputs = node.input_values()
-        converted = node.get_type_name() == "Convert" and inputs[0].get_element_type().is_real()
-        if converted or any(value.get_node().get_instance_id() in lost for value in inputs):
-            lost.add(node.get_instance_id())
-    numbers = [
-        number
-        for number, node in enumerate(order)
-        if node.get_instance_id() in lost or (node.get_type_name() == "Gather" and takes_open_lengths(node))
-    ]
-    if not numbers:
-        return {}
-    copy = model.clone()
-    nodes = copy.get_ordered_ops()
-    parameters = []
-    for output in (output for number in numbers for output in nodes[number].outputs()):
-        parameters.append(op.Parameter(output.get_element_type(), output.get_partial_shape()))
-        for reader in output.get_target_inputs():
-            if reader.get_node().get_type_name() != "Result":
-                reader.replace_source_output(parameters[-1].output(0))
-    try:
-        copy.add_parameters(parameters)
-        copy.validate_nodes_and_infer_types()
-    except RuntimeError:
-        return {}  # an operation that wants to know the values: it would not do with less in a submodel either
-    return dict(enumerate(nodes))
-
-
-def _holds_dimensions(node: ov.Node) -> bool:
-    """Whether it computes what may become dimensions: few integers."""
-    if node.get_output_size() == 0 or not node.get_output_element_type(0).is_integral_number():
-        return False
-    if node.get_type_name() in ("Parameter", "ShapeOf"):
-        return False
-    shape = node.get_output_partial_shape(0)
-    return bool(shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS)
-
-
-def _bounded(shape: ov.PartialShape) -> tuple[int, ...]:
-    if shape.is_static:
-        return tuple(shape.to_shape())
-    if shape.rank.is_dynamic:
-        return (UNBOUNDED_DIMENSION,)
-    return tuple(_bounded_dimension(dimension, UNBOUNDED_DIMENSION) for dimension in shape)
-
-
-def _bounded_dimension(dimension: Any, default: int) -> int:
-    upper = upper_bound(dimension)
-    return max(default, int(dimension.get_min_length())) if upper is None else upper
-
-
-def is_unbounded(model: ov.Model) -> bool:
-    """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
-    shapes = [port.get_partial_shape() for port in model.inputs]
-    return any(shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape) for shape in shapes)
-
-
-def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
-    """The shapes that costs count with, one for each input of `model`, in order.
-
-    They are those of `input_shapes`, unless these do not fit together.
-
-    Args:
-        model: any model; left as it is.
-        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
-
-    Raises:
-        UserError: `shapes` names no input of the model or does not fit it.
-    """
-    wanted = input_shapes(model, shapes or {})
-    if model.is_dynamic() and _with_static_shapes(model, shapes) is None:
-        return [_bounded(port.get_partial_shape()) for port in model.inputs]
-    return [tuple(shape) for shape in wanted]
-
-
-def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
-    """A static shape for every input of `model`: the user's example, else upper bounds, else defaults.
-
-    Args:
-        model: any model.
-        shapes: example shapes, by any of the input's tensor names or its friendly name.
-
-    Raises:
-        UserError: `shapes` names no input of the model, or does not fit it.
-    """
-    left = dict(shapes)
-    result = []
-    for port in model.inputs:
-        names = {port.get_node().get_friendly_name(), *port.get_names()}
-        name = next((name for name in left if name in names), None)
-        partial = port.get_partial_shape()
-        if name is not None:
-            example = _example(name, left.pop(name))
-            if not partial.compatible(type(partial)(example)):
-                raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
-            result.append(example)
-        elif partial.rank.is_dynamic:
-            result.append([UNBOUNDED_BATCH, UNBOUNDED_DIMENSION])
-        elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
-            result.append([cache_positions(model, UNBOUNDED_DIMENSION)])
-        else:
-            result.append(
-                [
-                    _bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
-                    for axis, dimension in enumerate(partial)
-                ]
-            )
-    if left:
-        known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
-        raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
-    return result
-
-
-def _example(name: str, sizes: Sequence[int]) -> list[int]:
-    """The sizes as int. Raises UserError for what are no sizes."""
-    try:
-        example = [operator.index(size) for size in sizes]
-    except TypeError as error:
-        raise UserError(f"the example shape of '{name}' must be a list of whole numbers, got {sizes!r}") from error
-    if not all(0 <= size < 2**31 for size in example):
-        raise UserError(f"example shape {example} of '{name}' has a size that is no tensor's")
-    return example
-
-
-def _with_static_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> ov.Model | None:
-    """A copy of `model` with static inputs, to read sizes from; None where its inputs' defaults do not fit together."""
-    sized = _with_static_inputs(model, shapes)
-    if sized is None:
-        return None
-    try:
-        _size_states(sized)
-    except RuntimeError:
-        return _with_static_inputs(model, shapes)
-    return sized
-
-
-def _with_static_inputs(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> ov.Model | None:
-    import openvino as ov
-
-    targets = input_shapes(model, shapes or {})
-    static = [ov.PartialShape(shape) for shape in targets]
-    copy = _inferred(model, static) if len(model.get_ops()) >= LARGE else None
-    if copy is None:
-        copy = model.clone()
-        try:
-            copy.reshape(dict(zip(copy.inputs, static, strict=True)))
-        except RuntimeError as error:
-            if shapes:
-                raise UserError(f"example shapes do not fit the model: {one_line(error)}") from error
-            return None
-    return copy
-
-
-def _inferred(model: ov.Model, shapes: Sequence[ov.PartialShape]) -> ov.Model | None:
-    """A copy of `model` with inputs of these shapes; None where operations do not take them.
-
-    `ov.Model.reshape` first makes operations take other shapes that are written for one, in a time that grows faster
-    than the model. OpenVINO's clean-up has done that already where it can be done.
-    """
-    copy = model.clone()
-    for parameter, shape in zip(copy.get_parameters(), shapes, strict=True):
-        parameter.set_partial_shape(shape)
-    try:
-        copy.validate_nodes_and_infer_types()
-    except RuntimeError:
-        return None
-    return copy
-
-
-def _state_length(dimension: Any, axis: int, past: int | None) -> int:
-    if dimension.is_static or past is None or axis == 0:
-        return _bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
-    return past
-
-
-def _size_states(copy: ov.Model) -> None:
-    """Parameters of static shapes take the places of the states that grow, in place.
-
-    A state has the dimensions of its initial value where those are not empty (the batch). Where they are, it has the
-    length that mask and tokens tell (the mask's less the tokens'), or that of an input of unknown length. Raises
-    RuntimeError where inputs do not fit that (a mask of another length).
-    """
-    from ov_hsdag.utils.compat import op
-
-    states = [node for node in copy.get_ops() if node.get_type_name() == "ReadValue"]
-    past = past_length(copy)
-    parameters = []
-    for node in states:
-        declared = node.get_output_partial_shape(0)
-        if declared.is_static or declared.rank.is_dynamic:
-            continue
-        start = list(node.get_input_partial_shape(0)) if node.get_input_size() else []
-        begun = [int(one.get_length()) if one.is_static else 0 for one in start] or [0] * len(declared)
-        shape = [
-            size or _state_length(dimension, axis, past)
-            for axis, (dimension, size) in enumerate(zip(declared, begun, strict=True))
-        ]
-        state = op.Parameter(node.get_output_element_type(0), type(declared)(shape))
-        state.set_friendly_name(node.get_friendly_name())
-        node.set_friendly_name(f"{node.get_friendly_name()}/read")  # sizes are looked up by name
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(state.output(0))
-        parameters.append(state)
-    if parameters:
-        copy.add_parameters(parameters)
-        copy.validate_nodes_and_infer_types()

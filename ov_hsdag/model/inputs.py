@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.graph import counted_input_shapes, input_shapes
+from ov_hsdag.model.shapes import counted_input_shapes, input_shapes
 from ov_hsdag.model.steps import Inputs, StatefulInputs, is_stateful, random_values
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import RunError, UserError

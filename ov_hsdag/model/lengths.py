@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ov_hsdag.model.nodes import Nodes
+
 if TYPE_CHECKING:
     import openvino as ov
 
@@ -27,16 +29,23 @@ def takes_open_lengths(node: ov.Node) -> bool:
     return bool(taken) and all(_is_open(dimension) for _, dimension in taken)
 
 
-def part_lengths(model: ov.Model) -> None:
+def part_lengths(nodes: Nodes) -> bool:
     """Gathers of known and open lengths together become Concats of constants and Gathers of the open ones, in place.
 
     What is known needs no tensor then, and what is open can cross a partition boundary as a number.
+
+    Args:
+        nodes: of a model, which is changed.
+
+    Returns:
+        Whether there were any.
     """
     import openvino as ov
 
     from ov_hsdag.utils.compat import op, opset13
 
-    for node in model.get_ordered_ops():
+    found = False
+    for node in nodes.of_type("Gather"):
         taken = _taken(node)
         if not taken or len(node.get_output_partial_shape(0)) != 1:
             continue
@@ -60,6 +69,8 @@ def part_lengths(model: ov.Model) -> None:
         joined.set_friendly_name(name)
         for target in node.output(0).get_target_inputs():
             target.replace_source_output(joined.output(0))
+        found = True
+    return found
 
 
 def _taken(node: ov.Node) -> list[tuple[int, Any]]:

@@ -70,8 +70,6 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
             give(number, node.get_type_name())
 
 
-def names_of_file(model: ov.Model) -> set[str] | None:
-    """The friendly names of a model that was read from an IR, which stand in the file; None for other models."""
-    if not model.has_rt_info(["version"]):
-        return None
-    return {node.get_friendly_name() for node in model.get_ops()}
+def is_of_file(model: ov.Model) -> bool:
+    """Whether a model was read from an IR: the friendly names of its nodes stand in the file."""
+    return bool(model.has_rt_info(["version"]))

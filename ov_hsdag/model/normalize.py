@@ -13,6 +13,7 @@ from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.model.excerpt import Excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
+from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
@@ -52,43 +53,61 @@ def normalize_by_excerpt(
     """
     clock = clock or Clock()
     with clock("normalise"):
-        part = clean_up(model)[1]
-        part_lengths(model)
-        unique_names(model)
+        part, nodes = clean_up(model)[1:]
+        nodes = nodes or Nodes(model)
+        if part_lengths(nodes):
+            nodes = Nodes(model)
+        if unique_names(model, nodes):
+            nodes = Nodes(model)
     with clock("graph"):
-        graph = ComputationGraph.from_model(model, shapes=shapes)
-        if part is not None and not part.has_all(_COPY.sub("", name) for name in graph.names):
+        graph = ComputationGraph.from_model(model, shapes=shapes, nodes=nodes)
+        if part is not None and not part.has_all(map(_uncopied, graph.names)):
             part = None
     with clock("legality"):
-        copied = replicate(model, graph, graph.legality.hosts).copied
-    if not copied:
+        replication = replicate(graph, graph.legality.hosts, nodes)
+    if not replication.copied:
         return graph, part
     with clock("graph"):
-        return graph.with_copies(model, copied), part
+        return graph.with_copies(model, replication), part
 
 
-def unique_names(model: ov.Model) -> None:
+def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
     """Gives nodes whose friendly name another node has already a name of their own: HETERO finds nodes by name.
 
     Of copies that the clean-up has merged again one is left, under any copy's name. It is called as it was before, so
     that copies which are made again have the names that they had.
+
+    Args:
+        model: any model.
+        nodes: its nodes, where they are known; their names are, too.
+
+    Returns:
+        Whether a node has another name than before.
     """
-    nodes = model.get_ordered_ops()
-    taken = {node.get_friendly_name() for node in nodes}
-    for node in nodes:
-        first = _COPY.sub("", node.get_friendly_name())
+    nodes = nodes or Nodes(model)
+    names = list(nodes.names)
+    taken = set(names)
+    for number, name in enumerate(names):
+        first = _uncopied(name)
         if first and first not in taken:
-            taken.discard(node.get_friendly_name())
+            taken.discard(name)
             taken.add(first)
-            node.set_friendly_name(first)
+            names[number] = first
     seen: set[str] = set()
-    names = _Names(taken)
-    for node in nodes:
-        name = node.get_friendly_name()
+    free = _Names(taken)
+    for number, name in enumerate(names):
         if name in seen:
-            name = names.free(name)
+            names[number] = free.free(name)
+        seen.add(names[number])
+    for node, before, name in zip(nodes.order, nodes.names, names, strict=True):
+        if name != before:
             node.set_friendly_name(name)
-        seen.add(name)
+    return names != nodes.names
+
+
+def _uncopied(name: str) -> str:
+    """The name of the node that one of this name was copied of; its own where it is no copy."""
+    return _COPY.sub("", name) if "/copy_" in name else name
 
 
 class _Names:
@@ -114,31 +133,34 @@ class Replication(NamedTuple):
     Attributes:
         homes: of every node of the changed model, by friendly name.
         copied: number of the node that each copy was made of, by the copy's friendly name.
+        inputs: input ports that a copy feeds: name of their node, number among its ports, name of the copy.
     """
 
     homes: dict[str, int]
     copied: dict[str, int]
+    inputs: list[tuple[str, int, str]]
 
 
-def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]) -> Replication:
+def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -> Replication:
     """Copies replicable producers until all consumers of each share a home.
 
     The native core says which copies it takes and what they feed (cpp_ext/complete.hpp).
 
     Args:
-        model: the model of `graph`; changed.
-        graph: its graph.
+        graph: of a model, which is changed.
         homes: where each node is that is no replicable producer: number of a group or a device, int32 [nodes].
+        nodes: of the model.
 
     Returns:
         Home of every node of the changed model, and what was copied.
     """
-    nodes = model.get_ordered_ops()
     constant = graph.legality.constant
     copyable = np.ones(graph.nodes, bool)
     while True:
         own_homes, replicas = graph.legality.replication(homes, copyable)
-        copies = [_copy_constants(nodes[n]) if constant[n] else _copy_operation(nodes[n]) for n, _, _ in replicas]
+        copies = [
+            _copy_constants(nodes.order[n]) if constant[n] else _copy_operation(nodes.order[n]) for n, _, _ in replicas
+        ]
         stuck = [node for (node, _, _), copy in zip(replicas, copies, strict=True) if not copy]
         if not stuck:
             break
@@ -146,17 +168,26 @@ def replicate(model: ov.Model, graph: ComputationGraph, homes: NDArray[np.int32]
         copyable[stuck] = False
     result = dict(zip(graph.names, own_homes.tolist(), strict=True))
     names, copied = _Names(set(graph.names)), {}
-    instances = [*nodes, *(copy[-1] for copy in copies)]
-    for (_, home, inputs), copy in zip(replicas, copies, strict=True):
+    for (_, home, _), copy in zip(replicas, copies, strict=True):
         for made in copy:
             original = made.get_friendly_name()
             name = names.free(original)
             made.set_friendly_name(name)
             result[name], copied[name] = home, graph.index(original)
+    instances = [*nodes.order, *(copy[-1] for copy in copies)]
+    fed: list[tuple[str, int, str]] = []
+    for (number, _, inputs), copy in zip(replicas, copies, strict=True):
+        if constant[number]:  # of all that it rests on there are copies, too
+            for made in copy:
+                sources = enumerate(made.input_values())
+                fed += [
+                    (made.get_friendly_name(), port, value.get_node().get_friendly_name()) for port, value in sources
+                ]
         for instance, port in inputs:
             target = instances[instance].input(port)
             target.replace_source_output(copy[-1].output(target.get_source_output().get_index()))
-    return Replication(result, copied)
+            fed.append((instances[instance].get_friendly_name(), port, copy[-1].get_friendly_name()))
+    return Replication(result, copied, fed)
 
 
 def _copy_constants(node: ov.Node) -> list[ov.Node]:

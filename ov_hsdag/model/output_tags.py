@@ -39,7 +39,7 @@ def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str]) 
 
 def remove(model: ov.Model) -> None:
     """Remove the marks of ``model``, in place."""
-    for node in model.get_ops():
+    for node in [*model.get_parameters(), *model.get_results(), *model.get_sinks()]:
         rt_info = node.get_rt_info()
         if ATTRIBUTE in rt_info and rt_info[ATTRIBUTE].astype(str).startswith(PREFIX):
             del rt_info[ATTRIBUTE]

@@ -436,7 +436,7 @@ class Placement:
 
 def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> None:
     """Set every node's "affinity", in place. Raises RunError, with the model as it was, when a node has none."""
-    nodes = [(node, node.get_friendly_name()) for node in model.get_ops()]
+    nodes = [(node, node.get_friendly_name()) for node in model.get_ordered_ops()]
     missing = [name for _, name in nodes if name not in affinity]
     if missing:
         raise RunError(f"the placement could not be completed for {_listed(missing)}")

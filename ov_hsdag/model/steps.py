@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.decoder_states import context_grows, convolution_window
-from ov_hsdag.model.graph import counted_input_shapes
+from ov_hsdag.model.shapes import counted_input_shapes
 from ov_hsdag.model.workload import CACHE_POSITIONS
 from ov_hsdag.utils.errors import RunError
 

@@ -92,7 +92,7 @@ def prepare(
     clock = clock or Clock()
     for name in names:
         profile.device(name)
-    if not model.get_ops():
+    if not (model.get_parameters() or model.get_results() or model.get_sinks()):
         raise UserError("the model is empty: it has no operations")
     graph, part = normalize.normalize_by_excerpt(model, shapes, clock)
     with clock("legality"):

@@ -48,6 +48,10 @@ _TEMPORARY = re.compile(
 # Serialize writes a constant's <data> first in its <layer>. Other layers have an attribute "offset" too (PriorBox).
 _CONSTANT = re.compile(rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(")')
 
+# rt_info of a model that says which release wrote its file.
+_RELEASE = "OpenVINO Runtime"
+_told: bool | None = None  # whether this release writes it; found out with the first model
+
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
@@ -320,6 +324,9 @@ def save_model(
 ) -> None:
     """Let OpenVINO save a model under a name that is not there yet.
 
+    Without compression the model itself is written, not a copy of it as `openvino.save_model` would: half of the time
+    for a large one. It loses the names of what was fused into its nodes, then, which no file has.
+
     Args:
         model: The model.
         xml: Where; its .bin stands beside it.
@@ -332,13 +339,19 @@ def save_model(
         RunError: OpenVINO cannot save the model.
     """
     import openvino as ov
+    from openvino._offline_transformations import apply_fused_names_cleanup
 
     with writing(shown):
         # OpenVINO would follow a link; and its message for a directory that cannot be written names no reason.
         for path in (xml, xml.with_suffix(".bin")):
             open(path, "xb").close()
     try:
-        ov.save_model(model, str(xml), compress_to_fp16=compress_to_fp16)
+        if compress_to_fp16:
+            ov.save_model(model, str(xml))
+        else:
+            apply_fused_names_cleanup(model)
+            with _release_told(model) if _tells_release(xml) else contextlib.nullcontext():
+                ov.serialize(model, str(xml))
     except Exception as error:
         with writing(shown):
             _try_to_grow(xml, xml.with_suffix(".bin"))  # OpenVINO does not say that a disk is full
@@ -347,6 +360,33 @@ def save_model(
         with writing(shown):
             for path in (xml, xml.with_suffix(".bin")):
                 sync_file(path)
+
+
+@contextlib.contextmanager
+def _release_told(model: ov.Model) -> Iterator[None]:
+    """While this lasts, the model says which release writes it, as one that openvino.save_model writes does."""
+    import openvino as ov
+
+    known = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
+    model.set_rt_info(ov.get_version(), [_RELEASE])
+    try:
+        yield
+    finally:
+        if known is None:
+            del model.rt_info[_RELEASE]
+        else:
+            model.set_rt_info(known, [_RELEASE])
+
+
+def _tells_release(xml: Path) -> bool:
+    """Whether openvino.save_model tells the release (2026.4 does, 2026.0 does not), by saving an empty model."""
+    global _told
+    if _told is None:
+        import openvino as ov
+
+        ov.save_model(ov.Model([], [], "nothing"), str(xml), compress_to_fp16=False)
+        _told = _RELEASE.encode() in xml.read_bytes()
+    return _told
 
 
 def _try_to_grow(*paths: Path) -> None:

@@ -1,0 +1,95 @@
+"""The nodes of a model, asked once: on deep models every pass over all of them takes a good part of a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def is_integral(element: str) -> bool:
+    """Whether an element type's name is none of a floating-point type; as `ov.Type.is_integral`, boolean included."""
+    return not element.startswith(("f", "bf"))
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Input ports in the order of nodes: `ptr[n] <= e < ptr[n + 1]` are those of node n.
+
+    Attributes:
+        ptr: int64 [nodes + 1].
+        source: number of the node that feeds each, int64 [edges].
+        output: which of that node's outputs does, int64 [edges].
+    """
+
+    ptr: NDArray[np.int64]
+    source: NDArray[np.int64]
+    output: NDArray[np.int64]
+
+    @cached_property
+    def node(self) -> NDArray[np.int64]:
+        """Node that owns each input port, int64 [edges]."""
+        return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
+
+    @cached_property
+    def port(self) -> NDArray[np.int64]:
+        """Number of each input port among those of its node, int64 [edges]."""
+        return np.arange(len(self.source)) - self.ptr[self.node]
+
+
+class Nodes:
+    """What is asked of all nodes of a model, as long as nobody changes it.
+
+    Attributes:
+        order: the nodes in topological order, as `ov.Model.get_ordered_ops` has them.
+    """
+
+    def __init__(self, model: ov.Model) -> None:
+        self.order: list[ov.Node] = model.get_ordered_ops()
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Friendly names, [nodes]."""
+        return [node.get_friendly_name() for node in self.order]
+
+    @cached_property
+    def types(self) -> list[str]:
+        """OpenVINO operation types such as "Convolution", [nodes]."""
+        return [node.get_type_name() for node in self.order]
+
+    @cached_property
+    def outputs(self) -> list[tuple[tuple[str, str], ...]]:
+        """Shape and element type of each node's outputs as text, ("[?,3,224,224]", "f32"), [nodes]."""
+        return [
+            tuple(
+                (str(node.get_output_partial_shape(port)), node.get_output_element_type(port).get_type_name())
+                for port in range(node.get_output_size())
+            )
+            for node in self.order
+        ]
+
+    @cached_property
+    def edges(self) -> Edges:
+        """What feeds what."""
+        number: dict[int, int] = {}
+        source, output, ptr = [], [], [0]
+        for index, node in enumerate(self.order):
+            number[node.get_instance_id()] = index
+            for value in node.input_values():
+                source.append(number[value.get_node().get_instance_id()])
+                output.append(value.get_index())
+            ptr.append(len(source))
+        return Edges(np.array(ptr, np.int64), np.array(source, np.int64), np.array(output, np.int64))
+
+    def of_type(self, name: str) -> list[ov.Node]:
+        """The nodes of an operation type."""
+        return [node for node, own in zip(self.order, self.types, strict=True) if own == name]

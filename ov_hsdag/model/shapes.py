@@ -1,0 +1,319 @@
+"""Shapes of a model's inputs and tensors where the model leaves them open, or knows more than a submodel would."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.model.excerpt import LARGE
+from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
+from ov_hsdag.model.nodes import Nodes, is_integral
+from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
+from ov_hsdag.utils.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length. Only
+# costs depend on it.
+UNBOUNDED_BATCH = 1
+UNBOUNDED_DIMENSION = 128
+
+# Tensors of more elements are data.
+_DIMENSIONS = 32
+
+
+def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
+    """The dimensions that costs count with."""
+    if shape.is_static:
+        return tuple(shape.to_shape())
+    if shape.rank.is_dynamic:
+        return (UNBOUNDED_DIMENSION,)
+    return tuple(bounded_dimension(dimension, UNBOUNDED_DIMENSION) for dimension in shape)
+
+
+def bounded_dimension(dimension: Any, default: int) -> int:
+    upper = upper_bound(dimension)
+    return max(default, int(dimension.get_min_length())) if upper is None else upper
+
+
+def is_unbounded(model: ov.Model) -> bool:
+    """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
+    shapes = [port.get_partial_shape() for port in model.inputs]
+    return any(shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape) for shape in shapes)
+
+
+def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
+    """The shapes that costs count with, one for each input of `model`, in order.
+
+    They are those of `input_shapes`, unless these do not fit together.
+
+    Args:
+        model: any model; left as it is.
+        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
+
+    Raises:
+        UserError: `shapes` names no input of the model or does not fit it.
+    """
+    wanted = input_shapes(model, shapes or {})
+    if model.is_dynamic() and Inference(model, Nodes(model)).with_static_inputs(shapes) is None:
+        return [bounded(port.get_partial_shape()) for port in model.inputs]
+    return [tuple(shape) for shape in wanted]
+
+
+def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
+    """A static shape for every input of `model`: the user's example, else upper bounds, else defaults.
+
+    Args:
+        model: any model.
+        shapes: example shapes, by any of the input's tensor names or its friendly name.
+
+    Raises:
+        UserError: `shapes` names no input of the model, or does not fit it.
+    """
+    left = dict(shapes)
+    result = []
+    for port in model.inputs:
+        names = {port.get_node().get_friendly_name(), *port.get_names()}
+        name = next((name for name in left if name in names), None)
+        partial = port.get_partial_shape()
+        if name is not None:
+            example = _example(name, left.pop(name))
+            if not partial.compatible(type(partial)(example)):
+                raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
+            result.append(example)
+        elif partial.rank.is_dynamic:
+            result.append([UNBOUNDED_BATCH, UNBOUNDED_DIMENSION])
+        elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
+            result.append([cache_positions(model, UNBOUNDED_DIMENSION)])
+        else:
+            result.append(
+                [
+                    bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+                    for axis, dimension in enumerate(partial)
+                ]
+            )
+    if left:
+        known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
+        raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
+    return result
+
+
+def _example(name: str, sizes: Sequence[int]) -> list[int]:
+    """The sizes as int. Raises UserError for what are no sizes."""
+    try:
+        example = [operator.index(size) for size in sizes]
+    except TypeError as error:
+        raise UserError(f"the example shape of '{name}' must be a list of whole numbers, got {sizes!r}") from error
+    if not all(0 <= size < 2**31 for size in example):
+        raise UserError(f"example shape {example} of '{name}' has a size that is no tensor's")
+    return example
+
+
+class Inference:
+    """Shapes under other conditions than the model declares, inferred on a copy of it.
+
+    A copy of a large model takes a good second; there, all questions share one.
+    """
+
+    def __init__(self, model: ov.Model, nodes: Nodes) -> None:
+        """`nodes` are those of `model`, which is left as it is."""
+        self._model, self._nodes = model, nodes
+        self._large = len(nodes) >= LARGE
+        self._copy: ov.Model | None = None
+        self._copied: list[ov.Node] = []
+
+    def without_lost_values(self) -> dict[tuple[int, int], ov.PartialShape] | None:
+        """Shapes that are open where values that plugins lose make no dimension, by numbers of node and output.
+
+        OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow
+        them as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a
+        power of 0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is
+        unknown. Of open lengths a submodel knows nothing where they are its inputs.
+
+        Returns:
+            None where the model has no such values, or cannot do without them.
+        """
+        from ov_hsdag.utils.compat import op
+
+        numbers = _lost_values(self._nodes)
+        if not numbers:
+            return None
+        copy = self._fresh()
+        variables = [(variable, variable.info) for variable in copy.get_variables()]
+        replaced: list[tuple[Any, Any]] = []  # input ports and what fed them
+        parameters = []
+        for output in (output for number in numbers for output in self._copied[number].outputs()):
+            parameters.append(op.Parameter(output.get_element_type(), output.get_partial_shape()))
+            for reader in output.get_target_inputs():
+                if reader.get_node().get_type_name() != "Result":
+                    reader.replace_source_output(parameters[-1].output(0))
+                    replaced.append((reader, output))
+        try:
+            copy.add_parameters(parameters)
+            copy.validate_nodes_and_infer_types()
+        except RuntimeError:
+            self._copy = None
+            return None  # an operation that wants to know the values: it would not do with less in a submodel either
+        found = {}
+        for number, node in enumerate(self._copied):
+            for port in range(node.get_output_size()):
+                shape = node.get_output_partial_shape(port)
+                if shape.is_dynamic:
+                    found[number, port] = shape
+        for reader, output in replaced:
+            reader.replace_source_output(output)
+        for parameter in parameters:
+            copy.remove_parameter(parameter)
+        for variable, info in variables:  # an Assign tells its variable what it gets
+            variable.update(info)
+        if not self._large:
+            self._copy = None  # reshape looks at the shapes that are there
+        return found
+
+    def with_static_inputs(self, shapes: Mapping[str, Sequence[int]] | None) -> list[ov.Node] | None:
+        """The nodes with static shapes, as far as static inputs and states make them so.
+
+        States that grow get the length that mask and tokens tell (the mask's less the tokens'), or that of an input of
+        unknown length, where that fits.
+
+        Args:
+            shapes: example shapes of dynamic inputs, as in `input_shapes`.
+
+        Returns:
+            Nodes of a copy, in the order of the model's (Parameters in the place of ReadValues); None where the inputs'
+            defaults do not fit together. No other question can be asked afterwards.
+
+        Raises:
+            UserError: `shapes` names no input of the model or does not fit it.
+        """
+        import openvino as ov
+
+        static = [ov.PartialShape(shape) for shape in input_shapes(self._model, shapes or {})]
+        # ov.Model.reshape first makes operations take other shapes that are written for one, in a time that grows
+        # faster than the model. OpenVINO's clean-up has done that already where it can be done.
+        why = ""
+        for infer in (self._set, self._reshaped) if self._large else (self._reshaped,):
+            for sizes_states in (True, False):
+                try:
+                    return infer(static, sizes_states)
+                except RuntimeError as error:
+                    self._copy, why = None, one_line(error)
+        if shapes:
+            raise UserError(f"example shapes do not fit the model: {why}")
+        return None
+
+    def _fresh(self) -> ov.Model:
+        """The copy; self._copied are its nodes."""
+        if self._copy is None:
+            self._copy = self._model.clone()
+            self._copied = self._copy.get_ordered_ops()
+        return self._copy
+
+    def _set(self, shapes: Sequence[ov.PartialShape], sizes_states: bool) -> list[ov.Node]:
+        """`with_static_inputs` by inference alone. Raises RuntimeError where operations do not take the shapes."""
+        copy = self._fresh()
+        for parameter, shape in zip(copy.get_parameters(), shapes, strict=True):
+            parameter.set_partial_shape(shape)
+        nodes = self._copied
+        if sizes_states:
+            _infer_states(copy, [self._copied[number] for number in self._growing_states()])
+            nodes = self._with_sized_states(copy)
+        copy.validate_nodes_and_infer_types()
+        return nodes
+
+    def _reshaped(self, shapes: Sequence[ov.PartialShape], sizes_states: bool) -> list[ov.Node]:
+        """`with_static_inputs` by `ov.Model.reshape`. Raises RuntimeError where operations do not take the shapes."""
+        copy = self._fresh()
+        copy.reshape(dict(zip(copy.inputs, shapes, strict=True)))
+        if not sizes_states:
+            return self._copied
+        nodes = self._with_sized_states(copy)
+        copy.validate_nodes_and_infer_types()
+        return nodes
+
+    def _growing_states(self) -> list[int]:
+        """Numbers of the ReadValues of which the length is open, as far as the copy knows."""
+        found = []
+        for number, type_name in enumerate(self._nodes.types):
+            if type_name == "ReadValue":
+                shape = self._copied[number].get_output_partial_shape(0)
+                if shape.is_dynamic and shape.rank.is_static:
+                    found.append(number)
+        return found
+
+    def _with_sized_states(self, copy: ov.Model) -> list[ov.Node]:
+        """The nodes, with Parameters of static shapes in the place of the states that grow.
+
+        A state has the dimensions of its initial value where those are not empty (the batch). Where they are, it has
+        the length that mask and tokens tell, or that of an input of unknown length.
+        """
+        from ov_hsdag.utils.compat import op
+
+        past = past_length(copy)
+        nodes, parameters = list(self._copied), []
+        for number in self._growing_states():
+            node = self._copied[number]
+            declared = node.get_output_partial_shape(0)
+            start = list(node.get_input_partial_shape(0)) if node.get_input_size() else []
+            begun = [int(one.get_length()) if one.is_static else 0 for one in start] or [0] * len(declared)
+            shape = [
+                size or _state_length(dimension, axis, past)
+                for axis, (dimension, size) in enumerate(zip(declared, begun, strict=True))
+            ]
+            nodes[number] = op.Parameter(node.get_output_element_type(0), type(declared)(shape))
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(nodes[number].output(0))
+            parameters.append(nodes[number])
+        copy.add_parameters(parameters)
+        return nodes
+
+
+def _infer_states(copy: ov.Model, states: Sequence[ov.Node]) -> None:
+    """Infers shapes of ReadValues and of what their first values rest on."""
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op
+
+    if not states:
+        return
+    try:
+        results = [op.Result(state.output(0)) for state in states]
+        ov.Model(results, copy.get_parameters(), "states").validate_nodes_and_infer_types()
+    except RuntimeError:
+        copy.validate_nodes_and_infer_types()
+
+
+def _state_length(dimension: Any, axis: int, past: int | None) -> int:
+    if dimension.is_static or past is None or axis == 0:
+        return bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+    return past
+
+
+def _lost_values(nodes: Nodes) -> list[int]:
+    """Numbers of the nodes whose values plugins lose, and of the lengths that are open."""
+    sources, outputs = nodes.edges.source.tolist(), nodes.edges.output.tolist()
+    ptr = nodes.edges.ptr.tolist()
+    lost: set[int] = set()
+    for number, (node, type_name) in enumerate(zip(nodes.order, nodes.types, strict=True)):
+        if type_name in ("Parameter", "ShapeOf") or not _holds_dimensions(node, nodes.outputs[number]):
+            continue
+        first, last = ptr[number], ptr[number + 1]
+        converted = type_name == "Convert" and not is_integral(nodes.outputs[sources[first]][outputs[first]][1])
+        if converted or any(source in lost for source in sources[first:last]):
+            lost.add(number)
+    return [
+        number
+        for number, (node, type_name) in enumerate(zip(nodes.order, nodes.types, strict=True))
+        if number in lost or (type_name == "Gather" and takes_open_lengths(node))
+    ]
+
+
+def _holds_dimensions(node: ov.Node, outputs: Sequence[tuple[str, str]]) -> bool:
+    """Whether a node computes what may become dimensions: few integers."""
+    if not outputs or not is_integral(outputs[0][1]) or outputs[0][1] == "boolean":
+        return False
+    shape = node.get_output_partial_shape(0)
+    return bool(shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS)
