@@ -50,6 +50,13 @@ constexpr std::size_t kFineOrders = 4;
 constexpr std::int32_t kManyCycles = 2000;
 constexpr double kShareOfIsland = 0.5;
 constexpr double kShareOfIslandInThroughput = 0.25;
+// For throughput, so many partitions of so many orders of the devices are judged, once so many moves for each group
+// have been made: that takes a tenth of a second for a thousand groups on eight devices.
+constexpr std::int32_t kJudgedCuts = 600;
+constexpr double kJudgedEffort = 16;
+constexpr std::int32_t kJudgedOrders = 64;
+constexpr std::int32_t kJudgedOfOrder = 24;
+constexpr double kBeforeJudgedStages = 800;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -120,7 +127,9 @@ public:
         const std::int64_t begin = budget_.moves();
         while (budget_.left()) {
             const auto spent = static_cast<double>(begin - budget_.moves());
-            if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < share * spent) {
+            if (!judged_stages_ && spent > kBeforeJudgedStages * model_.items) {
+                add_judged_stages();
+            } else if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
             } else if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
                 search_nearby();
@@ -204,6 +213,21 @@ private:
         const StageOptions wanted{
             .cuts = cuts, .sequence = std::move(sequence), .whole = whole, .sequences = 1, .per_sequence = 1};
         for (Stages& found : stages(problem_, model_, options_.throughput, wanted)) offer(std::move(found.placement));
+    }
+
+    // Many partitions, for the simulator to choose from: what their submodels cost is not known before.
+    void add_judged_stages() {
+        judged_stages_ = true;
+        if (model_.items > kManyCycles || !options_.throughput || model_.devices == 1 || lacking_) return;
+        const StageOptions wanted{.cuts = kJudgedCuts,
+                                  .sequence = {},
+                                  .effort = kJudgedEffort,
+                                  .sequences = kJudgedOrders,
+                                  .per_sequence = kJudgedOfOrder};
+        for (Stages& found : stages(problem_, model_, true, wanted)) {
+            if (!budget_.left()) return;
+            offer(std::move(found.placement));
+        }
     }
 
     // Each device that lacks operations with all that it runs, the fastest ones with the rest.
@@ -447,6 +471,7 @@ private:
     Budget budget_;
     bool lacking_;  // some device lacks operations
     bool limited_work_ = true;
+    bool judged_stages_ = false;
     int infeasible_ = 0;
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first
