@@ -47,7 +47,7 @@ def complete(
     known = np.array([number.get(affinity.get(name, ""), -1) for name in graph.names], np.int32)
     replication = replicate(graph, graph.legality.host_devices(known, len(devices)), nodes)
     if replication.copied:
-        graph = graph.with_copies(model, replication)
+        graph = graph.with_copies(model, replication.copied, replication.inputs)
     device = np.array([replication.homes[name] for name in graph.names], np.int32)
     settled = graph.legality.settle(device, len(devices), split_rule(ov.__version__))
     return {name: devices[home] for name, home in zip(graph.names, settled.tolist(), strict=True)}

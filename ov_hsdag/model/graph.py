@@ -27,8 +27,6 @@ from ov_hsdag.utils.errors import UserError
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.model.normalize import Replication
-
 
 class NodeKind(IntEnum):
     """Kinds of nodes that HETERO's splitting rule treats differently; the values are shared with the native core."""
@@ -195,24 +193,26 @@ class ComputationGraph:
             builder.add(number, sized)
         return builder.graph(cls)
 
-    def with_copies(self, model: ov.Model, replication: Replication) -> ComputationGraph:
+    def with_copies(
+        self, model: ov.Model, copied: Mapping[str, int], inputs: Sequence[tuple[str, int, str]]
+    ) -> ComputationGraph:
         """The graph of the model after nodes of it were copied: what is known of a node holds for its copies.
 
         Takes a part of the time of `from_model`.
 
         Args:
             model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals.
-            replication: which copies feed which nodes.
+            copied: number of the node that each copy was made of, by the copy's friendly name.
+            inputs: input ports that a copy feeds: name of their node, number among its ports, name of the copy.
         """
         names = tuple(node.get_friendly_name() for node in model.get_ordered_ops())
-        copied = replication.copied
         own = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
-        outputs, inputs = np.diff(self.output_ptr)[own], np.diff(self.input_ptr)[own]
+        outputs, ports = np.diff(self.output_ptr)[own], np.diff(self.input_ptr)[own]
         output_ptr = np.concatenate([[0], np.cumsum(outputs)]).astype(np.int32)
-        input_ptr = np.concatenate([[0], np.cumsum(inputs)]).astype(np.int32)
+        input_ptr = np.concatenate([[0], np.cumsum(ports)]).astype(np.int32)
         # Output by output and input by input, where each is in this graph.
         of_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[own] - output_ptr[:-1], outputs)
-        of_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[own] - input_ptr[:-1], inputs)
+        of_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[own] - input_ptr[:-1], ports)
         # Originals that only fed what copies feed now are gone.
         position = np.full(self.nodes, -1, np.int64)
         original = np.array([name not in copied for name in names], bool)
@@ -220,7 +220,7 @@ class ComputationGraph:
         fed = self.input_output[of_input]
         source, port = position[self.output_node[fed]], fed - self.output_ptr[self.output_node[fed]]
         number = {name: index for index, name in enumerate(names)}
-        for name, place, feeding in replication.inputs:
+        for name, place, feeding in inputs:
             source[input_ptr[number[name]] + place] = number[feeding]
         return ComputationGraph(
             names=names,

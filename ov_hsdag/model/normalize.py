@@ -68,7 +68,7 @@ def normalize_by_excerpt(
     if not replication.copied:
         return graph, part
     with clock("graph"):
-        return graph.with_copies(model, replication), part
+        return graph.with_copies(model, replication.copied, replication.inputs), part
 
 
 def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
