@@ -13,6 +13,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable
 from ov_hsdag.devices.virtual import virtual_devices
+from ov_hsdag.fleet.job import model_files_of
 from ov_hsdag.integration import core as hook
 from ov_hsdag.integration import extension
 from ov_hsdag.measuring import process, worker
@@ -38,11 +40,12 @@ from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.utils.model_folder import longest_context
-from ov_hsdag.utils.overwriting import constants_of, external_data
+from ov_hsdag.utils.overwriting import constants_of, external_data, refuse_files_of
 from tests.graphs import random_model, random_problem
 
 DEEP = "[" * 100_000
 HUGE = "1" + "0" * 400
+NESTED = reduce(lambda inside, _: [inside], range(900), 1)
 
 
 def refusal(read: Callable[[], object]) -> str:
@@ -307,7 +310,7 @@ def test_a_policy_of_another_network_is_refused_when_it_is_asked(policy: Path) -
     [
         {"hidden": 10**12}, {"hidden": "64"}, {"hidden": True}, {"layers": -1}, {"conv": "magic"}, {"conv": []},
         {"devices": 2.5}, {"dropout": float("nan")}, {"discount": 5.0}, {"widths": {"node": 1}}, {"widths": [1]},
-        {"without": [[]]}, {"without": 5}, {"directed": "yes"}, {"surprise": 1},
+        {"without": [[]]}, {"without": 5}, {"directed": "yes"}, {"surprise": 1}, {"steps": NESTED},
     ],
 )  # fmt: skip
 def test_settings_of_networks_that_make_no_sense_are_refused(change: Mapping[str, Any]) -> None:
@@ -389,6 +392,14 @@ def test_archives_of_other_kinds_are_refused(tmp_path: Path) -> None:
     path.write_bytes(good.getvalue())  # .npy
     with pytest.raises(ValueError, match="no archive"):
         reading.read_arrays(path, 10**6)
+
+
+def test_names_in_archives_are_quoted_in_part(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.npz", {"a" * 5000: b""})
+    path.write_bytes(path.read_bytes().replace(b"aaa", b"bbb", 1))
+    with pytest.raises(ValueError, match="no archive") as refused:
+        reading.read_arrays(path, 10**6)
+    assert len(str(refused.value)) < 300
 
 
 def test_pickles_in_arrays_are_never_read(tmp_path: Path) -> None:
@@ -506,6 +517,14 @@ def test_a_model_that_names_a_file_without_end_costs_no_memory(tmp_path: Path) -
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x0a\x08location\x12\xff\xff\xff\xff\x0f" * 5000 + b"\x0a\x08location\x12\x01a" + bytes(10))
     assert [data.name for data in external_data(path)] == ["a"]
+
+
+def test_a_model_that_names_a_file_that_no_system_has_is_its_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x0a\x08location\x12\xe8\x07" + b"x" * 1000)
+    assert [len(data.name) for data in external_data(path)] == [1000]
+    assert model_files_of(path) == [path]
+    refuse_files_of(path, path, shown=path)
 
 
 def test_a_text_full_of_beginnings_is_searched_in_time() -> None:

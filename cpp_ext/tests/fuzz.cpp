@@ -76,6 +76,12 @@ private:
     std::size_t left_;
 };
 
+// One less; of the least number itself.
+template <typename T>
+T before(T value) {
+    return value == std::numeric_limits<T>::min() ? value : static_cast<T>(value - 1);
+}
+
 const std::vector<std::string> kTypes = {
     "Add",       "Assign",    "Broadcast", "Concat",    "Constant",
     "Convert",   "Gather",    "MatMul",    "Parameter", "Range",
@@ -139,8 +145,9 @@ void legality_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     const std::int32_t devices = bytes.index(4);
     const SplitRule rule = bytes.byte() % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
     const auto device = [&] { return bytes.index(std::min(devices, 4)); };
-    attempt(
-        [&] { (void)host_devices(legality, bytes.many(nodes, [&] { return device() - 1; }), std::min(devices, 9)); });
+    attempt([&] {
+        (void)host_devices(legality, bytes.many(nodes, [&] { return before(device()); }), std::min(devices, 9));
+    });
     attempt([&] { (void)replication(legality, bytes.many(nodes, device), bytes.many(nodes, flag)); });
     attempt([&] { (void)settle(legality, bytes.many(nodes, device), std::min(devices, 9), rule); });
     attempt([&] { (void)complete_in_place(legality, bytes.many(nodes, device), std::min(devices, 9), rule); });
@@ -165,9 +172,9 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     problem->transfer_us = bytes.many(devices * devices, time);
     problem->transfer_us_per_byte = bytes.many(devices * devices, time);
     problem->submodel_us = bytes.many(devices, time);
-    problem->memory_limit = bytes.many(devices, [&] { return bytes.size() - 1; });
+    problem->memory_limit = bytes.many(devices, [&] { return before(bytes.size()); });
     if (bytes.often()) problem->same_submodel = bytes.many(2 * static_cast<std::size_t>(bytes.below(4)), node);
-    problem->fused_with = bytes.many(nodes * devices, [&] { return node() - 1; });
+    problem->fused_with = bytes.many(nodes * devices, [&] { return before(node()); });
     problem->fusion_penalty_us = bytes.many(nodes * devices, time);
     problem->moved_bytes = bytes.many(outputs, size);
     problem->held_bytes = bytes.many(nodes * devices, size);

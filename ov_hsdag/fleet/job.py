@@ -91,7 +91,8 @@ def model_files_of(path: Path) -> list[Path]:
     found += [path.with_name(stem + suffix) for suffix in _BESIDE]
     found += path.parent.glob(f"{_escaped(stem)}.data-*-of-*")
     found += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
-    return list(dict.fromkeys(file for file in found if file.is_file()))
+    # os.path, since a Path raises of a name that is too long, as a model may say.
+    return list(dict.fromkeys(file for file in found if os.path.isfile(file)))
 
 
 def came_as(name: str) -> PurePosixPath:

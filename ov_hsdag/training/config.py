@@ -146,7 +146,7 @@ class HSDAGConfig:
                 raise KeyError(*unknown)
             widths = Widths(**values["widths"])
             config = cls(**{**values, "widths": widths, "without": tuple(values.get("without", ()))})
-            given = {**asdict(config), **asdict(widths)}
+            given = {**vars(config), **vars(widths)}
             for name, (least, most) in _RANGES.items():
                 value = given[name]
                 kinds = (int,) if isinstance(least, int) else (int, float)

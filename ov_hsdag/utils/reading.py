@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from ov_hsdag.utils.errors import shortened
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -193,7 +195,7 @@ def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[s
                     raise ValueError("it has an array twice")
                 return {name: _array(archive.read(entry)) for name, entry in zip(names, entries, strict=True)}
         except damages as error:
-            raise ValueError(f"it is no archive of arrays: {error or type(error).__name__}") from error
+            raise ValueError(f"it is no archive of arrays: {shortened(str(error)) or type(error).__name__}") from error
 
 
 def _array(data: bytes) -> NDArray[Any]:
@@ -210,7 +212,7 @@ def _array(data: bytes) -> NDArray[Any]:
             raise ValueError(f"an array has format {version}")
         shape, fortran, dtype = readers[version](stream)
     except Exception as error:  # NumPy lets out what Python's tokenizer and parser raise
-        raise ValueError(f"an array has no valid header: {error}") from error
+        raise ValueError(f"an array has no valid header: {shortened(str(error))}") from error
     return _of_bytes(data, stream.tell(), shape, fortran, dtype)
 
 
@@ -220,7 +222,7 @@ def _of_bytes(data: bytes, begin: int, shape: tuple[int, ...], fortran: bool, dt
     import numpy as np
 
     if dtype.kind not in "biufcSU" or dtype.subdtype is not None or not dtype.itemsize:
-        raise ValueError(f"an array has type {dtype}, where numbers and texts are read")
+        raise ValueError(f"an array has type {shortened(str(dtype))}, where numbers and texts are read")
     count = math.prod(shape)
     if any(size < 0 for size in shape) or count * dtype.itemsize != len(data) - begin:
         raise ValueError(f"an array says that it has {count:,} elements, and has {len(data) - begin:,} bytes")

@@ -239,7 +239,7 @@ def _read_marker(path: Path) -> None:
 
 def _read_onnx(path: Path) -> None:
     for data in overwriting.external_data(path):
-        data.exists()
+        os.path.exists(data)
 
 
 def _irs() -> list[bytes]:
