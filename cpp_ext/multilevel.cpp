@@ -50,9 +50,9 @@ constexpr std::size_t kFineOrders = 4;
 constexpr std::int32_t kManyCycles = 2000;
 constexpr double kShareOfIsland = 0.5;
 constexpr double kShareOfIslandInThroughput = 0.25;
-// For throughput, so many partitions of so many orders of the devices are judged, once so many moves for each group, and
-// more than placing makes by default, have been made: that takes 30 ms for a thousand groups on four devices, a tenth of
-// a second on eight.
+// For throughput, so many partitions of so many orders of the devices are judged, once so many moves for each group,
+// and more than placing makes by default, have been made: that takes 30 ms for a thousand groups on four devices, a
+// tenth of a second on eight.
 constexpr std::int32_t kJudgedCuts = 600;
 constexpr double kJudgedEffort = 16;
 constexpr std::int32_t kJudgedOrders = 64;
