@@ -61,9 +61,11 @@ def main() -> None:
         path.unlink()
     made_of = [*BUILD["sources"](ROOT), Path(__file__), ROOT / "ov_hsdag/integration/extension_build.py"]
     newest = max(path.stat().st_mtime for path in made_of)
-    for release, part in reversed(parts.items()):
-        if part.exists() and part.stat().st_mtime > newest:
-            continue
+    stale = [release for release, part in parts.items() if not part.exists() or part.stat().st_mtime <= newest]
+    if stale and RELEASES[0] not in stale:
+        stale.insert(0, RELEASES[0])  # the loader is of the release that is compiled last: always the same one
+    for release in reversed(stale):
+        part = parts[release]
         print(f"extension library for OpenVINO {release}", flush=True)
         with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel_of(release)) as wheel:
             wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith(NEEDED)])
