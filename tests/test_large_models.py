@@ -176,6 +176,19 @@ def test_shapes_are_inferred_as_reshape_does(dynamic: ZooModel, monkeypatch: pyt
     assert inferred.output_shapes == reshaped.output_shapes
 
 
+def test_nodes_of_a_copy_are_those_of_the_model_whatever_their_order() -> None:
+    model = FAMILIES["decoder"](3)
+    normalize(model)
+    nodes = Nodes(model)
+    nodes.order.reverse()
+    sized = shapes.Inference(model, nodes).with_static_inputs({})
+    assert sized is not None
+    names = [node.get_friendly_name() for node in sized]
+    states = {name for name, kind in zip(nodes.names, nodes.types, strict=True) if kind == "ReadValue"}
+    assert states
+    assert all(own == name for own, name in zip(names, nodes.names, strict=True) if name not in states)
+
+
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
 def test_the_graph_of_copies_is_the_one_that_the_model_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "LARGE", 0)  # ov.Model.reshape merges copies

@@ -206,10 +206,14 @@ class Inference:
         return None
 
     def _fresh(self) -> ov.Model:
-        """The copy; self._copied are its nodes."""
+        """The copy; self._copied are its nodes, in the order of the model's."""
         if self._copy is None:
             self._copy = self._model.clone()
             self._copied = self._copy.get_ordered_ops()
+            names = [node.get_friendly_name() for node in self._copied]
+            if names != self._nodes.names:  # in another order
+                by_name = dict(zip(names, self._copied, strict=True))
+                self._copied = [by_name[name] for name in self._nodes.names]
         return self._copy
 
     def _set(self, shapes: Sequence[ov.PartialShape], sizes_states: bool) -> list[ov.Node]:
