@@ -219,9 +219,9 @@ class ComputationGraph:
         position[own[original]] = np.flatnonzero(original)
         fed = self.input_output[of_input]
         source, port = position[self.output_node[fed]], fed - self.output_ptr[self.output_node[fed]]
-        number = {name: index for index, name in enumerate(names)}
+        by_name = {name: index for index, name in enumerate(names)}
         for name, place, feeding in inputs:
-            source[input_ptr[number[name]] + place] = number[feeding]
+            source[input_ptr[by_name[name]] + place] = by_name[feeding]
         return ComputationGraph(
             names=names,
             types=tuple(self.types[number] for number in own.tolist()),

@@ -195,8 +195,9 @@ class Inference:
         # ov.Model.reshape first makes operations take other shapes that are written for one, in a time that grows
         # faster than the model. OpenVINO's clean-up has done that already where it can be done.
         why = ""
+        ways = (True, False) if "ReadValue" in self._nodes.types else (False,)
         for infer in (self._set, self._reshaped) if self._large else (self._reshaped,):
-            for sizes_states in (True, False):
+            for sizes_states in ways:
                 try:
                     return infer(static, sizes_states)
                 except RuntimeError as error:
