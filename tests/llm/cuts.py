@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.runtime_options import compile_properties
-from ov_hsdag.model import graph
+from ov_hsdag.model import shapes as model_shapes
 from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.problem.pricing import build_problem
@@ -155,7 +155,7 @@ def growth(core: ov.Core, model: ov.Model, contexts: tuple[int, int] = (128, 115
             if port.get_any_name() == "encoder_hidden_states":
                 shapes["encoder_hidden_states"] = (1, 100, int(port.get_partial_shape()[2].get_length()))
         # States whose length no input tells have it.
-        with mock.patch.object(graph, "UNBOUNDED_DIMENSION", context):
+        with mock.patch.object(model_shapes, "UNBOUNDED_DIMENSION", context):
             problem = problem_of(core, model.clone(), DEVICES[:2], shapes)
         sizes.append(
             [crossing_bytes(problem, cut(problem, [at], [0, 1])) for at in range(1, layers(problem).max() + 1)]
