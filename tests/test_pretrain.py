@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from safetensors.torch import load_file
 from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training import gradients, targets
 from ov_hsdag.training import pretrain as training
-from ov_hsdag.training import targets
 from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.gradients import Gradients, Part, Share, Update, deal, here, step_loss
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.pretrain import Settings, batch_indices, levels_at, pretrain, shards_at
+from ov_hsdag.training.pool import Pool, Settings, batch_indices, levels_at, shards_at
+from ov_hsdag.training.pretrain import new_state, pretrain
 from ov_hsdag.training.rollout import (
     WORST_REWARD,
     Batch,
@@ -47,7 +50,7 @@ from ov_hsdag.training.rollout import (
 )
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.training.search import teacher
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
 from tests.graphs import random_problem
 
 TINY = Settings(
@@ -326,6 +329,150 @@ def test_a_stopped_run_goes_on_exactly(corpus: Path, tmp_path: Path) -> None:
     assert [entry["step"] for entry in record["history"]] == [6, 12]
 
 
+# --- runs in parts ---
+
+IN_PARTS = replace(TINY, parts=3, imitation_steps=2, reinforce_steps=4, validate_every=3)
+
+
+def pool_of(corpus: Path, settings: Settings) -> tuple[Pool, HSDAGConfig]:
+    loaded = corpora.Corpus.load(corpus)
+    problem = next(problem for number in range(9) if (problem := loaded.draw(number)) is not None)
+    config = HSDAGConfig.base(Widths.of(policy_input(problem)))
+    config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
+    return Pool(loaded, targets.Targets(loaded, corpus), 1, config), config
+
+
+def test_sizes_are_those_of_examples(corpus: Path) -> None:
+    pool, _ = pool_of(corpus, TINY)
+    for index in range(min(pool.count(2), 12)):
+        x = pool[index].x
+        assert pool.size(index) == (len(x.node_x), x.edge_index.shape[1])
+
+
+class Sized:
+    """Problems of given numbers of coarse groups, with twice as many edges."""
+
+    def __init__(self, *groups: int) -> None:
+        self.groups = groups
+
+    def size(self, index: int) -> tuple[int, int]:
+        return self.groups[index], 2 * self.groups[index]
+
+
+def test_parts_are_of_about_the_same_size() -> None:
+    pool: Any = Sized(100, 30, 5, 70, 60, 5, 30)
+    indices, baselines = np.array([6, 5, 4, 3, 2, 1, 0]), np.arange(7.0)
+    parts = deal(replace(TINY, parts=3), pool, indices, baselines)
+    assert sorted(int(index) for part in parts for index in part.indices) == list(range(7))
+    assert [sum(pool.groups[index] for index in part.indices) for part in parts] == [100, 100, 100]
+    for part in parts:
+        np.testing.assert_array_equal(part.baselines, baselines[part.indices])
+        assert part.share.problems == len(part.indices) / 7
+        assert part.share.groups == part.share.edges == pytest.approx(1 / 3)
+    alone = deal(replace(TINY, parts=9), pool, indices, baselines)
+    assert [len(part.indices) for part in alone] == [1] * 7
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_gradients_of_parts_add_up_to_that_of_the_batch(corpus: Path, step: int) -> None:
+    # Of steps of REINFORCE what does not depend on draws; without merging, clusters are coarse groups.
+    settings = replace(TINY, parts=3, batch=8, levels=(0,), sampled=0.0, switches=0.0, entropy=1.0)
+    pool, config = pool_of(corpus, settings)
+    network = new_state(settings, config).network
+    indices = batch_indices(settings, pool, step)
+    baselines = np.full(pool.count(2), np.nan)
+    examples = Batch.of([pool[int(index)] for index in indices])
+    loss = step_loss(network, settings, step, examples, baselines[indices], torch.Generator())
+    loss.value.backward()
+    parts = deal(settings, pool, indices, baselines)
+    assert len(parts) == 3
+    update = Update(step, 0, gradients.weights(network))
+    found = here(Gradients(pool, settings, config))(update, parts)
+    whole = gradients.gradient(network)
+    assert np.abs(whole).max() > 1e-3
+    np.testing.assert_allclose(sum(one.gradient for one in found), whole, rtol=1e-3, atol=1e-6)
+    for name in ("losses/imitation", "losses/edges", "losses/entropy", "charts/clusters"):
+        assert sum(one.scalars[name] for one in found) == pytest.approx(loss.scalars[name], rel=1e-4)
+
+
+class Elsewhere:
+    """Computes parts as nodes do: by copies that know nothing of each other, and in any order."""
+
+    def __init__(self, interrupt: tuple[int, int] | None = None) -> None:
+        self.generator = random.Random(0)
+        self.interrupt = interrupt
+        self.calls = 0
+
+    def __call__(self, function: Any) -> Any:
+        data = pickle.dumps(function)
+        nodes = [pickle.loads(data) for _ in range(2)]
+
+        def compute(update: Update, parts: Any) -> Any:
+            if (update.step, update.epoch) == self.interrupt:
+                press_ctrl_c()
+            self.calls += 1
+            order = self.generator.sample(range(len(parts)), len(parts))
+            found = {number: self.generator.choice(nodes)(update, parts[number]) for number in order}
+            return [pickle.loads(pickle.dumps(found[number])) for number in range(len(parts))]
+
+        return compute
+
+
+@pytest.mark.slow
+def test_a_run_in_parts_does_not_depend_on_who_computes_them(corpus: Path, tmp_path: Path) -> None:
+    pretrain(tmp_path / "here", corpus, IN_PARTS)
+    torch.manual_seed(99)
+    elsewhere = Elsewhere()
+    record = pretrain(tmp_path / "there", corpus, IN_PARTS, spread=elsewhere)
+    assert same(tmp_path / "here", tmp_path / "there")
+    assert elsewhere.calls == 6 and record["settings"]["parts"] == 3
+    pretrain(tmp_path / "one", corpus, replace(IN_PARTS, parts=1))
+    assert not same(tmp_path / "here", tmp_path / "one")
+    assert all(map(math.isfinite, record["history"][-1].values()))
+
+
+def test_ppo_in_parts_goes_on_exactly_where_it_was_interrupted(
+    corpus: Path, tmp_path: Path, interruptible: None
+) -> None:
+    settings = replace(IN_PARTS, parts=2, clip=0.2, epochs=2, config={**IN_PARTS.config, "dropout": 0.1})
+    pretrain(tmp_path / "whole", corpus, settings)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(tmp_path / "parts", corpus, settings, spread=Elsewhere(interrupt=(3, 1)))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert read_metadata(tmp_path / "parts" / CHECKPOINT, training.FORMAT)["step"] == 3
+    torch.rand(3)
+    pretrain(tmp_path / "parts", spread=Elsewhere())
+    assert same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_that_loses_its_machines_has_saved_what_it_did(corpus: Path, tmp_path: Path) -> None:
+    def lost(update: Update, parts: Any) -> Any:
+        raise RunError("the cluster lost a task")
+
+    pretrain(tmp_path / "run", corpus, IN_PARTS, stop_at=2)
+    before = weights(tmp_path / "run")
+    with pytest.raises(RunError, match="lost a task"):
+        pretrain(tmp_path / "run", spread=lambda _: lost)
+    after = weights(tmp_path / "run")
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
+
+
+def test_runs_of_earlier_versions_have_one_part() -> None:
+    values = json.loads(json.dumps(asdict(IN_PARTS)))
+    assert Settings.from_dict(values) == IN_PARTS
+    del values["parts"]
+    assert Settings.from_dict(values).parts == 1
+
+
+def test_another_torch_elsewhere_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, config = pool_of(corpus, IN_PARTS)
+    function = Gradients(pool, IN_PARTS, config)
+    monkeypatch.setattr(torch, "__version__", "1.0")
+    part = Part(0, np.arange(1), np.zeros(1), Share())
+    with pytest.raises(UserError, match=r"has torch 1\.0, this run torch"):
+        function(Update(0, 0, np.zeros(1, np.float32)), part)
+
+
 RUN = """
 import sys
 from pathlib import Path
@@ -482,11 +629,12 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1, "--ppo-clip", 0.2)
+    sizes = (*sizes, "--parts", 2)
     done = command("--output", run, "--corpus", corpus, *sizes, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["step"] == 2
-    assert (record["settings"]["clip"], record["settings"]["epochs"]) == (0.2, 3)
+    assert (record["settings"]["clip"], record["settings"]["epochs"], record["settings"]["parts"]) == (0.2, 3, 2)
     assert (run / "policy" / "policy.json").exists()
     assert "gap to searched placements" in (run / "curves.svg").read_text(encoding="utf-8")
 
@@ -499,7 +647,7 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert again.stdout.splitlines()[-1].endswith(f"--policy {run / 'policy'}")
     for arguments, message in (
         (("--output", run, "--corpus", corpus), "there is a run in"),
-        (("--output", run, "--corpus", corpus, "--resume", "--seed", 1), "leave out --seed"),
+        (("--output", run, "--corpus", corpus, "--resume", "--seed", 1, "--parts", 2), "leave out --seed, --parts"),
         (("--output", tmp_path / "none", "--corpus", corpus, "--resume"), "there is no run to resume"),
     ):
         refused = command(*arguments)

@@ -19,6 +19,8 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.training.corpus import make
+from ov_hsdag.training.pretrain import FORMAT
+from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.zoo.catalog import ZOO
 from tests import ray_cluster
@@ -207,25 +209,31 @@ def test_finetune_with_its_machine_killed_measures_all_that_it_was_asked_for(
         assert Placement.of(ov.Core().read_model(folder / "model.xml")) is not None
 
 
-def test_pretrain_with_a_node_killed_learns_the_same(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_pretrain_with_nodes_killed_learns_the_same(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     make(corpus, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
     shutil.copytree(corpus, tmp_path / "other")
-    words = ("--problems", 48, "--validation", 16, "--imitation-steps", 2, "--reinforce-steps", 2)
+    words = ("--problems", 48, "--validation", 16, "--imitation-steps", 6, "--reinforce-steps", 14, "--parts", 3)
     here = command("pretrain", "--output", tmp_path / "here", "--corpus", corpus, *words)
     assert here.returncode == 0, here.stderr
+    output, other = tmp_path / "there", tmp_path / "other"
+
+    def has_begun_steps() -> bool:
+        path = output / CHECKPOINT
+        return path.exists() and read_metadata(path, FORMAT)["step"] >= 2
+
     with ray_cluster.nodes(tmp_path_factory.mktemp("computing")) as there:
         nodes = [there.computing() for _ in range(3)]
-        process = begun(
-            "pretrain", "--output", tmp_path / "there", "--corpus", tmp_path / "other", "--ray", there.address, *words
-        )
-        wait_for(lambda: list((tmp_path / "other").glob("targets-*")), process, 300)
+        words = (*words, "--checkpoint-minutes", 0, "--ray", there.address)
+        process = begun("pretrain", "--output", output, "--corpus", other, *words)
+        wait_for(lambda: list(other.glob("targets-*")), process, 300)
         there.kill(nodes[0])
+        wait_for(has_begun_steps, process, 300)
+        there.kill(nodes[1])
+        assert read_metadata(output / CHECKPOINT, FORMAT)["step"] < 20
         _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
-    found, known = (
-        {file.name: file.read_bytes() for file in one.glob("targets-*")} for one in (tmp_path / "other", corpus)
-    )
+    found, known = ({file.name: file.read_bytes() for file in one.glob("targets-*")} for one in (other, corpus))
     assert len(known) == 4
     assert found == known
     weights = [load_file(tmp_path / run / "policy" / "policy.safetensors") for run in ("here", "there")]
@@ -254,6 +262,33 @@ def test_tasks_come_back_in_order_and_errors_as_they_are(cluster: Nodes) -> None
         assert list(there.map(square, range(300))) == [number * number for number in range(300)]
         with pytest.raises(UserError, match="'no such name' is not a profile"):
             list(there.map(refuse, ["no such name"]))
+
+
+class Counts:
+    """Adds to what a round has in common, and says how often this process has done so."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, common: int, item: int) -> tuple[int, int]:
+        self.calls += 1
+        if item < 0:
+            raise UserError(f"{item} is negative")
+        return common + item, self.calls
+
+
+def test_rounds_are_in_order_and_processes_keep_the_function(cluster: Nodes) -> None:
+    cluster.computing()
+    with Cluster(cluster.address) as there:
+        call = there.rounds(Counts())
+        found = [call(100 * number, [3, 1, 2]) for number in range(20)]
+        assert [[total for total, _ in one] for one in found] == [
+            [100 * number + item for item in (3, 1, 2)] for number in range(20)
+        ]
+        assert max(calls for one in found for _, calls in one) > 10
+        with pytest.raises(UserError, match="-1 is negative"):
+            call(0, [1, -1])
+        assert [total for total, _ in call(5, [1])] == [6]
 
 
 def refuse(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,13 +38,21 @@ Imitation = Annotated[
 ]
 Reinforce = Annotated[int | None, typer.Option("--reinforce-steps", min=0, help="Steps of REINFORCE after those.")]
 Clip = Annotated[float | None, typer.Option("--ppo-clip", min=0.0, help="PPO with this ε and 3 epochs for REINFORCE.")]
+Parts = Annotated[
+    int | None,
+    typer.Option(
+        "--parts",
+        min=1,
+        help="Parts of a step whose gradients are computed apart, with --ray on the cluster (default 1).",
+    ),
+]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
 Ray = Annotated[
     str | None,
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Make the corpus and search placements on the cores of this Ray cluster; the training itself runs here.",
+        help="Make the corpus, search placements and compute the --parts of steps on the cores of this Ray cluster.",
     ),
 ]
 Checkpoint = Annotated[float, typer.Option("--checkpoint-minutes", min=0.0, help="Time between checkpoints.")]
@@ -60,6 +69,7 @@ def pretrain(
     imitation_steps: Imitation = None,
     reinforce_steps: Reinforce = None,
     ppo_clip: Clip = None,
+    parts: Parts = None,
     threads: Threads = 1,
     checkpoint_minutes: Checkpoint = 2.0,
     ray: Ray = None,
@@ -76,6 +86,7 @@ def pretrain(
         "imitation_steps": imitation_steps,
         "reinforce_steps": reinforce_steps,
         "clip": ppo_clip,
+        "parts": parts,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume and given:
@@ -100,16 +111,19 @@ def pretrain(
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**given)
     with console.result(as_json) as show, contextlib.ExitStack() as stack:
+        each: dict[str, Any] = {}
         elsewhere: dict[str, Any] = {}
         if ray is not None:
             from ov_hsdag.fleet.cluster import Cluster
 
             with console.progress(f"joining the Ray cluster at {ray}"):
-                elsewhere["each"] = stack.enter_context(Cluster(ray)).map
+                cluster = stack.enter_context(Cluster(ray))
+            each = {"each": cluster.map}
+            elsewhere = {**each, "spread": functools.partial(cluster.rounds, cores=threads)}
         try:
             if make_corpus:
                 with console.progress(f"making the corpus in {folder} (models are converted once)") as tell:
-                    make(folder, report=tell, **elsewhere)
+                    make(folder, report=tell, **each)
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes

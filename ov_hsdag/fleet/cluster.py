@@ -2,19 +2,25 @@
 
 A job (`ov_hsdag.fleet.job`) goes to any machine of its kind, to one that is free or to the first that becomes free. A
 machine that is lost costs what it was doing: the job begins again on another of its kind, from what it had saved. Tasks
-(`Cluster.map`) are functions that compute, on any node with a free core.
+are functions that compute, on any node with a free core: many at once (`Cluster.map`), or a few in each of many rounds
+(`Cluster.rounds`).
 """
 
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of, store
 from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
@@ -43,6 +49,7 @@ _MOST_IN_BATCH = 512
 # Batches of results that wait here for those before them.
 _MOST_KEPT = 10_000
 
+Common = TypeVar("Common")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -187,6 +194,43 @@ class Cluster:
             for reference in flight:
                 ray.cancel(reference, force=True)
 
+    def rounds(
+        self, function: Callable[[Common, Item], Result], cores: float = 1.0
+    ) -> Callable[[Common, Sequence[Item]], list[Result]]:
+        """Returns what calls a function for a few items, again and again, on the cluster's cores.
+
+        The function travels to each node once, and each process that calls it keeps it: it may be an object that holds
+        on to what it has computed. What the items of a round have in common travels to a node once in a round. Each
+        item is a task of its own. A call whose node is lost is made again elsewhere, perhaps by a process that has made
+        none before, so results must not depend on earlier calls.
+
+        Args:
+            function: of a module that all nodes have, or an object of such a class.
+            cores: that a call needs.
+
+        Returns:
+            A function of what a round has in common and of its items, which returns results in the order of the items.
+            It raises RunError or UserError where a call failed.
+        """
+        ray = self._ray
+        # Bytes in the store, which a process that has the function need not unpickle again.
+        data = ray.put(np.frombuffer(ray.cloudpickle.dumps(function), np.uint8))
+        name = data.hex()
+        remote = ray.remote(_kept_call).options(num_cpus=cores, max_retries=-1)
+
+        def call(common: Common, items: Sequence[Item]) -> list[Result]:
+            shared = ray.put(common)
+            references = [remote.remote(name, data, shared, item) for item in items]
+            try:
+                return self._results(references)
+            except BaseException:
+                for reference in references:
+                    with suppress(Exception):  # perhaps there is no cluster any more
+                        ray.cancel(reference)
+                raise
+
+        return call
+
     def _results(self, references: Sequence[Any]) -> list[Any]:
         """What tasks returned. Raises UserError or RunError."""
         exceptions = self._ray.exceptions
@@ -213,6 +257,18 @@ def _batch(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[f
     begin = time.perf_counter()
     results = [function(item) for item in items]
     return time.perf_counter() - begin, results
+
+
+# The function that this process calls in rounds, by the name of its bytes.
+_kept: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+def _kept_call(name: str, data: NDArray[np.uint8], common: Common, item: Item) -> Any:
+    """Calls the function whose pickle `data` is, which this process keeps for the next call."""
+    if name not in _kept:
+        _kept.clear()
+        _kept[name] = pickle.loads(data.data)
+    return _kept[name](common, item)
 
 
 class _Lost(Exception):

@@ -4,8 +4,9 @@ The second part is REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulma
 sampled placements, and counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI), see
 `ov_hsdag.training.rollout`.
 
-Reads from top to bottom: settings, problems, checkpoint, the loop. A run is a function of its settings: batches and
-problems follow from the seed and the step, what else is random has a generator whose state is in the checkpoint. So a
+Settings and problems are in `ov_hsdag.training.pool`, losses in `ov_hsdag.training.gradients`; here are the checkpoint
+and the loop. A run is a function of its settings: batches and problems follow from the seed and the step, what else is
+random has a generator whose state is in the checkpoint, or, in parts of a step, one that follows from the seed. So a
 run that was killed and resumed ends with the same weights as one that was not.
 
 In the output folder: checkpoint.safetensors (weights, optimiser, generators, history; replaced as a whole), TensorBoard
@@ -16,8 +17,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,178 +34,41 @@ from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.curves import plot_of_pretraining, write_plot
-from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.rollout import (
-    Batch,
-    Example,
-    Policy,
-    counterfactual_advantages,
-    counterfactual_loss,
-    edge_loss,
-    greedy_scores,
-    imitation_loss,
-    reinforce_loss,
-    run_policy,
-    sample,
+from ov_hsdag.training.gradients import (
+    Compute,
+    Drawn,
+    Gradients,
+    Spread,
+    Update,
+    deal,
+    here,
+    set_gradient,
+    step_loss,
+    weights,
 )
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.pool import Pool, batch_indices, shards_at
+from ov_hsdag.training.pool import Settings as Settings
+from ov_hsdag.training.rollout import Batch, greedy_scores, imitation_loss, run_policy
 from ov_hsdag.training.run import (
     CHECKPOINT,
-    check_settings,
     damage_told,
     descend,
+    follow,
+    interruptible,
     read_metadata,
     restore,
     uninterrupted,
     write_checkpoint,
 )
-from ov_hsdag.training.targets import SHARD, Each, Target, Targets, worth_learning
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.training.targets import SHARD, Each, Targets
+from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.files import write_json
 
 FORMAT = "1"
 
 CORPUS = "corpus"
 """Name of the corpus in a run's folder, unless another one is given."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Everything that decides a run.
-
-    Attributes:
-        seed: of problems, initial weights, batches and samples.
-        problems: training problems that are drawn; most of those with a single device for an answer are left out.
-        first_problems: those that the first step draws from; all of them are in play when imitation ends.
-        validation: problems that only measure, drawn from the same distribution.
-        levels: of parsing; each step takes one of them, as placing tries several.
-        imitation_steps: steps that imitate searched placements.
-        reinforce_steps: steps of REINFORCE after those.
-        batch: problems in a step.
-        samples: placements of each problem in a step of REINFORCE.
-        learning_rate: of imitation; falls to a tenth along a cosine.
-        reinforce_rate: learning rate of REINFORCE, likewise.
-        warmup: steps in which the learning rate rises from 0.
-        entropy: weight of the entropy bonus.
-        sampled: weight of whole sampled placements in steps of REINFORCE; it counts for every cluster of a problem.
-        switches: weight of the counterfactual advantages of single clusters in steps of REINFORCE
-            (`ov_hsdag.training.rollout.counterfactual_loss`).
-        imitation: weight of imitation in steps of REINFORCE.
-        edges: weight of imitation by edge scores, in both.
-        clip: ε of PPO; None: plain REINFORCE.
-        epochs: updates from the same samples (PPO).
-        gradient: largest norm of the gradient.
-        baseline: weight of the latest mean reward in a problem's exponential moving average.
-        config: fields of `HSDAGConfig` that differ from `HSDAGConfig.base`.
-        validate_every: steps between validations.
-        max_coarse: larger graphs are left out.
-    """
-
-    seed: int = 0
-    problems: int = 4096
-    first_problems: int = 2048
-    validation: int = 256
-    levels: tuple[int, ...] = (0, 1, 1, 1, 2)
-    imitation_steps: int = 1500
-    reinforce_steps: int = 3500
-    batch: int = 16
-    samples: int = 8
-    learning_rate: float = 1e-3
-    reinforce_rate: float = 3e-4
-    warmup: int = 100
-    entropy: float = 0.02
-    sampled: float = 0.1
-    switches: float = 4.0
-    imitation: float = 0.1
-    edges: float = 0.5
-    clip: float | None = None
-    epochs: int = 1
-    gradient: float = 1.0
-    baseline: float = 0.3
-    config: dict[str, Any] = field(default_factory=dict)
-    validate_every: int = 500
-    max_coarse: int = corpora.MAX_COARSE
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of both parts."""
-        return self.imitation_steps + self.reinforce_steps
-
-    def rate(self, step: int) -> float:
-        """Returns the learning rate of a step (from 0): a linear warmup, then a cosine to a tenth, in each part."""
-        imitating = step < self.imitation_steps
-        start, length = (0, self.imitation_steps) if imitating else (self.imitation_steps, self.reinforce_steps)
-        top = self.learning_rate if imitating else self.reinforce_rate
-        share = (step - start) / max(length, 1)
-        rise = min(1.0, (step - start + 1) / max(self.warmup, 1))
-        return top * rise * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """Settings from a checkpoint's JSON.
-
-        Raises:
-            UserError: there are settings that this version does not know.
-        """
-        check_settings(values, cls())
-        return cls(**{**values, "levels": tuple(values["levels"])})
-
-
-# --- problems ---------------------------------------------------------------------------------------------------------
-
-
-class Pool:
-    """Training problems of a corpus with their searched placements, each computed when it is first asked for."""
-
-    def __init__(self, corpus: Corpus, targets: Targets, first_shard: int, config: HSDAGConfig) -> None:
-        self._corpus = corpus
-        self._targets = targets
-        self._next = first_shard
-        self._features = config.features
-        self._problems: list[tuple[int, Target]] = []
-        self._count: dict[int, int] = {0: 0}
-        self._examples: dict[int, Example] = {}
-
-    def count(self, shards: int) -> int:
-        """Returns how many problems worth learning the first `shards` shards hold; searches placements as needed."""
-        while len(self._count) <= shards:
-            first = self._next * SHARD
-            for number, target in enumerate(self._targets.shard(self._next), start=first):
-                if worth_learning(target, number):
-                    self._problems.append((number, target))
-            self._next += 1
-            self._count[len(self._count)] = len(self._problems)
-        return self._count[shards]
-
-    def __getitem__(self, index: int) -> Example:
-        if index not in self._examples:
-            number, target = self._problems[index]
-            problem = self._corpus.draw(number)
-            assert problem is not None
-            x = policy_input(problem, self._features)
-            self._examples[index] = Example.of(problem, x, target.placement, target.score, target.reference)
-        return self._examples[index]
-
-
-def shards_at(settings: Settings, step: int) -> int:
-    """Returns how many shards of problems a step draws from: more and more until imitation ends.
-
-    So the search for placements is spread over the steps.
-    """
-    share = min(1.0, step / max(settings.imitation_steps, 1))
-    first = min(settings.first_problems, settings.problems)
-    return max(1, math.ceil((first + share * (settings.problems - first)) / SHARD))
-
-
-def batch_indices(settings: Settings, pool: Pool, step: int) -> NDArray[np.int64]:
-    """Returns the indices of a step's problems, which follow from seed and step; int64 [batch]."""
-    available = pool.count(shards_at(settings, step))
-    generator = np.random.default_rng([settings.seed, 1, step])
-    return generator.permutation(available)[: settings.batch]
-
-
-def levels_at(settings: Settings, step: int) -> int:
-    """Returns how often parsing merges in a step."""
-    return int(np.random.default_rng([settings.seed, 2, step]).choice(settings.levels))
 
 
 # --- checkpoint -------------------------------------------------------------------------------------------------------
@@ -317,69 +183,86 @@ def validate(network: HSDAGNetwork, pool: Pool, count: int, batch: int) -> dict[
     }
 
 
-def update(state: State, settings: Settings, examples: Batch, indices: NDArray[np.int64]) -> dict[str, float]:
+def update(
+    state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64], compute: Compute
+) -> dict[str, float]:
     """Makes one step: imitation at first, then REINFORCE.
 
     Args:
-        state: of the run; its network, optimizer and baselines are changed.
+        state: of the run; its network, optimizer and baselines are changed, or nothing where the step fails.
         settings: of the run.
-        examples: the problems of the step.
-        indices: their indices in the pool.
+        pool: of the problems.
+        indices: of the step's problems in the pool.
+        compute: computes parts, where there are several.
 
     Returns:
         The step's scalars, by their names in TensorBoard.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
-    policy = run_policy(state.network, examples, levels=levels_at(settings, state.step))
-    if state.step < settings.imitation_steps:
-        scalars = _imitate(state, settings, examples, policy)
+    if settings.parts > 1:
+        rewards, scalars = _in_parts(state, settings, pool, indices, compute)
     else:
-        policy, scalars = _reinforce(state, settings, examples, indices, policy)
-    scalars["losses/entropy"] = float(policy.entropy.detach())
+        rewards, scalars = _as_a_whole(state, settings, pool, indices)
+    if len(rewards):
+        old = state.baselines[indices]
+        state.baselines[indices] = np.where(np.isnan(old), rewards, old + settings.baseline * (rewards - old))
     scalars["charts/learning_rate"] = settings.rate(state.step)
-    scalars["charts/clusters"] = len(policy.log_probability) / len(examples.examples)
     return scalars
 
 
-def _imitate(state: State, settings: Settings, examples: Batch, policy: Policy) -> dict[str, float]:
-    """A step that imitates searched placements."""
-    imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
-    norm = descend(state.network, state.optimizer, imitation + settings.edges * edges, settings.gradient)
-    return {
-        "losses/gradient": norm,
-        "losses/imitation": float(imitation.detach()),
-        "losses/edges": float(edges.detach()),
-    }
+def _as_a_whole(
+    state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], dict[str, float]]:
+    """Updates by the gradient of the whole batch; mean rewards of the problems, if any, and the last scalars."""
+    examples = Batch.of([pool[int(index)] for index in indices])
+    drawn: Drawn | None = None
+    scalars: dict[str, float] = {}
+    for _ in range(settings.epochs_at(state.step)):
+        baselines = state.baselines[indices]
+        loss = step_loss(state.network, settings, state.step, examples, baselines, state.generator, drawn)
+        norm = descend(state.network, state.optimizer, loss.value, settings.gradient)
+        drawn, scalars = loss.drawn, {**loss.scalars, "losses/gradient": norm}
+    return np.zeros(0) if drawn is None else drawn.rollouts.rewards.mean(axis=0), scalars
 
 
-def _reinforce(
-    state: State, settings: Settings, examples: Batch, indices: NDArray[np.int64], policy: Policy
-) -> tuple[Policy, dict[str, float]]:
-    """A step of REINFORCE or PPO, with counterfactual advantages of single clusters; the last epoch's policy."""
-    rollouts = sample(policy, examples, settings.samples, state.generator, state.baselines[indices])
-    # Around the greedy choice, which is what counts in the end, and every other step around a draw.
-    actions = policy.log_probability.argmax(-1) if state.step % 2 else rollouts.actions[0]
-    advantages = counterfactual_advantages(policy, examples, actions, state.generator)
-    for epoch in range(settings.epochs):
-        if epoch:
-            policy = run_policy(state.network, examples, rollouts.cluster)
-        reinforce = reinforce_loss(policy, examples, rollouts, settings.clip)
-        imitation, edges = imitation_loss(policy, examples), edge_loss(policy, examples)
-        imitate = imitation + settings.edges * edges
-        loss = settings.sampled * reinforce - settings.entropy * policy.entropy + settings.imitation * imitate
-        loss = loss + settings.switches * counterfactual_loss(policy, advantages)
-        norm = descend(state.network, state.optimizer, loss, settings.gradient)
-    mean, old = rollouts.rewards.mean(axis=0), state.baselines[indices]
-    state.baselines[indices] = np.where(np.isnan(old), mean, old + settings.baseline * (mean - old))
-    best = np.log([example.reference / example.target_score for example in examples.examples])
-    return policy, {
-        "losses/gradient": norm,
-        "losses/imitation": float(imitation.detach()),
-        "losses/edges": float(edges.detach()),
-        "charts/reward": float(mean.mean()),
-        "charts/regret": float((best - mean).mean()),
-    }
+def _in_parts(
+    state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64], compute: Compute
+) -> tuple[NDArray[np.float64], dict[str, float]]:
+    """As `_as_a_whole`, by the sum of gradients of parts."""
+    parts = deal(settings, pool, indices, state.baselines)
+    scalars: dict[str, float] = {}
+    with _whole_or_not_at_all(state) if settings.epochs_at(state.step) > 1 else nullcontext():
+        for epoch in range(settings.epochs_at(state.step)):
+            with interruptible():
+                found = compute(Update(state.step, epoch, weights(state.network)), parts)
+            total = found[0].gradient.copy()
+            for one in found[1:]:
+                total += one.gradient
+            set_gradient(state.network, total)
+            norm = follow(state.network, state.optimizer, settings.gradient)
+            if epoch == 0:
+                parts = [replace(part, drawn=one.drawn) for part, one in zip(parts, found, strict=True)]
+            scalars = {name: sum(one.scalars[name] for one in found) for name in found[0].scalars}
+            scalars["losses/gradient"] = norm
+    rewards = np.zeros(len(indices) if len(found[0].rewards) else 0)
+    if len(rewards):
+        place = {int(index): number for number, index in enumerate(indices)}
+        for part, one in zip(parts, found, strict=True):
+            rewards[[place[int(index)] for index in part.indices]] = one.rewards
+    return rewards, scalars
+
+
+@contextmanager
+def _whole_or_not_at_all(state: State) -> Iterator[None]:
+    """Puts weights and optimizer back where an exception ends the block between two updates."""
+    network, optimizer = deepcopy(state.network.state_dict()), deepcopy(state.optimizer.state_dict())
+    try:
+        yield
+    except BaseException:
+        state.network.load_state_dict(network)
+        state.optimizer.load_state_dict(optimizer)
+        raise
 
 
 Report = Callable[[int, int, dict[str, float]], None]
@@ -396,11 +279,13 @@ def pretrain(
     end: bool = False,
     report: Report | None = None,
     each: Each | None = None,
+    spread: Spread | None = None,
     searching: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a pretraining.
 
-    A run that is interrupted (KeyboardInterrupt) saves the steps that it has made before it leaves.
+    A run that is interrupted (KeyboardInterrupt), or that loses the machines which compute for it (RunError), saves the
+    steps that it has made before it leaves.
 
     Args:
         output: folder of the run.
@@ -412,6 +297,7 @@ def pretrain(
         end: make no more steps: write record and policy of a run that was begun.
         report: see `Report`.
         each: searches all placements first, on several machines; None: they are searched here, when they are needed.
+        spread: who computes the parts of steps; None: this process. Elsewhere, all placements are searched first.
         searching: with `each`, takes the number of searched shards and that of all of them.
 
     Returns:
@@ -457,6 +343,12 @@ def pretrain(
     checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
     check_count = checks.count(first_shard)
 
+    if spread is None or settings.parts == 1:
+        spread = here
+    else:
+        pool.count(shards_at(settings, settings.steps))
+    compute = spread(Gradients(pool, settings, config))
+
     def checked() -> dict[str, float]:
         return validate(state.network, checks, check_count, settings.batch)
 
@@ -467,8 +359,8 @@ def pretrain(
         last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
         try:
             with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
-                _train(state, settings, pool, last_step, checked, save, checkpoint_seconds, writer, report)
-        except KeyboardInterrupt:
+                _train(state, settings, pool, compute, last_step, checked, save, checkpoint_seconds, writer, report)
+        except (KeyboardInterrupt, RunError):
             with uninterrupted():
                 save()
             raise
@@ -482,6 +374,7 @@ def _train(
     state: State,
     settings: Settings,
     pool: Pool,
+    compute: Compute,
     last_step: int,
     checked: Callable[[], dict[str, float]],
     save: Callable[[], None],
@@ -491,15 +384,14 @@ def _train(
 ) -> None:
     """The loop: draws problems, updates the policy, validates, reports and saves; up to `last_step`.
 
-    An interrupt comes between two steps, where the state is whole.
+    An interrupt comes between two steps, where the state is whole, or ends a step that waits for its parts.
     """
     begin = saved = time.monotonic()
     before = state.seconds
     while state.step < last_step:
         indices = batch_indices(settings, pool, state.step)
-        examples = Batch.of([pool[index] for index in indices])
         with uninterrupted():
-            scalars = update(state, settings, examples, indices)
+            scalars = update(state, settings, pool, indices, compute)
             state.step += 1
             state.seconds = before + time.monotonic() - begin
             for name, value in scalars.items():

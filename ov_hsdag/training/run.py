@@ -152,6 +152,17 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     return tensors
 
 
+class _Delay:
+    """A reaction to Ctrl-C that only notes it."""
+
+    def __init__(self, before: Any) -> None:
+        self.before = before
+        self.pressed = False
+
+    def __call__(self, *_: object) -> None:
+        self.pressed = True
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delays Ctrl-C to the end of the block, so that what belongs together happens as a whole.
@@ -163,30 +174,54 @@ def uninterrupted() -> Iterator[None]:
     if not ours:
         yield
         return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    delay = _Delay(signal.getsignal(signal.SIGINT))
+    signal.signal(signal.SIGINT, delay)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
+        signal.signal(signal.SIGINT, delay.before)
+    if delay.pressed:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Lets Ctrl-C through again, inside of `uninterrupted`: for waiting, which may have no end.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed before, or is inside.
+    """
+    delay = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not isinstance(delay, _Delay):
+        yield
+        return
+    if delay.pressed:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGINT, delay.before)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, delay)
+
+
 def descend(network: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, most: float) -> float:
-    """Makes a step of the optimizer along the gradient of a loss; no step where the gradient is not finite.
+    """Makes a step of the optimizer along the gradient of a loss, a scalar; for the rest see `follow`."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return follow(network, optimizer, most)
+
+
+def follow(network: nn.Module, optimizer: torch.optim.Optimizer, most: float) -> float:
+    """Makes a step of the optimizer along the gradient that the parameters have; no step where it is not finite.
 
     Args:
         network: whose parameters are changed.
         optimizer: of them.
-        loss: a scalar.
         most: largest norm of the gradient; a larger one is scaled down.
 
     Returns:
         The norm before it was limited.
     """
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)
     if torch.isfinite(norm):
         optimizer.step()
