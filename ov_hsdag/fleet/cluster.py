@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,20 +61,23 @@ class Done:
     Attributes:
         out: its standard output.
         lost: machines that it lost on the way.
+        status: of its exit.
     """
 
     out: str
     lost: int
+    status: int = 0
 
 
 class Cluster:
     """A Ray cluster; ends with `close`, or at the end of a `with` block."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, environment: Mapping[str, Any] | None = None) -> None:
         """Connects.
 
         Args:
             address: what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
+            environment: Ray's "runtime environment" of all that this driver starts there: packages that nodes lack.
 
         Raises:
             UserError: Ray is not installed, or nothing answers at that address.
@@ -88,7 +91,7 @@ class Cluster:
         self._ray: Any = ray
         self._looked, self._cpus = float("-inf"), 0.0
         try:
-            ray.init(address, logging_level="error", log_to_driver=False)
+            ray.init(address, logging_level="error", log_to_driver=False, runtime_env=dict(environment or {}) or None)
         except Exception as error:  # of many kinds: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
@@ -157,7 +160,7 @@ class Cluster:
         lost is made again elsewhere, so functions must not do anything but compute.
 
         Args:
-            function: of a module that all nodes have.
+            function: of a module that all nodes have, or that `environment` brings there.
             items: what it is called with; taken as they are needed.
             cores: that a call needs.
 
@@ -294,7 +297,7 @@ class _Errand:
         self._kind, self._job, self._folder, self._digests, self._over = kind, job, folder, digests, over
         self._tell: Callable[[str], None] = lambda text: tell(number, text)
         self._log: Callable[[str], None] = lambda text: log(number, text)
-        self._saved: bytes | None = None
+        self._saved: dict[str, bytes] = {}
         self._where = kind.told()
 
     def run(self) -> Done:
@@ -302,7 +305,8 @@ class _Errand:
         for lost in range(_LIVES):
             site = self._site()
             try:
-                return Done(self._carry_out(site), lost)
+                out, status = self._carry_out(site)
+                return Done(out, lost, status)
             except _Lost as error:
                 self._log(f"lost {self._where}: {error}; the job begins again on another machine of its kind")
                 self._await_machine()
@@ -320,7 +324,7 @@ class _Errand:
             "label_selector": dict(self._kind.labels),
             "max_restarts": 0,
         }
-        return self._ray.remote(Site).options(**options).remote()
+        return self._ray.remote(Site).options(**options).remote(self._job.program)
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
@@ -353,7 +357,8 @@ class _Errand:
             except exceptions.RayError as error:
                 raise _Lost(_reason(error)) from error
 
-    def _carry_out(self, site: Any) -> str:
+    def _carry_out(self, site: Any) -> tuple[str, int]:
+        """What the job printed, and the status of its exit."""
         job = self._job
         files = {name: self._digests[path] for name, path in job.files.items()}
         paths = {self._digests[path]: path for path in job.files.values()}
@@ -362,12 +367,12 @@ class _Errand:
         for digest in self._ask(site.lacking.remote(list(paths))):
             self._send(site, digest, paths[digest])
         words = job.words
-        if self._saved is not None:
-            digest = self._send_bytes(site, self._saved)
-            files[job.saved] = digest
+        for name, data in self._saved.items():
+            files[name] = self._send_bytes(site, data)
             words = job.resumed
         self._ask(site.begin.remote(list(words), files))
-        stamp, tail = None, ""
+        stamps: dict[str, str] = {}
+        tail = ""
         while True:
             events = self._ask(site.events.remote(1.0, job.saved))
             for line in events["lines"]:
@@ -377,16 +382,23 @@ class _Errand:
                 elif line:
                     tail = text
                     self._tell(f"{self._where}: {text}")
-            if job.saved and events["saved"] not in (None, stamp):
-                stamp = events["saved"]
-                self._saved = self._ask(site.read.remote(job.saved))
-                store(self._folder / came_as(job.saved), [self._saved])
+            changed = [name for name, stamp in events["saved"].items() if stamps.get(name) != stamp]
+            if changed:
+                stamps = events["saved"]
+                self._save(self._ask(site.records.remote(changed)))
             if events["status"] is not None:
                 break
-        _check(events["status"], tail, self._where)
+        if events["status"] not in job.statuses:
+            _raise(events["status"], tail, self._where)
         self._fetch(site)
         self._ask(site.end.remote())
-        return str(events["out"])
+        return str(events["out"]), int(events["status"])
+
+    def _save(self, records: Mapping[str, bytes]) -> None:
+        """Keeps what the job goes on from where its machine is lost, here and in its folder."""
+        self._saved.update(records)
+        for name, data in records.items():
+            store(self._folder / came_as(name), [data])
 
     def _send(self, site: Any, digest: str, path: Path) -> None:
         """A file, in pieces: none of the two machines holds it in memory."""
@@ -419,10 +431,8 @@ class _Errand:
             store(target, (self._ask(site.read.remote(name, offset, _PIECE)) for offset in offsets))
 
 
-def _check(status: int, told: str, where: str) -> None:
+def _raise(status: int, told: str, where: str) -> NoReturn:
     """Raises what a command's exit status means."""
-    if status == 0:
-        return
     reason = told.removeprefix("error: ") if told.startswith("error: ") else ""
     if status == 2 and reason:
         raise UserError(f"{where}: {reason}")

@@ -1,4 +1,4 @@
-"""A command of ours as a job for another machine: its words, the files that it reads and those that it writes."""
+"""A program of ours as a job for another machine: its words, the files that it reads and those that it writes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from ov_hsdag.utils.overwriting import external_data
 OUT = "out"
 """Folder of a job that its command writes to; what is in there comes back."""
 
+COMMANDS = "ov_hsdag.cli:main"
+"""The program of a job that is a command of ov-hsdag: the function that its process calls."""
+
 _BLOCK = 1 << 20
 
 # What stands beside a model and belongs to it, by its stem: weights of IR, Paddle and TensorFlow, measured costs.
@@ -24,15 +27,17 @@ _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
 
 @dataclass(frozen=True)
 class Job:
-    """A command.
+    """A command, or a program of a package that the driver brings along (`Cluster`).
 
     Attributes:
         words: after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`.
         files: what is there when it begins: path in the job's folder → file here.
         shown: path in the job's folder → what it is called here, in messages.
         beside: files outside of `OUT` that come back as well, where they are.
-        saved: a file of the job that comes back whenever it changes; "" for none.
+        saved: a file of the job, or a folder, that comes back whenever it changes; "" for none.
         resumed: words that go on from `saved`.
+        program: "module:function" that the process of the job calls.
+        statuses: of the exit, with which what the job wrote comes back; with others it has failed.
     """
 
     words: tuple[str, ...]
@@ -41,6 +46,8 @@ class Job:
     beside: tuple[str, ...] = ()
     saved: str = ""
     resumed: tuple[str, ...] = ()
+    program: str = COMMANDS
+    statuses: tuple[int, ...] = (0,)
 
     def told(self, text: str) -> str:
         """A message of the job with the names that files have here."""

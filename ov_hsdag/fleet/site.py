@@ -14,17 +14,19 @@ import os
 import queue
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
 from typing import IO, Any
 
-from ov_hsdag.fleet.job import safe
+from ov_hsdag.fleet.job import COMMANDS, OUT, safe
+from ov_hsdag.utils.files import PREFIX
 
 FOLDER = "OV_HSDAG_WORKER_FOLDER"
 """Environment variable: where files are kept while `ov-hsdag worker` runs, which sets it."""
@@ -38,7 +40,8 @@ _BLOCK = 1 << 20
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
-_ENTRY = "ov_hsdag.cli:main"
+# Bytes of a file that is saved while a job runs: a larger one is no record of what has been done.
+_RECORD = 64 << 20
 
 # The process finds packages where this one does. It ends with the pipe from its parent.
 _PROGRAM = """
@@ -58,12 +61,12 @@ _RAYS = ("OMP_NUM_THREADS",)
 class Site:
     """One job after the other; `begin` starts one."""
 
-    def __init__(self, entry: str = _ENTRY) -> None:
-        """entry: "module:function" that the process of a job runs."""
+    def __init__(self, program: str = COMMANDS) -> None:
+        """program: "module:function" that the process of a job calls; no message of a job names another."""
         given = os.environ.get(FOLDER)
         self._own = None if given else tempfile.TemporaryDirectory(prefix="ov-hsdag-site-")
         self._root = Path(given or (self._own.name if self._own else ""))
-        self._entry = entry
+        self._program = program
         self._store = self._root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
         for left in self._root.glob(f"{_JOB}*"):  # of a driver that has gone: there is one job at a time
@@ -121,12 +124,9 @@ class Site:
             target.parent.mkdir(parents=True, exist_ok=True)
             kept = self._kept(digest)
             os.utime(kept)
-            # What a command goes on writing (a checkpoint) replaces its name, and leaves what is kept alone.
-            try:
-                os.link(kept, target)
-            except OSError:
-                shutil.copyfile(kept, target)
-        module, _, function = self._entry.partition(":")
+            # What is only read may be the very file that is kept.
+            _place(kept, target, link=not safe(name).is_relative_to(OUT))
+        module, _, function = self._program.partition(":")
         environment = {name: value for name, value in os.environ.items() if name not in _RAYS}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), module, function, *words],
@@ -149,11 +149,11 @@ class Site:
 
         Args:
             seconds: to wait for something.
-            saved: a file of the job.
+            saved: a file of the job, or a folder.
 
         Returns:
             "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved":
-            equal as long as the file is; "out": its standard output, once it has ended.
+            for each file, what is equal as long as the file is; "out": its standard output, once it has ended.
         """
         assert self._process is not None
         end = time.monotonic() + seconds
@@ -168,19 +168,24 @@ class Site:
                 reader.join(5)
         while not self._lines.empty():
             lines.append(self._lines.get())
-        stamp = None
-        if saved:
-            with contextlib.suppress(OSError):
-                told = (self._job / safe(saved)).stat()
-                stamp = f"{told.st_mtime_ns} {told.st_ino}"
+        stamps = {}
+        for name, told in self._below(saved) if saved else ():
+            if told.st_size <= _RECORD and not name.rpartition("/")[2].startswith(PREFIX):
+                stamps[name] = f"{told.st_mtime_ns} {told.st_ino}"
         out = self._out.decode(errors="replace") if status is not None else ""
-        return {"lines": lines, "status": status, "saved": stamp, "out": out}
+        return {"lines": lines, "status": status, "saved": stamps, "out": out}
 
     def listing(self, folder: str) -> dict[str, int]:
         """Sizes of the files below a folder of the job, or of the file of that name; by their paths in the job."""
-        base = self._job / safe(folder)
-        found = [base] if base.is_file() else sorted(one for one in base.rglob("*") if one.is_file())
-        return {one.relative_to(self._job).as_posix(): one.stat().st_size for one in found if not one.is_symlink()}
+        return {name: told.st_size for name, told in self._below(folder)}
+
+    def records(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Contents of files of the job, but of those that have gone."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = self.read(name)
+        return found
 
     def read(self, name: str, offset: int = 0, size: int = -1) -> bytes:
         """A piece of a file of the job."""
@@ -203,6 +208,18 @@ class Site:
         if self._job != self._root:
             shutil.rmtree(self._job, ignore_errors=True)
             self._job = self._root
+
+    def _below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        """The files below a folder of the job, or the file of that name: paths in the job, and what they are."""
+        base = self._job / safe(folder)
+        files = sorted(Path(path) / name for path, _, names in os.walk(base) for name in names)
+        for one in files or [base]:
+            try:
+                told = one.lstat()
+            except OSError:  # it is not there, or no longer
+                continue
+            if stat.S_ISREG(told.st_mode):
+                yield one.relative_to(self._job).as_posix(), told
 
     def _kept(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):
@@ -228,3 +245,12 @@ class Site:
     def _read_lines(self, stream: IO[bytes]) -> None:
         for line in stream:
             self._lines.put(line.decode(errors="replace").rstrip())
+
+
+def _place(kept: Path, target: Path, link: bool) -> None:
+    """Gives a job a file that is kept."""
+    if link:
+        with contextlib.suppress(OSError):
+            os.link(kept, target)
+            return
+    shutil.copyfile(kept, target)
