@@ -23,22 +23,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import edge_ratings
 import numpy as np
-import partitioners
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import edge_ratings, harness, partitioners
+from benchmarks.harness import Templates
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag import _native
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
@@ -105,35 +105,70 @@ def lacking(problem: PlacementProblem) -> bool:
     return not bool(problem.group_supported.all())
 
 
-def cells(folder: Path, models: list[str], size: int, turns: Iterable[int], seed: int = SEED) -> Iterator[Cell]:
-    """Problems of about `size` operations: devices, objective, limits and missing operations in turn.
+@dataclass(frozen=True)
+class Draw:
+    """A problem that is to be drawn: devices, objective, limits and missing operations follow from its number.
 
-    Args:
-        folder: of templates.
-        models: of the templates.
-        size: operations.
-        turns: numbers of the problems of each model.
+    Attributes:
+        model: whose graph it has.
+        size: operations, about.
+        turn: number of the problem of that model.
+        number: of all problems; all eight kinds occur equally often with each number of devices.
         seed: of everything that is drawn.
     """
-    for turn in turns:
-        for number, model in enumerate(models):
-            (path,) = folder.glob(f"*/{model}.npz")
-            template = deepen(PlacementProblem.load(path), size)
-            # All eight kinds occur equally often with each number of devices.
-            combination = (13 * (turn * len(models) + number) + 5) % (8 * len(_DEVICES))
-            devices, kind = _DEVICES[combination % len(_DEVICES)], combination // len(_DEVICES)
-            wanted = (OBJECTIVES[kind % 2], kind // 2 % 2 == 1, kind // 4 == 1)
-            generator = np.random.default_rng([seed, size, devices, turn, zlib.crc32(model.encode())])
-            for _ in range(_DRAWS):
-                problem = corpus.draw_problem(template, generator, devices, held_out=True)
-                limits = problem.memory_bytes
-                if not corpus.placeable(problem) or (problem.objective, limited(problem), lacking(problem)) != wanted:
-                    continue
-                if (limits >= 0).all() and problem.group_held.min(axis=1).sum() > 0.8 * limits.sum():
-                    continue
-                kinds = f"{problem.objective}{', limited' * wanted[1]}{', lacking' * wanted[2]}"
-                yield Cell(path.parent.name, f"{model} | {devices} devices | {kinds} | {turn}", size, problem)
-                break
+
+    model: str
+    size: int
+    turn: int
+    number: int
+    seed: int = SEED
+
+    @property
+    def devices(self) -> int:
+        """How many."""
+        return _DEVICES[self._combination % len(_DEVICES)]
+
+    @property
+    def name(self) -> str:
+        """In tables, with the size."""
+        objective, limits, lacks = self._wanted
+        kinds = f"{objective}{', limited' * limits}{', lacking' * lacks}"
+        return f"{self.model} | {self.devices} devices | {kinds} | {self.turn}"
+
+    def cell(self, templates: Templates) -> Cell | None:
+        """The problem; None where none of many draws is of its kind."""
+        template = deepen(templates.of[self.model], self.size)
+        entropy = [self.seed, self.size, self.devices, self.turn, zlib.crc32(self.model.encode())]
+        generator = np.random.default_rng(entropy)
+        for _ in range(_DRAWS):
+            problem = corpus.draw_problem(template, generator, self.devices, held_out=True)
+            limits = problem.memory_bytes
+            found = (problem.objective, limited(problem), lacking(problem))
+            if not corpus.placeable(problem) or found != self._wanted:
+                continue
+            if (limits >= 0).all() and problem.group_held.min(axis=1).sum() > 0.8 * limits.sum():
+                continue
+            return Cell(templates.families[self.model], self.name, self.size, problem)
+        return None
+
+    @property
+    def _combination(self) -> int:
+        return (13 * self.number + 5) % (8 * len(_DEVICES))
+
+    @property
+    def _wanted(self) -> tuple[str, bool, bool]:
+        """Objective, whether memory is limited, whether a device lacks operations."""
+        kind = self._combination // len(_DEVICES)
+        return OBJECTIVES[kind % 2], kind // 2 % 2 == 1, kind // 4 == 1
+
+
+def draws(models: Sequence[str], size: int, turns: Iterable[int], seed: int = SEED) -> list[Draw]:
+    """Problems of about `size` operations, for each of the turns one of each model."""
+    return [
+        Draw(model, size, turn, turn * len(models) + number, seed)
+        for turn in turns
+        for number, model in enumerate(models)
+    ]
 
 
 Curve = list[tuple[float, float]]
@@ -218,6 +253,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, help="JSON file of all curves; what it has is not run again")
     parser.add_argument("--report", type=Path, nargs="+", help="prints the tables of such files and runs nothing")
+    add_ray(parser)
     arguments = parser.parse_args()
     if arguments.report:
         report([record for path in arguments.report for record in json.loads(path.read_text())["problems"]])
@@ -226,33 +262,45 @@ def main() -> None:
         name for name in RIVALS if name not in partitioners.PARTITIONERS or partitioners.installed(name)
     ]
     models = sorted(TUNED_ON if arguments.tuned_on else HELD_OUT)
-    records: list[dict[str, Any]] = []
+    records: dict[tuple[int, str], dict[str, Any]] = {}
     if arguments.output and arguments.output.exists():
-        records = json.loads(arguments.output.read_text())["problems"]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.corpus or Path(temporary)
-        corpus.make(folder, models, report=lambda text: print(text, file=sys.stderr))
-        for size in arguments.sizes:
-            for cell in cells(folder, models, size, range(arguments.seeds)):
-                run(cell, names, arguments.seconds, records)
-                if arguments.output:
-                    write_json(arguments.output, {"seed": SEED, "problems": records})
-    report(records)
+        found = json.loads(arguments.output.read_text())["problems"]
+        records = {(record["size"], record["name"]): record for record in found}
+    wanted = []
+    for draw in (one for size in arguments.sizes for one in draws(models, size, range(arguments.seeds))):
+        known = records.get((draw.size, draw.name), {}).get("curves", {})
+        if lacks := tuple(name for name in names if name not in known):
+            wanted.append((draw, lacks))
+    with Workers(arguments.ray, processes=0) as workers:
+        function = partial(run, harness.templates_of(models, arguments.corpus), arguments.seconds)
+        for (draw, lacks), record in workers.map(function, wanted):
+            if record is None:
+                continue
+            there = records.setdefault((draw.size, draw.name), {**record, "curves": {}})
+            there["curves"] |= record["curves"]
+            if arguments.output:
+                write_json(arguments.output, {"seed": SEED, "problems": list(records.values())})
+            told = (f"{name} {at(record['curves'][name], np.inf):.6g}" for name in lacks)
+            print(draw.size, draw.name, *told, flush=True)
+    report(list(records.values()))
 
 
-def run(cell: Cell, names: list[str], seconds: float, records: list[dict[str, Any]]) -> None:
-    """Adds the curves that the records lack."""
-    record = next((r for r in records if (r["size"], r["name"]) == (cell.size, cell.name)), None)
-    if record is None:
-        record = cell.record() | {"seconds": seconds, "curves": {}}
-        records.append(record)
+def run(templates: Templates, seconds: float, task: tuple[Draw, tuple[str, ...]]) -> dict[str, Any] | None:
+    """The record of a problem with the curves of some rivals; None where there is no such problem.
+
+    Args:
+        templates: of the models.
+        seconds: of processor time for each rival.
+        task: the problem, and the rivals.
+    """
+    draw, names = task
+    cell = draw.cell(templates)
+    if cell is None:
+        return None
     problem = cell.problem
     _ = problem.native, problem.chains, problem.tensors, problem.coarse
-    for name in names:
-        if name not in record["curves"]:
-            record["curves"][name] = shortened(RIVALS[name](problem, seconds))
-    found = (f"{name} {at(record['curves'][name], seconds):.6g}" for name in names)
-    print(cell.size, cell.name, *found, flush=True)
+    curves = {name: shortened(RIVALS[name](problem, seconds)) for name in names}
+    return cell.record() | {"seconds": seconds, "curves": curves}
 
 
 def shortened(curve: Curve) -> Curve:
@@ -308,4 +356,4 @@ def table_of(title: str, records: list[dict[str, Any]], times: list[float]) -> N
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

@@ -1,6 +1,6 @@
 """Draws the curves of anytime.py: score / best known (geometric mean) over processor time, one panel for each size.
 
-    python benchmarks/anytime_plot.py benchmarks/results/anytime.json docs/anytime.svg
+    python -m benchmarks.anytime_plot benchmarks/results/anytime.json docs/anytime.svg
 
 Needs matplotlib, which nothing else here does.
 """
@@ -16,8 +16,9 @@ import matplotlib
 matplotlib.use("Agg")
 
 import numpy as np
-from anytime import best_known, ratios
 from matplotlib import pyplot
+
+from benchmarks.anytime import best_known, ratios
 
 _STYLES = {
     "multilevel": ("#0b5fa5", "-"),

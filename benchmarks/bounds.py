@@ -1,6 +1,6 @@
 """Lower bounds for the problems of anytime.py, and which of those without a placement are proven to have none.
 
-    python benchmarks/bounds.py benchmarks/results/anytime.json --corpus FOLDER --sizes 300 1000
+    python -m benchmarks.bounds benchmarks/results/anytime.json --corpus FOLDER --sizes 300 1000
 
 `ov_hsdag.baselines.relaxation` says what is relaxed.
 """
@@ -9,52 +9,67 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ov_hsdag.baselines.relaxation import Bracket, bracket, relaxed
+from benchmarks import harness
+from benchmarks.anytime import HELD_OUT, Draw, best_known, draws
+from benchmarks.harness import Templates
+from benchmarks.workers import Workers, add_ray, start
+from ov_hsdag.baselines.relaxation import bracket, relaxed
 
-__all__ = ["Bracket", "bracket", "relaxed"]
+
+def bound(templates: Templates, solver_seconds: float | None, draw: Draw) -> tuple[float, float]:
+    """What no placement of a problem is faster than, and the score of one that was found on the way, inf without, µs.
+
+    Args:
+        templates: of the models.
+        solver_seconds: of integer programmes; None: they are not solved.
+        draw: the problem, which there is.
+    """
+    cell = draw.cell(templates)
+    assert cell is not None
+    if not solver_seconds:
+        return relaxed(cell.problem), np.inf
+    solved = bracket(cell.problem, seconds=solver_seconds)
+    return solved.bound, solved.score
 
 
 def main() -> None:
     """Bounds the problems of a file that anytime.py wrote."""
-    # Beside this file: as a script alone.
-    from anytime import HELD_OUT, best_known, cells
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("records", type=Path, help="that anytime.py wrote with --output")
     parser.add_argument("--corpus", type=Path, required=True, help="folder of graphs that anytime.py had")
     parser.add_argument("--sizes", type=int, nargs="+", default=[300, 1000])
     parser.add_argument("--seeds", type=int, default=1, help="problems of each model and size")
     parser.add_argument("--solver-seconds", type=float, help="solve integer programmes too, for so long each")
+    add_ray(parser)
     arguments = parser.parse_args()
     records = {
         (record["size"], record["name"]): record for record in json.loads(arguments.records.read_text())["problems"]
     }
-    for size in arguments.sizes:
-        above = []
-        for cell in cells(arguments.corpus, sorted(HELD_OUT), size, range(arguments.seeds)):
-            if (size, cell.name) not in records:
-                continue
-            best = best_known(records[size, cell.name])
-            if arguments.solver_seconds:
-                solved = bracket(cell.problem, seconds=arguments.solver_seconds)
-                bound, best = solved.bound, min(best, solved.score)
-            else:
-                bound = relaxed(cell.problem)
-            if np.isinf(bound):
-                print(f"{size} {cell.name}: proven to have no feasible placement", flush=True)
+    models = sorted(HELD_OUT)
+    every = [draw for size in arguments.sizes for draw in draws(models, size, range(arguments.seeds))]
+    above: dict[int, list[float]] = {size: [] for size in arguments.sizes}
+    with Workers(arguments.ray, processes=0) as workers:
+        function = partial(bound, harness.templates_of(models, arguments.corpus), arguments.solver_seconds)
+        for draw, (least, score) in workers.map(function, [d for d in every if (d.size, d.name) in records]):
+            best = min(best_known(records[draw.size, draw.name]), score)
+            told = f"{draw.size} {draw.name}"
+            if np.isinf(least):
+                print(f"{told}: proven to have no feasible placement", flush=True)
             elif np.isinf(best):
-                print(f"{size} {cell.name}: at least {bound:.6g}, no placement is known, none is excluded", flush=True)
+                print(f"{told}: at least {least:.6g}, no placement is known, none is excluded", flush=True)
             else:
-                above.append(best / bound)
-                print(f"{size} {cell.name}: {best:.6g}, at least {bound:.6g}: {best / bound:.3f}", flush=True)
-        if above:
-            mean = float(np.exp(np.log(above).mean()))
-            print(f"{size}: best known / bound {mean:.3f} in the geometric mean of {len(above)}", flush=True)
+                above[draw.size].append(best / least)
+                print(f"{told}: {best:.6g}, at least {least:.6g}: {best / least:.3f}", flush=True)
+    for size, ratios in above.items():
+        if ratios:
+            mean = float(np.exp(np.log(ratios).mean()))
+            print(f"{size}: best known / bound {mean:.3f} in the geometric mean of {len(ratios)}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

@@ -13,26 +13,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from anytime import HELD_OUT, cells, interval
-from finetune_curves import TUNED
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import harness
+from benchmarks.anytime import HELD_OUT, Draw, draws, interval
+from benchmarks.finetune_curves import TUNED
+from benchmarks.harness import Templates
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training import corpus
 from ov_hsdag.training.finetune import Settings
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.learning import learn
@@ -162,6 +164,24 @@ def table(records: list[dict[str, Any]]) -> Table:
     return shown
 
 
+def run(templates: Templates, draw: Draw) -> dict[str, Any] | None:
+    """The record of a problem; None where there is no such problem, and why where it cannot be measured."""
+    torch.set_num_threads(1)
+    cell = draw.cell(templates)
+    if cell is None:
+        return None
+    truth = machine(cell.problem, np.random.default_rng([7, draw.number]))
+    arms: dict[str, Any] = {}
+    try:
+        for name, (policy, given) in TUNED.items():
+            scores, seconds = arm(cell.problem, truth, policy, Settings(**given), max(SHOWN))
+            arms[name] = {"scores": scores, "seconds": round(seconds, 2)}
+    except RunError as error:  # no device holds the model: there is no reference to be measured against
+        return {"name": cell.name, "why": str(error)}
+    best = min(search(truth, seconds=_LONG).score, *(min(one["scores"]) for one in arms.values()))
+    return {"family": cell.family, "name": cell.name, "best": best, "arms": arms}
+
+
 def main() -> None:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -169,30 +189,24 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2, help="problems of each model")
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    add_ray(parser)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     models = sorted(HELD_OUT)
     records: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.corpus or Path(temporary)
-        corpus.make(folder, models, report=lambda text: print(text, file=sys.stderr))
-        for number, cell in enumerate(cells(folder, models, arguments.size, range(arguments.turns))):
-            truth = machine(cell.problem, np.random.default_rng([7, number]))
-            arms: dict[str, Any] = {}
-            try:
-                for name, (policy, given) in TUNED.items():
-                    scores, seconds = arm(cell.problem, truth, policy, Settings(**given), max(SHOWN))
-                    arms[name] = {"scores": scores, "seconds": round(seconds, 2)}
-            except RunError as error:  # no device holds the model: there is no reference to be measured against
-                print(f"{cell.name}: {error}", file=sys.stderr)
+    with Workers(arguments.ray, processes=0) as workers:
+        function = partial(run, harness.templates_of(models, arguments.corpus))
+        for _, record in workers.map(function, draws(models, arguments.size, range(arguments.turns))):
+            if record is None or "why" in record:
+                if record is not None:
+                    print(f"{record['name']}: {record['why']}", file=sys.stderr)
                 continue
-            best = min(search(truth, seconds=_LONG).score, *(min(one["scores"]) for one in arms.values()))
-            records.append({"family": cell.family, "name": cell.name, "best": best, "arms": arms})
+            records.append(record)
+            best, arms = record["best"], record["arms"]
             told = (f"{name} {one['scores'][-1] / best:.3f}" for name, one in arms.items())
-            print(cell.name, *told, file=sys.stderr, flush=True)
+            print(record["name"], *told, file=sys.stderr, flush=True)
             write_json(arguments.output, {"problems": records})
     Console(width=140).print(table(records))
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

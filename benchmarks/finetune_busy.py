@@ -25,15 +25,15 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import learned_prior
 import numpy as np
 import torch
-from finetune_arms import fine_tuned
-from finetune_curves import TUNED
-from machine import about
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import learned_prior
+from benchmarks.finetune_arms import fine_tuned
+from benchmarks.finetune_curves import TUNED
+from benchmarks.machine import about
 from ov_hsdag.calibration.common_factor import prior_of
 from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.devices import virtual

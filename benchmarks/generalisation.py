@@ -16,11 +16,9 @@ built-in profiles, throughput, with and without memory limits, simulated. Budget
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,9 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.contestants import LEARNED, OURS, Contestant
-from benchmarks.placement_quality import untrained_policy
+from benchmarks.harness import Templates
+from benchmarks.policies import Policies
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.baselines.budget import Budget, Environment
 from ov_hsdag.baselines.package import SEARCH, Alone, HeteroRule, Proposed, Shipped
 from ov_hsdag.placers.multilevel import search
@@ -82,11 +82,11 @@ class FirstChoice:
         environment.cost(HSDAGPlacer(self.policy).greedy(environment.problem))
 
 
-def contestants(work: Path) -> list[Contestant]:
+def contestants(policies: Policies) -> list[Contestant]:
     """Rows of the table but those that are trained here and transfer.
 
     Args:
-        work: folder with untrained policies, one for each seed.
+        policies: untrained ones, one for each seed.
     """
 
     @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def contestants(work: Path) -> list[Contestant]:
         what: Any
 
         def place(self, environment: Environment, seed: int = 0) -> None:
-            self.what(str(work / f"untrained-{seed}")).place(environment, seed)
+            self.what(str(policies.folder(seed))).place(environment, seed)
 
     return [
         Contestant("best single device", Singles),
@@ -141,34 +141,28 @@ class Cell:
 CELLS = tuple(Cell(model, kind) for kind in KINDS for model in MODELS)
 
 
-@cache
-def _template(folder: Path, model: str) -> PlacementProblem:
-    (path,) = folder.glob(f"*/{model}.npz")
-    return PlacementProblem.load(path)
-
-
-def problem_of(folder: Path, cell: Cell) -> PlacementProblem:
+def problem_of(templates: Templates, cell: Cell) -> PlacementProblem:
     """The problem of a cell.
 
     Args:
-        folder: of templates.
+        templates: of the models.
         cell: of the table.
     """
     stems, limited = KINDS[cell.kind]
     names, profile = corpus.device_set(corpus.HELD_OUT_SETS[stems])
     free = np.full(len(names), -1, np.int64)
-    problem = corpus.assemble(_template(folder, cell.model), names, profile, OBJECTIVE, free)
+    problem = corpus.assemble(templates.of[cell.model], names, profile, OBJECTIVE, free)
     if not limited:
         return problem
     needs = problem.evaluate(np.stack([problem.single(device) for device in range(len(names))])).memory_bytes
     return replace(problem, memory_bytes=(ROOM * needs.max(axis=0)).astype(np.int64))
 
 
-def training_problems(folder: Path, devices: int, seed: int) -> list[PlacementProblem]:
+def training_problems(templates: Templates, devices: int, seed: int) -> list[PlacementProblem]:
     """What Placeto and GO are trained on: each model of `TRAINED_ON` on devices, limits and support that are drawn.
 
     Args:
-        folder: of templates.
+        templates: of the models.
         devices: how many.
         seed: of the draws.
     """
@@ -176,7 +170,7 @@ def training_problems(folder: Path, devices: int, seed: int) -> list[PlacementPr
     for number, model in enumerate(TRAINED_ON):
         generator = np.random.default_rng([seed, devices, number])
         while True:
-            drawn = corpus.draw_problem(_template(folder, model), generator, devices)
+            drawn = corpus.draw_problem(templates.of[model], generator, devices)
             problem = replace(drawn, objective=OBJECTIVE)
             singles = problem.scores(np.stack([problem.single(device) for device in range(devices)]))
             if corpus.placeable(problem) and np.isfinite(singles).any():
@@ -194,8 +188,6 @@ class Task:
         cells: of the table.
         seed: of the contestant, and of what it is trained on.
         seconds: of processor time for each cell.
-        folder: of templates.
-        work: folder of untrained policies.
         training: evaluations on each training problem.
     """
 
@@ -203,22 +195,26 @@ class Task:
     cells: tuple[Cell, ...]
     seed: int
     seconds: float
-    folder: Path
-    work: Path
     training: int
 
 
-def run(task: Task) -> list[dict[str, Any]]:
-    """A result of `harness.run` for each cell."""
+def run(templates: Templates, policies: Policies, task: Task) -> list[dict[str, Any]]:
+    """A result of `harness.run` for each cell.
+
+    Args:
+        templates: of the models.
+        policies: untrained ones, one for each seed.
+        task: what is run.
+    """
     import torch
 
     torch.set_num_threads(1)
     budget, trained_seconds = Budget(EVALUATIONS, task.seconds), 0.0
-    problems = [problem_of(task.folder, cell) for cell in task.cells]
+    problems = [problem_of(templates, cell) for cell in task.cells]
     if task.row in TRANSFER[2:]:
-        contestant, trained_seconds = _trained(task, len(problems[0].devices))
+        contestant, trained_seconds = _trained(templates, task, len(problems[0].devices))
     else:
-        contestant = next(one for one in contestants(task.work) if one.name == task.row)
+        contestant = next(one for one in contestants(policies) if one.name == task.row)
     found = []
     for problem in problems:
         cell = harness.run(problem, contestant, budget, seed=task.seed)
@@ -243,35 +239,38 @@ class ZeroShot:
         self.policy.place(environment, seed, episodes=0)
 
 
-def _trained(task: Task, devices: int) -> tuple[Contestant, float]:
+def _trained(templates: Templates, task: Task, devices: int) -> tuple[Contestant, float]:
     """Placeto or GO, trained; and the processor seconds that it took."""
     from ov_hsdag.baselines.go import GO
     from ov_hsdag.baselines.placeto import Placeto
 
     policy = Placeto() if task.row.startswith("Placeto") else GO()
     budget = Budget(task.training)
-    environments = [Environment(one, budget) for one in training_problems(task.folder, devices, task.seed)]
+    environments = [Environment(one, budget) for one in training_problems(templates, devices, task.seed)]
     policy.train(environments, task.seed)
     return Contestant(task.row, lambda: ZeroShot(policy), seeded=True), environments[0].seconds
 
 
-def known(key: tuple[Path, Cell]) -> float:
+def known(templates: Templates, cell: Cell) -> float:
     """What a long search finds, µs."""
-    return float(search(problem_of(*key), max_moves=_LONG).score)
+    return float(search(problem_of(templates, cell), max_moves=_LONG).score)
 
 
-def measure(folder: Path, work: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def measure(
+    templates: Templates, policies: Policies, settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Workers
+) -> dict[str, Any]:
     """All runs.
 
     Args:
-        folder: of templates.
-        work: folder with untrained policies.
+        templates: of the models.
+        policies: untrained ones, one for each seed.
         settings: of the budgets.
         earlier: a result with the same settings whose runs are not made again, or nothing.
+        workers: that make the runs.
     """
 
     def task(row: str, cells: tuple[Cell, ...], seed: int) -> Task:
-        return Task(row, cells, seed, settings["seconds"], folder, work, settings["training_evaluations"])
+        return Task(row, cells, seed, settings["seconds"], settings["training_evaluations"])
 
     def of_file(one: Task) -> list[dict[str, Any]] | None:
         rows = earlier.get("runs", {}).get(one.row, {})
@@ -284,21 +283,21 @@ def measure(folder: Path, work: Path, settings: Mapping[str, Any], earlier: Mapp
         for devices in (2, 3)
         for seed in range(SEEDS)
     ]
-    rows = contestants(work)
+    rows = contestants(policies)
     rows.sort(key=lambda one: not one.learns)  # what takes longest comes first
     tasks += [
         task(one.name, (cell,), seed) for one in rows for cell in CELLS for seed in range(SEEDS if one.seeded else 1)
     ]
-    runs = harness.Runs(run, of_file)
+    runs = harness.Runs(partial(run, templates, policies), of_file, workers)
     cells: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for one, found in runs.of(tasks).items():
         for cell, result in zip(one.cells, found, strict=True):
             cells.setdefault(one.row, {}).setdefault(cell.name, []).append(result)
     before = earlier.get("problems", {})
-    long = harness.Runs(known, lambda key: before.get(key[1].name, {}).get("known_us")).of(
-        [(folder, cell) for cell in CELLS]
+    long = harness.Runs(partial(known, templates), lambda cell: before.get(cell.name, {}).get("known_us"), workers).of(
+        CELLS
     )
-    order = [contestant.name for contestant in contestants(work)]
+    order = [contestant.name for contestant in contestants(policies)]
     order[4:4] = TRANSFER[2:]
     every = [result for row in cells.values() for found in row.values() for result in found]
     # Of one cell for each number of devices: a policy is trained once for all of them.
@@ -313,9 +312,7 @@ def measure(folder: Path, work: Path, settings: Mapping[str, Any], earlier: Mapp
     return {
         "about": about,
         "settings": settings,
-        "problems": {
-            cell.name: {"model": cell.model, "kind": cell.kind, "known_us": long[folder, cell]} for cell in CELLS
-        },
+        "problems": {cell.name: {"model": cell.model, "kind": cell.kind, "known_us": long[cell]} for cell in CELLS},
         "runs": {row: cells[row] for row in order},
     }
 
@@ -328,6 +325,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, default=RESULTS)
     harness.add_keep(parser)
+    add_ray(parser)
     options = parser.parse_args()
     settings = {
         "evaluations": EVALUATIONS,
@@ -338,14 +336,13 @@ def main() -> None:
         "room": ROOM,
         "long_moves": _LONG,
     }
-    with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary)
-        folder = options.corpus or work / "corpus"
-        corpus.make(folder, [*MODELS, *TRAINED_ON], report=lambda text: print(text, file=sys.stderr))
-        for seed in range(SEEDS):
-            untrained_policy(DEFAULT, work / f"untrained-{seed}", seed)
-        earlier = harness.earlier(options.output, settings, options.keep)
-        result = measure(folder, work, settings, earlier)
+    earlier = harness.earlier(options.output, settings, options.keep)
+    with Workers(options.ray) as workers:
+        templates = harness.templates_of([*MODELS, *TRAINED_ON], options.corpus)
+        policies = Policies.untrained(DEFAULT, range(SEEDS))
+        if policies is None:
+            parser.error("it needs torch")
+        result = measure(templates, policies, settings, earlier, workers)
     write_json(options.output, result)
     from benchmarks.results_page import generalisation
 
@@ -353,4 +350,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

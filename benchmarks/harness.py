@@ -1,26 +1,25 @@
-"""One run of a contestant on a problem under a budget, and many of them in parallel, with what a file has already."""
+"""One run of a contestant on a problem under a budget, and many of them, with what a file has already."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import os
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from benchmarks.contestants import Contestant
-from benchmarks.machine import about
+from benchmarks.workers import Workers
 from ov_hsdag.baselines.budget import Budget, Environment, Judge
-from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.files import write_text
 
@@ -127,6 +126,46 @@ def _without(tree: Any, rows: Collection[str]) -> Any:
     return tree
 
 
+@dataclass(frozen=True, eq=False)
+class Templates:
+    """Graphs of models, which travel with runs: the folder that they are read from is on one machine.
+
+    Each is equal to itself alone, so that functions that cache by it need not compare graphs.
+
+    Attributes:
+        of: the template of each model.
+        families: of the models.
+    """
+
+    of: Mapping[str, PlacementProblem]
+    families: Mapping[str, str]
+
+    @classmethod
+    def load(cls, folder: Path, models: Iterable[str]) -> Templates:
+        """Those of models that `ov_hsdag.training.corpus.make` has put into a folder."""
+        paths = {model: next(iter(folder.glob(f"*/{model}.npz"))) for model in models}
+        return cls(
+            {model: PlacementProblem.load(path) for model, path in paths.items()},
+            {model: path.parent.name for model, path in paths.items()},
+        )
+
+
+def templates_of(models: Collection[str], folder: Path | None) -> Templates:
+    """Graphs of models of the zoo.
+
+    Args:
+        models: their names.
+        folder: a corpus, to which those are added that it lacks; None: a temporary one.
+
+    Raises:
+        RunError: a model of the zoo cannot be built or extracted.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        there = folder or Path(temporary)
+        corpus.make(there, models, report=lambda text: print(text, file=sys.stderr))
+        return Templates.load(there, models)
+
+
 def write_table(output: Path, table: str) -> None:
     """Writes the table of a result beside its file, as Markdown, and prints it."""
     write_text(output.with_suffix(".md"), table)
@@ -139,15 +178,20 @@ class Runs(Generic[T, R]):
     Attributes:
         seconds: of wall time that runs took.
         made: so many runs were made.
+        workers: where.
     """
 
-    def __init__(self, function: Callable[[T], R], known: Callable[[T], R | None]) -> None:
+    def __init__(
+        self, function: Callable[[T], R], known: Callable[[T], R | None], workers: Workers | None = None
+    ) -> None:
         """
         Args:
             function: a run.
             known: its result where it is known; runs of methods that were not installed do not count.
+            workers: where runs are made; None: on all cores of this machine.
         """
         self.seconds, self.made = 0.0, 0
+        self.workers = workers or Workers()
         self._function, self._known = function, known
 
     def of(self, tasks: Collection[T]) -> dict[T, R]:
@@ -155,7 +199,7 @@ class Runs(Generic[T, R]):
         begin = time.perf_counter()
         found = {task: self._known(task) for task in tasks}
         lacking = [task for task, one in found.items() if one is None or _lacks(one)]
-        for number, (task, result) in enumerate(in_parallel(self._function, lacking), start=1):
+        for number, (task, result) in enumerate(self.workers.map(self._function, lacking), start=1):
             found[task] = result
             if number % 100 == 0 or number == len(lacking):
                 print(f"{number}/{len(lacking)}", file=sys.stderr, flush=True)
@@ -178,17 +222,7 @@ def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mappi
     """
     before = earlier.get("about", {})
     return {
-        **about(),
+        **runs.workers.about(),
         "wall_seconds": round(runs.seconds + before.get("wall_seconds", 0)),
         "processor_seconds": round(sum(cell["seconds"] or 0.0 for cell in cells)),
     }
-
-
-def in_parallel(function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Results of tasks in their order, on as many processes as there are cores, each with one thread of its own."""
-    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
-    every = list(tasks)
-    if not every:
-        return
-    with ProcessPoolExecutor(usable_cores(), mp_context=get_context("spawn")) as pool:
-        yield from zip(every, pool.map(function, every), strict=True)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import about
+from benchmarks import harness
+from benchmarks.harness import Templates
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.baselines.budget import Budget, Environment
 from ov_hsdag.baselines.go import GO
 from ov_hsdag.baselines.placeto import Placeto
@@ -86,11 +88,11 @@ ARMS = (
 )
 
 
-def load(folder: Path, model: str) -> PlacementProblem:
-    """Returns a model's problem."""
-    (path,) = folder.glob(f"*/{model}.npz")
+@cache
+def problem_of(templates: Templates, model: str) -> PlacementProblem:
+    """A model's problem."""
     names, profile = corpus.device_set(corpus.HELD_OUT_SETS[DEVICES])
-    return corpus.assemble(PlacementProblem.load(path), names, profile, OBJECTIVE)
+    return corpus.assemble(templates.of[model], names, profile, OBJECTIVE)
 
 
 class Recorder:
@@ -138,13 +140,69 @@ def run(arm: Arm, problem: PlacementProblem, seed: int, evaluations: int, traine
     }
 
 
-def pretrained(arm: Arm, folder: Path, seed: int, evaluations: int) -> RNN | Placeto | GO:
-    """A baseline that has learned on other families, `evaluations` on each model."""
-    baseline = arm.make()
-    environments = [Environment(load(folder, model), Budget(evaluations)) for model in TRAINED_ON]
+@dataclass(frozen=True)
+class Policy:
+    """A policy that is to be trained on other families.
+
+    Attributes:
+        arm: an arm that begins with it.
+        seed: of the training.
+        evaluations: on each model.
+    """
+
+    arm: str
+    seed: int
+    evaluations: int
+
+
+def pretrained(templates: Templates, policy: Policy) -> RNN | Placeto | GO:
+    """The policy, trained."""
+    torch.set_num_threads(1)
+    baseline = arm_of(policy.arm).make()
+    environments = [Environment(problem_of(templates, model), Budget(policy.evaluations)) for model in TRAINED_ON]
     assert isinstance(baseline, TransferablePolicy)
-    baseline.train(environments, seed)
+    baseline.train(environments, policy.seed)
     return baseline
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A placing.
+
+    Attributes:
+        model: that is placed.
+        arm: by which.
+        seed: of the arm.
+        evaluations: of the placing.
+        trained: the policy that it begins with, if any.
+    """
+
+    model: str
+    arm: str
+    seed: int
+    evaluations: int
+    trained: RNN | Placeto | GO | None
+
+
+def placed(templates: Templates, task: Task) -> dict[str, Any]:
+    """The record of a placing."""
+    torch.set_num_threads(1)
+    arm = arm_of(task.arm)
+    problem = problem_of(templates, task.model)
+    record = {"model": task.model, "arm": task.arm, "seed": task.seed, "known": _known(templates, task.model)}
+    record["settings"] = settings_of(arm, task.evaluations)
+    return {**record, **run(arm, problem, task.seed, task.evaluations, task.trained)}
+
+
+@cache
+def _known(templates: Templates, model: str) -> float:
+    """What a long search finds, µs."""
+    return float(search(problem_of(templates, model), max_moves=2_000_000).score)
+
+
+def arm_of(name: str) -> Arm:
+    """One of `ARMS`."""
+    return next(arm for arm in ARMS if arm.name == name)
 
 
 def missing(
@@ -213,36 +271,42 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=2000, help="of each placing; as many on each training model")
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    add_ray(parser)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     arms = [arm for arm in ARMS if not arguments.arms or arm.name in arguments.arms]
     settings = {"evaluations": arguments.evaluations, "seeds": arguments.seeds, "requests": REQUESTS}
     records: list[dict[str, Any]] = []
     if arguments.output.exists():
         records = json.loads(arguments.output.read_text())["runs"]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.corpus or Path(temporary)
-        corpus.make(folder, [*arguments.models, *TRAINED_ON], report=lambda text: print(text, file=sys.stderr))
-        problems = {model: load(folder, model) for model in arguments.models}
-        known = {model: search(problem, max_moves=2_000_000).score for model, problem in problems.items()}
-        policies: dict[tuple[type, int], RNN | Placeto | GO] = {}
-        for arm, seed, lacking in missing(arms, arguments.models, arguments.seeds, arguments.evaluations, records):
-            trained = None
-            if arm.trained:
-                key = (type(arm.make()), seed)
-                if key not in policies:
-                    policies[key] = pretrained(arm, folder, seed, arguments.evaluations)
-                trained = policies[key]
-            for model in lacking:
-                result = run(arm, problems[model], seed, arguments.evaluations, trained)
-                record = {"model": model, "arm": arm.name, "seed": seed, "known": known[model]}
-                record |= {"settings": settings_of(arm, arguments.evaluations), **result}
-                records = [r for r in records if (r["model"], r["arm"], r["seed"]) != (model, arm.name, seed)]
-                records.append(record)
-                print(model, arm.name, seed, record["start"], record["best"], file=sys.stderr, flush=True)
-                write_json(arguments.output, {"about": about(), "settings": settings, "runs": records})
+    lacking = list(missing(arms, arguments.models, arguments.seeds, arguments.evaluations, records))
+    # Arms of one method share a policy, which is trained once for each seed.
+    policies = {
+        (type(arm.make()), seed): Policy(arm.name, seed, arguments.evaluations)
+        for arm, seed, _ in lacking
+        if arm.trained
+    }
+    with Workers(arguments.ray, processes=0) as workers:
+        templates = harness.templates_of([*arguments.models, *TRAINED_ON], arguments.corpus)
+        trained = dict(workers.map(partial(pretrained, templates), policies.values()))
+        tasks = [
+            Task(
+                model,
+                arm.name,
+                seed,
+                arguments.evaluations,
+                trained[policies[type(arm.make()), seed]] if arm.trained else None,
+            )
+            for arm, seed, models in lacking
+            for model in models
+        ]
+        for task, record in workers.map(partial(placed, templates), tasks):
+            key = (task.model, task.arm, task.seed)
+            records = [r for r in records if (r["model"], r["arm"], r["seed"]) != key]
+            records.append(record)
+            print(*key, record["start"], record["best"], file=sys.stderr, flush=True)
+            write_json(arguments.output, {"about": workers.about(), "settings": settings, "runs": records})
     Console(width=150).print(table(records))
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

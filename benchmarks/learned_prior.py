@@ -13,11 +13,11 @@ The report leaves out one family at a time: what was measured of all other model
 fine-tuning corrects with no prior, and with it. Besides the error of predictions, how much slower than the best of the
 placements is the best of those that would be measured first.
 
-    python benchmarks/learned_prior.py draw         # placements and normalized models, into the folder --work
-    python benchmarks/learned_prior.py calibrate    # a profile of the devices, beside the records
-    python benchmarks/learned_prior.py measure      # resumable; --seconds bounds one call
-    python benchmarks/learned_prior.py report       # table; JSON beside the records
-    python benchmarks/learned_prior.py experience   # the records as experience, for finetune_curves.py --experience
+    python -m benchmarks.learned_prior draw         # placements and normalized models, into the folder --work
+    python -m benchmarks.learned_prior calibrate    # a profile of the devices, beside the records
+    python -m benchmarks.learned_prior measure      # resumable; --seconds bounds one call
+    python -m benchmarks.learned_prior report       # table; JSON beside the records
+    python -m benchmarks.learned_prior experience   # the records as experience, for finetune_curves.py --experience
 
 The machine must be idle while it calibrates and measures.
 """
@@ -39,10 +39,10 @@ from typing import Any
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from prediction_accuracy import PERF_COUNT, bound_to_cores, cpu_seconds, submodel_devices
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.prediction_accuracy import PERF_COUNT, bound_to_cores, cpu_seconds, submodel_devices
 from ov_hsdag.calibration import experience
 from ov_hsdag.calibration.common_factor import prior_of
 from ov_hsdag.calibration.correction import Corrector, Floats, Prior, Terms

@@ -12,22 +12,28 @@ from ov_hsdag.devices.cpu import usable_cores
 
 def about() -> dict[str, Any]:
     """Machine, versions and date of a table."""
-    versions = {}
-    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
     cores = usable_cores()
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "machine": f"{_processor()}, {cores} core{'s' * (cores != 1)} usable",
+        "machine": f"{processor()}, {cores} core{'s' * (cores != 1)} usable",
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": versions(),
     }
 
 
-def _processor() -> str:
+def versions() -> dict[str, str | None]:
+    """Releases of what decides on results, None for what is not installed."""
+    found: dict[str, str | None] = {}
+    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def processor() -> str:
+    """The kind of this machine's processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))

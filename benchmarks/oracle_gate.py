@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anytime
-import edge_ratings
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -28,6 +28,9 @@ from rich.table import Table
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from benchmarks import anytime, edge_ratings, harness
+from benchmarks.harness import Templates
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag import _native
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
@@ -130,30 +133,58 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="folder of graphs")
     parser.add_argument("--output", type=Path, required=True, help="JSON file of all curves, continued")
     parser.add_argument("--report", action="store_true", help="prints the table of the file and runs nothing")
+    add_ray(parser)
     arguments = parser.parse_args()
     records: list[dict[str, Any]] = []
     if arguments.output.exists():
         records = json.loads(arguments.output.read_text())["problems"]
     models = sorted(anytime.HELD_OUT)
-    if not arguments.report:
-        for cell in anytime.cells(arguments.corpus, models, arguments.size, arguments.turns):
-            if any((record["size"], record["name"]) == (cell.size, cell.name) for record in records):
-                continue
-            records.append(judged(cell, arguments))
-            write_json(arguments.output, {"seed": anytime.SEED, "problems": records})
-            ends = {name: round(anytime.at(curve, 0.1), 1) for name, curve in records[-1]["curves"].items()}
-            print(cell.name, records[-1]["best"], ends, flush=True)
+    known = {(record["size"], record["name"]) for record in records}
+    wanted = [
+        draw
+        for draw in anytime.draws(models, arguments.size, arguments.turns)
+        if (draw.size, draw.name) not in known and not arguments.report
+    ]
+    if wanted:
+        searches = Searches(arguments.seconds, arguments.teacher, arguments.teachers)
+        with Workers(arguments.ray, processes=0) as workers:
+            function = partial(judged, harness.templates_of(models, arguments.corpus), searches)
+            for draw, record in workers.map(function, wanted):
+                if record is None:
+                    continue
+                records.append(record)
+                write_json(arguments.output, {"seed": anytime.SEED, "problems": records})
+                ends = {name: round(anytime.at(curve, 0.1), 1) for name, curve in record["curves"].items()}
+                print(draw.name, record["best"], ends, flush=True)
     report(records)
 
 
-def judged(cell: anytime.Cell, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The curves of a problem."""
+@dataclass(frozen=True)
+class Searches:
+    """How long searches take.
+
+    Attributes:
+        seconds: of processor time for each.
+        teacher: for each of the oracle's.
+        teachers: how many of the oracle's.
+    """
+
+    seconds: float
+    teacher: float
+    teachers: int
+
+
+def judged(templates: Templates, searches: Searches, draw: anytime.Draw) -> dict[str, Any] | None:
+    """The curves of a problem; None where there is no such problem."""
+    cell = draw.cell(templates)
+    if cell is None:
+        return None
     problem = cell.problem
     _ = problem.native, problem.chains, problem.tensors, problem.coarse
     native = _native.Multilevel(problem.native, problem.chains)
-    record = cell.record() | {"seconds": arguments.seconds, "best": np.inf, "curves": {}}
+    record = cell.record() | {"seconds": searches.seconds, "best": np.inf, "curves": {}}
     for name in BASELINES:
-        record["curves"][name] = anytime.shortened(anytime.RIVALS[name](problem, arguments.seconds))
+        record["curves"][name] = anytime.shortened(anytime.RIVALS[name](problem, searches.seconds))
     last = [curve[-1] for curve in record["curves"].values() if curve]
     record["best"] = min((score for _, score in last), default=np.inf)
     # Solved at once by all, and alike: the oracle is taken to be as good, which saves its long searches.
@@ -163,7 +194,7 @@ def judged(cell: anytime.Cell, arguments: argparse.Namespace) -> dict[str, Any]:
         for name in ARMS:
             record["curves"][name] = record["curves"]["multilevel"]
         return record
-    placements, weights = elites(problem, arguments.teacher, arguments.teachers)
+    placements, weights = elites(problem, searches.teacher, searches.teachers)
     if not len(placements):
         return record
     record["elites"] = len(placements)
@@ -232,4 +263,4 @@ def table_of(title: str, records: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.contestants import OURS, SIMPLE, Contestant, learned, single
 from benchmarks.tarnawski import CONTIGUOUS, CPU, Instance, expert_load
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.problem.problem import PlacementProblem
@@ -47,10 +48,20 @@ def contestants(layers: bool = False) -> list[Contestant]:
     ]
 
 
+@dataclass(frozen=True, eq=False)
+class Instances:
+    """Instances, which travel with the runs; equal to themselves alone.
+
+    Attributes:
+        of: by what `name_of` calls them.
+    """
+
+    of: Mapping[str, Instance]
+
+
 @cache
-def _loaded(path: Path) -> tuple[Instance, PlacementProblem]:
-    instance = Instance.load(path)
-    return instance, instance.problem()
+def _problem(instances: Instances, name: str) -> PlacementProblem:
+    return instances.of[name].problem()
 
 
 def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -75,24 +86,24 @@ class Task:
     """One run.
 
     Attributes:
-        path: of the instance.
+        instance: what `name_of` calls it.
         contestant: number in `contestants()`.
         seed: of the contestant.
         seconds: of the budget.
     """
 
-    path: Path
+    instance: str
     contestant: int
     seed: int
     seconds: float
 
 
-def run(task: Task) -> dict[str, Any]:
+def run(instances: Instances, task: Task) -> dict[str, Any]:
     """The run; `load_ms` is their objective."""
-    instance, problem = _loaded(task.path)
+    instance, problem = instances.of[task.instance], _problem(instances, task.instance)
     cell = harness.run(
         problem,
-        contestants(task.path.parent.name == "LayerGraphs")[task.contestant],
+        contestants(task.instance.startswith("LayerGraphs/"))[task.contestant],
         Budget(EVALUATIONS, task.seconds),
         seed=task.seed,
         judge=lambda placements: judge(instance, problem, placements),
@@ -103,10 +114,9 @@ def run(task: Task) -> dict[str, Any]:
     return {"load_ms": None if us is None else us * 1e-3, **cell}
 
 
-def bound(task: tuple[Path, float]) -> float:
+def bound(instances: Instances, task: tuple[str, float]) -> float:
     """What no placement's period is less than by our simulator, ms; theirs may be a little less."""
-    _, problem = _loaded(task[0])
-    return bracket(problem, seconds=task[1]).bound
+    return bracket(_problem(instances, task[0]), seconds=task[1]).bound
 
 
 def name_of(path: Path) -> str:
@@ -114,54 +124,58 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
 
 
-def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Workers) -> dict[str, Any]:
     """All runs on all instances of a clone of their repository.
 
     Args:
         clone: of it.
         settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
         earlier: a result with the same settings whose runs are not made again, or nothing.
+        workers: that make the runs.
     """
-    paths, rows = sorted((clone / "throughput-inputs").glob("*/*_inference.json")), contestants()
+    paths = {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
+    there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), contestants()
     tasks = [
-        Task(path, row, seed, settings["seconds"])
+        Task(name, row, seed, settings["seconds"])
         for row, contestant in enumerate(rows)
-        for path in paths
+        for name in paths
         for seed in range(SEEDS if contestant.seeded else 1)
     ]
 
     def known(task: Task) -> dict[str, Any] | None:
-        seeds = earlier.get("cells", {}).get(name_of(task.path), {}).get(rows[task.contestant].name, [])
+        seeds = earlier.get("cells", {}).get(task.instance, {}).get(rows[task.contestant].name, [])
         return seeds[task.seed] if task.seed < len(seeds) else None
 
-    def known_bound(task: tuple[Path, float]) -> float | None:
-        found: float | None = earlier.get("instances", {}).get(name_of(task[0]), {}).get("bound_ms")
+    def known_bound(task: tuple[str, float]) -> float | None:
+        found: float | None = earlier.get("instances", {}).get(task[0], {}).get("bound_ms")
         return found
 
-    runs = harness.Runs(run, known)
+    runs = harness.Runs(partial(run, there), known, workers)
     cells = runs.of(sorted(tasks, key=lambda task: not rows[task.contestant].learns))
-    bounds = harness.Runs(bound, known_bound).of([(path, settings["bound_seconds"]) for path in paths])
-    instances = {}
-    for path in paths:
-        instance, problem = _loaded(path)
-        instances[name_of(path)] = {
+    bounds = harness.Runs(partial(bound, there), known_bound, workers).of(
+        [(name, settings["bound_seconds"]) for name in paths]
+    )
+    instances = {
+        name: {
             "nodes": len(instance.ids),
-            "groups": problem.group_count,
+            "groups": _problem(there, name).group_count,
             "accelerators": instance.accelerators,
-            "contiguous_optimum_ms": CONTIGUOUS.get(name_of(path)),
-            "expert_ms": expert_load(instance, path, clone),
-            "bound_ms": bounds[path, settings["bound_seconds"]],
+            "contiguous_optimum_ms": CONTIGUOUS.get(name),
+            "expert_ms": expert_load(instance, paths[name], clone),
+            "bound_ms": bounds[name, settings["bound_seconds"]],
         }
+        for name, instance in there.of.items()
+    }
     return {
         "about": harness.made(earlier, runs, cells.values()),
         "settings": settings,
         "instances": instances,
         "cells": {
-            name_of(path): {
-                contestant.name: [cells[task] for task in tasks if (task.path, task.contestant) == (path, row)]
+            name: {
+                contestant.name: [cells[task] for task in tasks if (task.instance, task.contestant) == (name, row)]
                 for row, contestant in enumerate(rows)
             }
-            for path in paths
+            for name in paths
         },
     }
 
@@ -174,6 +188,7 @@ def main() -> None:
     parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
     parser.add_argument("--output", type=Path, default=RESULTS)
     harness.add_keep(parser)
+    add_ray(parser)
     options = parser.parse_args()
     if not (options.clone / "throughput-inputs").is_dir():
         parser.error(f"{options.clone} has no folder throughput-inputs")
@@ -183,7 +198,8 @@ def main() -> None:
         "bound_seconds": options.bound_seconds,
         "seeds": SEEDS,
     }
-    result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep))
+    with Workers(options.ray) as workers:
+        result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep), workers)
     write_json(options.output, result)
     from benchmarks.results_page import outside
 
@@ -191,4 +207,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

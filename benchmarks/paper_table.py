@@ -18,14 +18,16 @@ measurements, which flatters whoever draws most; *measured again* is the same pl
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness, paper_machines
 from benchmarks.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, single
+from benchmarks.harness import Templates
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.costs.profile import Profile
@@ -62,17 +64,17 @@ def contestants() -> list[Contestant]:
 
 
 @cache
-def problem(model: str, machine: int | None, objective: str = "latency") -> PlacementProblem:
+def problem(templates: Templates, model: str, machine: int | None, objective: str = "latency") -> PlacementProblem:
     """A model on the fitted profile (machine None), or on a drawn machine."""
     profile = Profile.load(paper_machines.PROFILE)
-    fitted = paper_machines.priced(_template(model), profile)
+    fitted = paper_machines.priced(templates.of[model], profile)
     found = fitted if machine is None else paper_machines.draw(fitted, model, machine)
     return replace(found, objective=objective)
 
 
-@cache
-def _template(model: str) -> PlacementProblem:
-    return paper_machines.template(model)
+def templates_of(models: Iterable[str]) -> Templates:
+    """The graphs of some of `paper_machines.MODELS`."""
+    return Templates({model: paper_machines.template(model) for model in models}, {})
 
 
 @dataclass(frozen=True)
@@ -87,40 +89,44 @@ class Task:
         seconds: of the budget.
         objective: "latency" or "throughput".
         ablation: whether this is a run of the third table.
+        evaluations: of the budget.
     """
 
     model: str
     machine: int | None
     contestant: int
     seed: int
-    seconds: float
+    seconds: float | None
     objective: str = "latency"
     ablation: bool = False
+    evaluations: int = EVALUATIONS
 
 
-def run(task: Task) -> dict[str, Any]:
+def run(templates: Templates, task: Task) -> dict[str, Any]:
     """The run; with the placement left out, which nobody reads in the file."""
     chosen = ABLATIONS[task.contestant] if task.ablation else contestants()[task.contestant]
-    what = problem(task.model, task.machine, task.objective)
-    cell = harness.run(what, chosen, Budget(EVALUATIONS, task.seconds), noise=NOISE, seed=task.seed)
+    what = problem(templates, task.model, task.machine, task.objective)
+    cell = harness.run(what, chosen, Budget(task.evaluations, task.seconds), noise=NOISE, seed=task.seed)
     cell.pop("placement", None)
     return cell
 
 
-def bound(key: tuple[str, int | None]) -> float:
+def bound(templates: Templates, key: tuple[str, int | None]) -> float:
     """What no placement of a model on a machine is faster than, µs."""
-    return bracket(problem(*key), seconds=_BOUND_SECONDS).bound
+    return bracket(problem(templates, *key), seconds=_BOUND_SECONDS).bound
 
 
-def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Workers) -> dict[str, Any]:
     """All runs of all tables.
 
     Args:
         settings: `machines` are drawn; what learns runs on the first `learned_machines` of them alone; `seconds` of
             processor time for each run.
         earlier: a result with the same settings whose runs are not made again, or nothing.
+        workers: that make the runs.
     """
     rows, models = contestants(), list(paper_machines.MODELS)
+    templates = templates_of(models)
     machines, learned_machines, seconds = (settings[key] for key in ("machines", "learned_machines", "seconds"))
     fitted = [
         Task(model, None, row, seed, seconds)
@@ -137,15 +143,18 @@ def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str
     ]
     # What learns takes longest: first, so that no core waits for it at the end.
     order = sorted(fitted + drawn, key=lambda task: not rows[task.contestant].learns)
-    runs = harness.Runs(run, lambda task: _known(earlier, task))
+    runs = harness.Runs(partial(run, templates), lambda task: _known(earlier, task), workers)
     cells = runs.of(order)
-    bounds = harness.Runs(bound, lambda key: earlier.get("bounds", {}).get(key[0], {}).get(_machine(key[1]))).of(
-        [(model, k) for model in models for k in (None, *range(machines))]
-    )
+    bounds = harness.Runs(
+        partial(bound, templates),
+        lambda key: earlier.get("bounds", {}).get(key[0], {}).get(_machine(key[1])),
+        workers,
+    ).of([(model, k) for model in models for k in (None, *range(machines))])
+    most_gain = {model: _most_gain(templates, cells, rows, model, machines) for model in models}
     ablations = [
         Task(model, machine, row, seed, seconds, objective, ablation=True)
         for model in models
-        for machine, objective in ((_most_gain(cells, rows, model, machines), "latency"), (None, "throughput"))
+        for machine, objective in ((most_gain[model], "latency"), (None, "throughput"))
         for row in range(len(ABLATIONS))
         for seed in range(SEEDS)
     ]
@@ -154,7 +163,7 @@ def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str
     return {
         "about": harness.made(earlier, runs, [*cells.values(), *removed.values()]),
         "settings": settings,
-        "models": {model: _said_of(model) for model in models},
+        "models": {model: _said_of(templates, model) for model in models},
         "fitted": {
             model: {
                 name: [cells[task] for task in fitted if (task.model, task.contestant) == (model, row)]
@@ -210,16 +219,18 @@ def _known(earlier: Mapping[str, Any], task: Task) -> dict[str, Any] | None:
     return seeds[task.seed] if task.seed < len(seeds) else None
 
 
-def _most_gain(cells: dict[Task, dict[str, Any]], rows: list[Contestant], model: str, machines: int) -> int | None:
+def _most_gain(
+    templates: Templates, cells: dict[Task, dict[str, Any]], rows: list[Contestant], model: str, machines: int
+) -> int | None:
     """The machine on which what ships gains most over the best single device."""
     ours = next(number for number, one in enumerate(rows) if one.name == SHIPPED)
     cost = {task.machine: cell["us"] for task, cell in cells.items() if (task.model, task.contestant) == (model, ours)}
-    gains = {k: cost[k] / float(paper_machines.singles_us(problem(model, k)).min()) for k in range(machines)}
+    gains = {k: cost[k] / float(paper_machines.singles_us(problem(templates, model, k)).min()) for k in range(machines)}
     return min(gains, key=lambda k: gains[k], default=None)
 
 
-def _said_of(model: str) -> dict[str, Any]:
-    fitted = problem(model, None)
+def _said_of(templates: Templates, model: str) -> dict[str, Any]:
+    fitted = problem(templates, model, None)
     gpu, cpu = paper_machines.singles_us(fitted)
     bounds = paper_machines.interval(model)
     return {
@@ -241,6 +252,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--output", type=Path, default=RESULTS)
     harness.add_keep(parser)
+    add_ray(parser)
     options = parser.parse_args()
     settings = {
         "evaluations": EVALUATIONS,
@@ -250,7 +262,8 @@ def main() -> None:
         "machines": options.machines,
         "learned_machines": options.learned_machines,
     }
-    result = measure(settings, harness.earlier(options.output, settings, options.keep))
+    with Workers(options.ray) as workers:
+        result = measure(settings, harness.earlier(options.output, settings, options.keep), workers)
     write_json(options.output, result)
     from benchmarks.results_page import paper
 
@@ -258,4 +271,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

@@ -14,10 +14,10 @@ import argparse
 import hashlib
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.policies import Policies
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.refine import refine
-from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
+from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.training import corpus
@@ -118,23 +120,26 @@ def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDAr
     return pool[0], float(problem.scores(pool[0])[0])
 
 
-def best_known(cell: Cell, known: dict[str, Any], seed: int, rounds: int) -> float:
-    """The stored result of the long search, which is run first where there is none for this problem; µs."""
-    entry = known.get(cell.name)
+def searched(cell: Cell, entry: dict[str, Any] | None, seed: int, rounds: int) -> dict[str, Any]:
+    """The stored result of the long search, or a new one where there is none for this problem."""
     # A minimum cut leaves next to nothing to be found.
     rounds = 1 if cell.exact else rounds
-    if entry is None or entry["problem"] != cell.fingerprint or entry["rounds"] < rounds:
-        start = time.perf_counter()
-        placement, score = long_search(cell.problem, seed, rounds)
-        known[cell.name] = {
-            "problem": cell.fingerprint,
-            "score_us": score if np.isfinite(score) else None,
-            "seed": seed,
-            "rounds": rounds,
-            "seconds": round(time.perf_counter() - start, 1),
-            "placement": "".join(map(str, placement.tolist())),
-        }
-        entry = known[cell.name]
+    if entry is not None and entry["problem"] == cell.fingerprint and entry["rounds"] >= rounds:
+        return entry
+    start = time.perf_counter()
+    placement, score = long_search(cell.problem, seed, rounds)
+    return {
+        "problem": cell.fingerprint,
+        "score_us": score if np.isfinite(score) else None,
+        "seed": seed,
+        "rounds": rounds,
+        "seconds": round(time.perf_counter() - start, 1),
+        "placement": "".join(map(str, placement.tolist())),
+    }
+
+
+def best_known(cell: Cell, entry: dict[str, Any]) -> float:
+    """The score of a long search's result, µs. Raises UserError where it is not what is stored."""
     if entry["score_us"] is None:
         return np.inf
     placement = np.array([int(device) for device in entry["placement"]], np.uint8)
@@ -195,18 +200,74 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
     return found
 
 
-def untrained_policy(policy: str, folder: Path, seed: int = 0) -> Path | None:
-    """A policy folder of the same network with the first weights of a seed; None without torch."""
-    try:
-        import torch
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Policies that are compared with what needs none.
 
-        from ov_hsdag.training.export import export, load
-        from ov_hsdag.training.network import HSDAGNetwork
-    except ImportError:
-        return None
-    torch.manual_seed(seed)
-    export(HSDAGNetwork(load(PolicyFolder.load(policy).path).config), folder)
-    return folder
+    Attributes:
+        policy: its name; None: it is in `folder`.
+        folder: of the policy that is no name.
+        untrained: the same network with random weights, where torch is installed.
+    """
+
+    policy: str | None
+    folder: Policies
+    untrained: Policies | None
+
+    @classmethod
+    def of(cls, policy: str) -> Compared:
+        """A policy by its name or folder."""
+        named = not Path(policy).is_dir()
+        folder = Policies(()) if named else Policies.of(Path(policy))
+        return cls(policy if named else None, folder, Policies.untrained(policy, [0]))
+
+
+@cache
+def _methods(compared: Compared) -> list[Method]:
+    policy = compared.policy or str(compared.folder.folder())
+    return methods(policy, None if compared.untrained is None else compared.untrained.folder())
+
+
+# Those whose plugins are loaded and whose models are compiled in this process.
+_warm: set[Compared] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What is found of a cell.
+
+    Attributes:
+        entry: of the long search.
+        scores: of each method, µs; empty where there are none.
+        seconds: of processor time.
+        best: the best that is known, µs.
+    """
+
+    entry: dict[str, Any]
+    scores: dict[str, float]
+    seconds: dict[str, float]
+    best: float
+
+
+def judged(compared: Compared | None, seed: int, rounds: int, task: tuple[Cell, dict[str, Any] | None]) -> Judged:
+    """A cell.
+
+    Args:
+        compared: what is compared; None: nothing, the long search alone is completed.
+        seed: of the long search.
+        rounds: of the long search.
+        task: the cell, and the stored result of the long search.
+    """
+    cell, known = task
+    entry = searched(cell, known, seed, rounds)
+    best = best_known(cell, entry)
+    if compared is None:
+        return Judged(entry, {}, {}, best)
+    if compared not in _warm:  # before the clock runs
+        for method in _methods(compared):
+            method.place(cell.problem)
+        _warm.add(compared)
+    return Judged(entry, *measure(cell, _methods(compared), best))
 
 
 def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, float], dict[str, float], float]:
@@ -312,31 +373,30 @@ def main() -> int:
     parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
     parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")
+    add_ray(parser)
     arguments = parser.parse_args()
     known = json.loads(arguments.known.read_text()) if arguments.known.exists() else {}
     results: dict[str, Any] = {}
     try:
         every = list(cells(arguments.corpus, arguments.models, arguments.sets))
-        with tempfile.TemporaryDirectory() as folder:
-            compared = []
-            if not arguments.search_only:
-                compared = methods(arguments.policy, untrained_policy(arguments.policy, Path(folder) / "untrained"))
-                for method in compared:
-                    method.place(every[0].problem)  # plugins are loaded and models compiled before the clock runs
-            for cell in track(every, console=Console(stderr=True), disable=not sys.stderr.isatty()):
-                best = best_known(cell, known, arguments.seed, arguments.rounds)
+        with Workers(arguments.ray, processes=0) as workers:
+            compared = None if arguments.search_only else Compared.of(arguments.policy)
+            function = partial(judged, compared, arguments.seed, arguments.rounds)
+            made = workers.map(function, [(cell, known.get(cell.name)) for cell in every])
+            shown = Console(stderr=True)
+            for (cell, _), found in track(made, total=len(every), console=shown, disable=not sys.stderr.isatty()):
+                known[cell.name] = found.entry
                 write_json(arguments.known, known)
-                if not compared:
+                if compared is None:
                     continue
-                scores, seconds, best = measure(cell, compared, best)
-                if not np.isfinite(best):
+                if not np.isfinite(found.best):
                     print(f"left out, nothing feasible is known: {cell.name}", file=sys.stderr)
                     continue
                 results[cell.name] = {
                     "exact": cell.exact,
-                    "best_us": best,
-                    "ratio": {name: score / best for name, score in scores.items()},
-                    "seconds": seconds,
+                    "best_us": found.best,
+                    "ratio": {name: score / found.best for name, score in found.scores.items()},
+                    "seconds": found.seconds,
                 }
     except UserError as error:
         parser.error(str(error))
@@ -356,4 +416,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(__spec__)

@@ -13,21 +13,23 @@ Prints in how many cells the choice is another one and by how much better or wor
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from placement_quality import Cell, cells, untrained_policy
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.placement_quality import Cell, cells
+from benchmarks.policies import Policies
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.placers.multilevel import Multilevel, search
 from ov_hsdag.policy.candidates import (
     MARGIN,
@@ -86,6 +88,25 @@ def with_untrained(cell: Cell, found: dict[str, Any], untrained: HSDAGPlacer) ->
     return {**found, "untrained": {"score": score}}
 
 
+_warm = False
+
+
+def compared(untrained: Policies, task: tuple[Cell, dict[str, Any] | None]) -> dict[str, Any]:
+    """All of a cell.
+
+    Args:
+        untrained: one policy with random weights.
+        task: the cell, and what is known of it but for the untrained network.
+    """
+    global _warm
+    (policy,) = policy_placers("base")
+    cell, known = task
+    if not _warm:  # plugins are loaded and models compiled before the clock runs
+        run(policy, cell.problem)
+        _warm = True
+    return with_untrained(cell, known or judged(cell, policy), HSDAGPlacer(untrained.folder()))
+
+
 def _choice(cell: Cell, candidates: Sequence[NamedPlacement]) -> tuple[float | None, str | None]:
     """Score of what is chosen, and its name; None where nothing is feasible."""
     try:
@@ -139,27 +160,26 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, default=Path("corpus"), help="folder of graphs (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; resumable")
     parser.add_argument("--output", type=Path, default=RESULTS)
+    add_ray(parser)
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
     results: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
-    (policy,) = policy_placers("base")
-    warm = False
-    with tempfile.TemporaryDirectory() as folder:
-        untrained = HSDAGPlacer(untrained_policy("base", Path(folder) / "untrained"))
-        for cell in cells(options.corpus, options.models, options.sets):
-            if "untrained" in results.get(cell.name, {}):
-                continue
-            if time.monotonic() > end:
-                break
-            if not warm:  # plugins are loaded and models compiled before the clock runs
-                run(policy, cell.problem)
-                warm = True
-            found = results.get(cell.name) or judged(cell, policy)
-            results[cell.name] = with_untrained(cell, found, untrained)
+    untrained = Policies.untrained("base", [0])
+    if untrained is None:
+        parser.error("it needs torch")
+    lacking = (
+        (cell, results.get(cell.name))
+        for cell in cells(options.corpus, options.models, options.sets)
+        if "untrained" not in results.get(cell.name, {})
+    )
+    with Workers(options.ray, processes=0) as workers:
+        in_time = itertools.takewhile(lambda _: time.monotonic() <= end, lacking)
+        for (cell, _), found in workers.map(partial(compared, untrained), in_time):
+            results[cell.name] = found
             write_json(options.output, results)
     show({name: one for name, one in results.items() if "untrained" in one})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(__spec__)

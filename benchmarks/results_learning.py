@@ -248,7 +248,7 @@ def samples(result: Result) -> str:
         "\n\n".join(
             [
                 "# Best so far against number of measurements",
-                f"Made by `python benchmarks/finetune_busy.py`; curves are in finetune_busy.json. {made_on(result)}",
+                f"Made by `python -m benchmarks.finetune_busy`; curves are in finetune_busy.json. {made_on(result)}",
                 paragraph(
                     f"""Fine-tuning on real HETERO with two one-core devices, throughput ({listed(cells)}): how much
                     slower the best placement so far is than the best that any arm found, as the geometric mean over

@@ -31,6 +31,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.repair import split_rule
@@ -299,47 +301,38 @@ def expert_load(instance: Instance, path: Path, clone: Path) -> float | None:
     return float(instance.loads(instance.placement(json.loads(human.read_text()))).max())
 
 
-def run(
-    path: Path,
-    clone: Path,
-    *,
-    executable: Path | None = None,
-    seconds: float | None = None,
-    seed: int = 0,
-    bound_seconds: float | None = None,
-) -> Record:
-    """Places one instance.
+def run(seconds: float | None, seed: int, bound_seconds: float | None, instance: Instance) -> dict[str, Any]:
+    """What is found of an instance: the figures of `Record` that are the search's.
 
     Args:
-        path: of the instance.
-        clone: of their repository.
-        executable: their dynamic programme; None: what it printed is taken from `CONTIGUOUS`.
         seconds: of search; None: the default number of moves.
         seed: of the search.
         bound_seconds: for a lower bound (ov_hsdag/baselines/relaxation.py); None: without.
-
-    Raises:
-        ValueError: their programme and `Instance.loads` do not agree on its split.
+        instance: that is placed.
     """
-    instance = Instance.load(path)
-    name = f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
-    contiguous = CONTIGUOUS.get(name)
-    if executable is not None:
-        with path.open("rb") as stream:
-            output = subprocess.run([executable], stdin=stream, capture_output=True, check=True).stdout
-        split = json.loads(output)
-        contiguous = float(split["maxLoad"])
-        load = instance.loads(instance.placement(split)).max()
-        if abs(load - contiguous) > 1e-6 * contiguous:
-            raise ValueError(f"{name}: {contiguous} by their programme, {load} by our evaluation of its split")
-    expert = expert_load(instance, path, clone)
     problem = instance.problem()
     begin = time.perf_counter()
     found = search(problem, seconds=seconds, seed=seed)
     elapsed = 1e3 * (time.perf_counter() - begin)
     ours = float(instance.loads(found.placement[problem.groups].astype(np.int64)).max())
     bound = None if bound_seconds is None else bracket(problem, seconds=bound_seconds, known=found.placement).bound
-    return Record(name, len(instance.ids), instance.accelerators, contiguous, expert, bound, ours, found.score, elapsed)
+    return {"bound": bound, "ours": ours, "period": found.score, "milliseconds": elapsed}
+
+
+def contiguous_load(instance: Instance, path: Path, executable: Path) -> float:
+    """The optimum of contiguous splits by their dynamic programme.
+
+    Raises:
+        ValueError: their programme and `Instance.loads` do not agree on its split.
+    """
+    with path.open("rb") as stream:
+        output = subprocess.run([executable], stdin=stream, capture_output=True, check=True).stdout
+    split = json.loads(output)
+    told = float(split["maxLoad"])
+    load = instance.loads(instance.placement(split)).max()
+    if abs(load - told) > 1e-6 * told:
+        raise ValueError(f"{path.name}: {told} by their programme, {load} by our evaluation of its split")
+    return told
 
 
 def main() -> None:
@@ -354,6 +347,7 @@ def main() -> None:
     parser.add_argument("--bound-seconds", type=float, help="print lower bounds; time for each, about")
     parser.add_argument("--only", default="", help="instances whose name contains this")
     parser.add_argument("--output", type=Path, help="JSON file of the table")
+    add_ray(parser)
     arguments = parser.parse_args()
     paths = sorted((arguments.clone / "throughput-inputs").glob("*/*_inference.json"))
     if not paths:
@@ -372,17 +366,15 @@ def main() -> None:
     ):
         table.add_column(column, justify="left" if column == "instance" else "right")
     records = []
-    for path in paths:
-        if arguments.only not in f"{path.parent.name}/{path.name}":
-            continue
-        record = run(
-            path,
-            arguments.clone,
-            executable=arguments.dp,
-            seconds=arguments.seconds,
-            seed=arguments.seed,
-            bound_seconds=arguments.bound_seconds,
-        )
+    paths = [path for path in paths if arguments.only in f"{path.parent.name}/{path.name}"]
+    with Workers(arguments.ray, processes=0) as workers:
+        function = partial(run, arguments.seconds, arguments.seed, arguments.bound_seconds)
+        made = list(workers.map(function, map(Instance.load, paths)))
+    for path, (instance, found) in zip(paths, made, strict=True):
+        name = f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
+        contiguous = CONTIGUOUS.get(name) if arguments.dp is None else contiguous_load(instance, path, arguments.dp)
+        expert = expert_load(instance, path, arguments.clone)
+        record = Record(name, len(instance.ids), instance.accelerators, contiguous, expert, **found)
         records.append(record)
         table.add_row(
             record.name,
@@ -405,4 +397,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start(__spec__)

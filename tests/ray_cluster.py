@@ -29,9 +29,9 @@ _TRIES = 4
 Started = TypeVar("Started")
 
 
-def environment(devices: str = "") -> dict[str, str]:
-    """Of processes that find the package of the tree."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+def environment(devices: str = "", package: Path = ROOT) -> dict[str, str]:
+    """Of processes that find the package of the tree, or what else is in a folder."""
+    path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     kept = {"PYTHONPATH": path, "OV_HSDAG_VIRTUAL_DEVICES": devices, "OV_HSDAG_EXPERIENCE": "0"}
     return {**os.environ, **kept, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 
@@ -71,16 +71,16 @@ class Nodes:
             os.environ.update(before)
         self.address = str(self._cluster.address)
 
-    def worker(self, devices: str = DEVICES, *options: str) -> subprocess.Popen[bytes]:
+    def worker(self, devices: str = DEVICES, *options: str, package: Path = ROOT) -> subprocess.Popen[bytes]:
         """A node that `ov-hsdag worker` starts; it has joined when this returns."""
         words = [sys.executable, "-c", MAIN, "worker", "--ray", self.address, *options]
-        return self._joined(words, environment(devices))
+        return self._joined(words, environment(devices, package))
 
-    def computing(self, cores: int = 1) -> subprocess.Popen[bytes]:
+    def computing(self, cores: int = 1, package: Path = ROOT) -> subprocess.Popen[bytes]:
         """A node of Ray's own, for tasks."""
         words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", self.address, "--block"]
         words += ["--num-cpus", str(cores), "--object-store-memory", "100000000", "--disable-usage-stats"]
-        return self._joined(words, environment())
+        return self._joined(words, environment(package=package))
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Ends a node as a machine that loses its power: all of its processes, at once."""

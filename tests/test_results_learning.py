@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,9 @@ import pytest
 from benchmarks import generalisation, results_learning
 from benchmarks.contestants import DEFAULT, SHIPPED
 from benchmarks.generalisation import CELLS, KINDS, Cell, Task
+from benchmarks.harness import Templates
 from benchmarks.machine import about
+from benchmarks.policies import Policies
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.training import corpus
 from ov_hsdag.zoo.catalog import ZOO
@@ -20,18 +21,14 @@ from tests.test_paper_table import check_tables
 
 
 @pytest.fixture(scope="module")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def templates() -> Templates:
     """A small model under the name of every one that the benchmark has."""
-    folder = tmp_path_factory.mktemp("corpus")
     template = corpus.extract(ZOO["resnet-small"].build(), split_rule(ov.__version__))
-    (folder / "any").mkdir()
-    for name in (*generalisation.MODELS, *generalisation.TRAINED_ON):
-        template.save(folder / "any" / f"{name}.npz")
-    return folder
+    return Templates(dict.fromkeys((*generalisation.MODELS, *generalisation.TRAINED_ON), template), {})
 
 
-def task(templates: Path, row: str, cells: tuple[Cell, ...], seed: int = 0) -> Task:
-    return Task(row, cells, seed, 20.0, templates, templates, training=30)
+def run(templates: Templates, row: str, cells: tuple[Cell, ...], seed: int = 0) -> list[dict[str, Any]]:
+    return generalisation.run(templates, Policies(()), Task(row, cells, seed, 20.0, training=30))
 
 
 def test_nothing_that_is_placed_was_trained_on() -> None:
@@ -41,7 +38,7 @@ def test_nothing_that_is_placed_was_trained_on() -> None:
     assert {stems for stems, _ in KINDS.values()} <= set(corpus.HELD_OUT_SETS)
 
 
-def test_training_draws_the_same_problems_again(templates: Path) -> None:
+def test_training_draws_the_same_problems_again(templates: Templates) -> None:
     once, again, other = (generalisation.training_problems(templates, 2, seed) for seed in (1, 1, 2))
     assert len(once) == len(generalisation.TRAINED_ON)
     for problem, same in zip(once, again, strict=True):
@@ -50,24 +47,24 @@ def test_training_draws_the_same_problems_again(templates: Path) -> None:
     assert any((a.node_us != b.node_us).any() for a, b in zip(once, other, strict=True))
 
 
-def test_little_memory_is_a_share_of_the_model(templates: Path) -> None:
+def test_little_memory_is_a_share_of_the_model(templates: Templates) -> None:
     free, limited = (generalisation.problem_of(templates, Cell("swin-tiny", kind)) for kind in list(KINDS)[:2])
     assert (free.memory_bytes == -1).all()
     assert not np.isfinite(limited.scores(np.stack([limited.single(0), limited.single(1)]))).any()
 
 
-def test_a_policy_is_trained_once_and_places_without_learning(templates: Path) -> None:
+def test_a_policy_is_trained_once_and_places_without_learning(templates: Templates) -> None:
     cells = tuple(cell for cell in CELLS if cell.kind == "two devices")[:2]
-    found = generalisation.run(task(templates, "GO, zero-shot", cells))
+    found = run(templates, "GO, zero-shot", cells)
     assert [one["evaluations"] for one in found] == [1, 1]
     assert found[0]["trained_seconds"] == found[1]["trained_seconds"] > 0
-    (first,) = generalisation.run(task(templates, "HSDAG, first choice", cells[:1]))
+    (first,) = run(templates, "HSDAG, first choice", cells[:1])
     assert first["evaluations"] == 1 and first["us"] is not None and first["trained_seconds"] == 0
 
 
 def made_up() -> dict[str, Any]:
     """Ours 10; the network alone finds nothing where memory is short; all others 20."""
-    rows = [one.name for one in generalisation.contestants(Path())]
+    rows = [one.name for one in generalisation.contestants(Policies(()))]
     rows[4:4] = generalisation.TRANSFER[2:]
 
     def cells(row: str, cell: Cell) -> list[dict[str, Any]]:
