@@ -84,7 +84,7 @@ def test_runs_with_a_node_killed_find_what_those_here_find(
     assert [task for task, _ in found] == tasks
     assert workers.elsewhere == {processor(): len(tasks)}
     assert workers.about()["machine"] == f"{processor()}, on a Ray cluster"
-    for (_, here), (_, there) in zip(Workers(processes=0).map(function, tasks), found, strict=True):
+    for (_, here), (_, there) in zip(Workers(processes=1).map(function, tasks), found, strict=True):
         assert here["us"] is not None
         assert without_times(here) == without_times(there)
 
@@ -133,7 +133,7 @@ def test_a_script_measures_on_a_machine_of_the_cluster(cluster: Nodes, package: 
 def test_a_script_goes_on_where_a_lost_machine_was(cluster: Nodes, package: Path, tmp_path: Path) -> None:
     for _ in range(2):
         cluster.worker(package=package)
-    words = ("mutations", "--count", 12)
+    words = ("mutations", "--count", 8)
     here = script(words[0], *words[1:], "--output", tmp_path / "here.json")
     folder = tmp_path / "there"
     command = [sys.executable, "-m", "benchmarks.remote", "--ray", cluster.address]
@@ -150,5 +150,5 @@ def test_a_script_goes_on_where_a_lost_machine_was(cluster: Nodes, package: Path
     out, err = process.communicate(timeout=900)
     assert process.returncode == here.returncode == 0, err
     assert "begins again on another machine" in err
-    assert "12 examples, 12 right" in out
+    assert "8 examples, 8 right" in out
     assert json.loads(found[0].read_text()) == json.loads((tmp_path / "here.json").read_text())
