@@ -289,6 +289,14 @@ def test_rounds_are_in_order_and_processes_keep_the_function(cluster: Nodes) -> 
         with pytest.raises(UserError, match="-1 is negative"):
             call(0, [1, -1])
         assert [total for total, _ in call(5, [1])] == [6]
+        # Long results travel in pieces.
+        long = there.rounds(repeated)
+        for length in (10, 300_000, 0, 1_000_000):
+            assert long(length, [1, 0, 2]) == [b"x" * length, b"", b"x" * 2 * length]
+
+
+def repeated(common: int, item: int) -> bytes:
+    return b"x" * common * item
 
 
 def refuse(name: str) -> None:

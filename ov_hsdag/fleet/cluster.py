@@ -9,6 +9,7 @@ are functions that compute, on any node with a free core: many at once (`Cluster
 from __future__ import annotations
 
 import itertools
+import math
 import pickle
 import threading
 import time
@@ -45,6 +46,10 @@ _AHEAD = 3
 # Seconds that one message of tasks should take at least; shorter ones go in batches.
 _BATCH = 1.0
 _MOST_IN_BATCH = 512
+
+# Bytes of a result that Ray sends with the message that a task is done; longer ones go through the store of objects,
+# which takes 10 ms longer for each. Ray's limit is 100 KiB.
+_INLINE = 90_000
 
 # Batches of results that wait here for those before them.
 _MOST_KEPT = 10_000
@@ -219,18 +224,26 @@ class Cluster:
         # Bytes in the store, which a process that has the function need not unpickle again.
         data = ray.put(np.frombuffer(ray.cloudpickle.dumps(function), np.uint8))
         name = data.hex()
-        remote = ray.remote(_kept_call).options(num_cpus=cores, max_retries=-1)
+        remote = ray.remote(num_cpus=cores, max_retries=-1)(_kept_call)
+        pieces = 1
 
         def call(common: Common, items: Sequence[Item]) -> list[Result]:
+            nonlocal pieces
             shared = ray.put(common)
-            references = [remote.remote(name, data, shared, item) for item in items]
+            task = remote.options(num_returns=pieces)
+            sent = [task.remote(name, data, shared, pieces, item) for item in items]
+            references = [[one] if pieces == 1 else one for one in sent]
             try:
-                return self._results(references)
+                found = self._results(list(itertools.chain.from_iterable(references)))
             except BaseException:
-                for reference in references:
+                for first, *_ in references:
                     with suppress(Exception):  # perhaps there is no cluster any more
-                        ray.cancel(reference)
+                        ray.cancel(first)
                 raise
+            results = [b"".join(found[start : start + pieces]) for start in range(0, len(found), pieces)]
+            # Results of the next round are about as long.
+            pieces = max(1, math.ceil(max(map(len, results), default=0) / _INLINE))
+            return [pickle.loads(result) for result in results]
 
         return call
 
@@ -266,12 +279,14 @@ def _batch(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[f
 _kept: dict[str, Callable[[Any, Any], Any]] = {}
 
 
-def _kept_call(name: str, data: NDArray[np.uint8], common: Common, item: Item) -> Any:
-    """Calls the function whose pickle `data` is, which this process keeps for the next call."""
+def _kept_call(name: str, data: NDArray[np.uint8], common: Common, pieces: int, item: Item) -> list[bytes] | bytes:
+    """Calls the function whose pickle `data` is, which this process keeps; its result's pickle, in so many pieces."""
     if name not in _kept:
         _kept.clear()
         _kept[name] = pickle.loads(data.data)
-    return _kept[name](common, item)
+    result = pickle.dumps(_kept[name](common, item), protocol=pickle.HIGHEST_PROTOCOL)
+    length = math.ceil(len(result) / pieces)
+    return [result[k * length : (k + 1) * length] for k in range(pieces)] if pieces > 1 else result
 
 
 class _Lost(Exception):
