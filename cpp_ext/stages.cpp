@@ -122,8 +122,13 @@ std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, b
     if (count < 2) return {};
     std::vector<std::int32_t> place(count);
     for (std::size_t k = 0; k < count; ++k) place[static_cast<std::size_t>(model.order[k])] = static_cast<int>(k);
-    // Tensors and bytes that cross each place of the order.
+    // What crosses each place of the order: tensors, bytes, and what a device behind it pays for broken fusions.
     std::vector<double> number(count + 1, 0.0), bytes(count + 1, 0.0);
+    std::vector<double> penalty;  // [count + 1, devices]; empty: none
+    const std::vector<double>& fusions = model.fusion_penalty_us;
+    if (std::any_of(fusions.begin(), fusions.end(), [](double us) { return us != 0.0; })) {
+        penalty.assign((count + 1) * width, 0.0);
+    }
     for (std::int32_t t = 0; t < model.tensors(); ++t) {
         const std::int32_t from = place[model.source[t]];
         std::int32_t to = from;
@@ -134,15 +139,23 @@ std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, b
         number[static_cast<std::size_t>(to) + 1] -= 1;
         bytes[static_cast<std::size_t>(from) + 1] += model.bytes[t];
         bytes[static_cast<std::size_t>(to) + 1] -= model.bytes[t];
+        for (std::size_t d = 0; d < width && !penalty.empty(); ++d) {
+            const double us = fusions[at(t, width, d)];
+            penalty[at(from + 1, width, d)] += us;
+            penalty[at(to + 1, width, d)] -= us;
+        }
     }
     for (std::size_t k = 1; k <= count; ++k) {
         number[k] += number[k - 1];
         bytes[k] += bytes[k - 1];
     }
+    for (std::size_t k = width; k < penalty.size(); ++k) penalty[k] += penalty[k - width];
 
     // What a device does not run, the fastest one does, with a transfer each way.
     const double transfer = mean_off_diagonal(model.transfer_us, width);
     std::vector<double> us(model.item_us);
+    // What the model counts with its first item; here each part has it.
+    for (std::size_t d = 0; d < width; ++d) us[at(model.order[0], width, d)] -= submodel_us[d];
     std::vector<double> work(count, 0.0);
     bool lacking = false;
     for (std::size_t k = 0; k < count; ++k) {
@@ -228,8 +241,9 @@ std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, b
             for (const std::int32_t cut : cuts) {
                 const double moved = model.transfer_us[link] * number[static_cast<std::size_t>(cut)] +
                                      model.transfer_us_per_byte[link] * bytes[static_cast<std::size_t>(cut)];
+                const double broken = penalty.empty() ? 0.0 : penalty[at(cut, width, to)];
                 // Both ends are busy with a transfer, which takes its time once.
-                costs.enter.push_back(throughput ? moved * model.transfer_share[to] : moved);
+                costs.enter.push_back((throughput ? moved * model.transfer_share[to] : moved) + broken);
                 costs.leave.push_back(throughput ? moved * model.transfer_share[from] : 0.0);
             }
         }

@@ -24,7 +24,7 @@ from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem, topological_g
 from ov_hsdag.training import corpus
 from ov_hsdag.training.deepen import deepen, joined
 from ov_hsdag.utils.compat import opset13 as ops
-from tests.graphs import random_problem
+from tests.graphs import problem_of, random_problem
 
 FEW = 30_000
 
@@ -230,6 +230,21 @@ def test_orders_of_many_devices_are_told_by_many_cuts(seed: int) -> None:
     problem = dataclasses.replace(problem, objective="throughput")
     best = problem.scores(Contiguous().place(problem))[0]
     assert search(problem, max_moves=60_000).score < 1.01 * best
+
+
+def test_each_part_of_a_partition_pays_for_one_submodel() -> None:
+    """The cut that balances both parts is found before any move, whatever a submodel costs on each device."""
+    length = 40
+    for submodel_us in ([1.0, 200.0], [200.0, 1.0], [90.0, 90.0]):
+        problem = problem_of(
+            [[number] for number in range(length)],
+            [[10.0, 10.0]] * length,
+            objective="throughput",
+            submodel_us=np.array(submodel_us),
+        )
+        first = np.arange(problem.group_count) < np.arange(problem.group_count + 1)[:, None]
+        every = np.concatenate([first, ~first]).astype(np.uint8)
+        assert search(problem, max_moves=100).score == pytest.approx(problem.scores(every).min())
 
 
 def test_labels_keep_groups_apart() -> None:
