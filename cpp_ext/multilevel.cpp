@@ -195,10 +195,16 @@ private:
                       kFineOrders);
     }
 
+    // What partitions have in common is found out when the first is wanted: single devices come before.
+    std::vector<Stages> stages(const StageOptions& wanted) {
+        if (!stages_) stages_.emplace(problem_, model_, options_.throughput);
+        return stages_->best(wanted);
+    }
+
     // In any order, and in the best `fine` orders again with the most places.
     void add_stages_of(const StageOptions& wanted, std::size_t fine) {
         std::vector<std::vector<std::int32_t>> sequences;
-        for (Stages& found : stages(problem_, model_, options_.throughput, wanted)) {
+        for (Stages& found : stages(wanted)) {
             offer(std::move(found.placement));
             if (std::find(sequences.begin(), sequences.end(), found.sequence) == sequences.end()) {
                 sequences.push_back(std::move(found.sequence));
@@ -214,7 +220,7 @@ private:
         if (!budget_.left()) return;
         const StageOptions wanted{
             .cuts = cuts, .sequence = std::move(sequence), .whole = whole, .sequences = 1, .per_sequence = 1};
-        for (Stages& found : stages(problem_, model_, options_.throughput, wanted)) offer(std::move(found.placement));
+        for (Stages& found : stages(wanted)) offer(std::move(found.placement));
     }
 
     // Many partitions, for the simulator to choose from: what their submodels cost is not known before.
@@ -226,7 +232,7 @@ private:
                                   .effort = kJudgedEffort,
                                   .sequences = kJudgedOrders,
                                   .per_sequence = kJudgedOfOrder};
-        for (Stages& found : stages(problem_, model_, true, wanted)) {
+        for (Stages& found : stages(wanted)) {
             if (!budget_.left()) return;
             offer(std::move(found.placement));
         }
@@ -467,6 +473,7 @@ private:
     const MultilevelOptions& options_;
     Judge judge_;
     PlacementSearch local_;
+    std::optional<StageSearch> stages_;
     std::mt19937_64 random_;
     double begin_ms_;
     std::int64_t all_moves_;

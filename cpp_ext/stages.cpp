@@ -114,137 +114,163 @@ std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const 
 
 }  // namespace
 
-std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, bool throughput,
-                           const StageOptions& wanted) {
-    const std::vector<double>& submodel_us = problem.submodel_us;
-    const auto width = static_cast<std::size_t>(model.devices);
-    const auto count = static_cast<std::size_t>(model.items);
-    if (count < 2) return {};
-    std::vector<std::int32_t> place(count);
-    for (std::size_t k = 0; k < count; ++k) place[static_cast<std::size_t>(model.order[k])] = static_cast<int>(k);
-    // What crosses each place of the order: tensors, bytes, and what a device behind it pays for broken fusions.
-    std::vector<double> number(count + 1, 0.0), bytes(count + 1, 0.0);
-    std::vector<double> penalty;  // [count + 1, devices]; empty: none
-    const std::vector<double>& fusions = model.fusion_penalty_us;
-    if (std::any_of(fusions.begin(), fusions.end(), [](double us) { return us != 0.0; })) {
-        penalty.assign((count + 1) * width, 0.0);
+StageSearch::StageSearch(const Problem& problem, const AdditiveModel& model, bool throughput)
+    : problem_(problem), model_(model), throughput_(throughput), place_(static_cast<std::size_t>(model.items)) {
+    for (std::size_t k = 0; k < place_.size(); ++k) {
+        place_[static_cast<std::size_t>(model.order[k])] = static_cast<std::int32_t>(k);
     }
-    for (std::int32_t t = 0; t < model.tensors(); ++t) {
-        const std::int32_t from = place[model.source[t]];
-        std::int32_t to = from;
-        for (std::int32_t c = model.consumer_ptr[t]; c < model.consumer_ptr[t + 1]; ++c) {
-            to = std::max(to, place[model.consumer[c]]);
-        }
-        number[static_cast<std::size_t>(from) + 1] += 1;
-        number[static_cast<std::size_t>(to) + 1] -= 1;
-        bytes[static_cast<std::size_t>(from) + 1] += model.bytes[t];
-        bytes[static_cast<std::size_t>(to) + 1] -= model.bytes[t];
-        for (std::size_t d = 0; d < width && !penalty.empty(); ++d) {
-            const double us = fusions[at(t, width, d)];
-            penalty[at(from + 1, width, d)] += us;
-            penalty[at(to + 1, width, d)] -= us;
-        }
-    }
-    for (std::size_t k = 1; k <= count; ++k) {
-        number[k] += number[k - 1];
-        bytes[k] += bytes[k - 1];
-    }
-    for (std::size_t k = width; k < penalty.size(); ++k) penalty[k] += penalty[k - width];
+    if (place_.size() < 2) return;
+    measure_crossings();
+    measure_items();
+}
 
-    // What a device does not run, the fastest one does, with a transfer each way.
-    const double transfer = mean_off_diagonal(model.transfer_us, width);
-    std::vector<double> us(model.item_us);
-    // What the model counts with its first item; here each part has it.
-    for (std::size_t d = 0; d < width; ++d) us[at(model.order[0], width, d)] -= submodel_us[d];
-    std::vector<double> work(count, 0.0);
-    bool lacking = false;
+void StageSearch::measure_crossings() {
+    const auto width = static_cast<std::size_t>(model_.devices);
+    const std::size_t places = place_.size() + 1;
+    number_.assign(places, 0.0);
+    bytes_.assign(places, 0.0);
+    const std::vector<double>& fusions = model_.fusion_penalty_us;
+    if (std::any_of(fusions.begin(), fusions.end(), [](double us) { return us != 0.0; })) {
+        penalty_.assign(places * width, 0.0);
+    }
+    for (std::int32_t t = 0; t < model_.tensors(); ++t) {
+        const std::int32_t from = place_[model_.source[t]];
+        std::int32_t to = from;
+        for (std::int32_t c = model_.consumer_ptr[t]; c < model_.consumer_ptr[t + 1]; ++c) {
+            to = std::max(to, place_[model_.consumer[c]]);
+        }
+        number_[static_cast<std::size_t>(from) + 1] += 1;
+        number_[static_cast<std::size_t>(to) + 1] -= 1;
+        bytes_[static_cast<std::size_t>(from) + 1] += model_.bytes[t];
+        bytes_[static_cast<std::size_t>(to) + 1] -= model_.bytes[t];
+        for (std::size_t d = 0; d < width && !penalty_.empty(); ++d) {
+            const double us = fusions[at(t, width, d)];
+            penalty_[at(from + 1, width, d)] += us;
+            penalty_[at(to + 1, width, d)] -= us;
+        }
+    }
+    for (std::size_t k = 1; k < places; ++k) {
+        number_[k] += number_[k - 1];
+        bytes_[k] += bytes_[k - 1];
+    }
+    for (std::size_t k = width; k < penalty_.size(); ++k) penalty_[k] += penalty_[k - width];
+}
+
+// What a device does not run, the fastest one does, with a transfer each way.
+void StageSearch::measure_items() {
+    const auto width = static_cast<std::size_t>(model_.devices);
+    const std::size_t count = place_.size();
+    const double transfer = mean_off_diagonal(model_.transfer_us, width);
+    us_.resize(count * width);
+    work_.assign(count, 0.0);
     for (std::size_t k = 0; k < count; ++k) {
-        const std::int32_t i = model.order[k];
-        const std::size_t fastest = fastest_device(model, i);
+        const std::int32_t i = model_.order[k];
+        const std::size_t fastest = fastest_device(model_, i);
         for (std::size_t d = 0; d < width; ++d) {
-            if (!model.supports(i, d)) {
-                us[at(i, width, d)] = us[at(i, width, fastest)] + 2 * transfer;
-                lacking = true;
+            double& us = us_[k * width + d];
+            if (model_.supports(i, d)) {
+                us = model_.item_us[at(i, width, d)];
+            } else {
+                us = model_.item_us[at(i, width, fastest)] + 2 * transfer;
+                lacking_ = true;
             }
-            work[k] += us[at(i, width, d)] / static_cast<double>(width);
+            // What the model counts with its first item; here each part has it.
+            if (k == 0) us -= problem_.submodel_us[model_.supports(i, d) ? d : fastest];
+            work_[k] += us / static_cast<double>(width);
         }
+        all_us_ += work_[k];
     }
-    if (wanted.whole && !lacking) return {};
+    kinds_ = kinds_of(model_, us_, problem_.submodel_us);
+
     const auto has_limit = [](std::int64_t limit) { return limit >= 0; };
-    const bool any_limit = std::any_of(model.memory_limit.begin(), model.memory_limit.end(), has_limit);
-    const std::vector<std::int32_t> ends{0, model.items};
-    const double live = any_limit ? live_peaks(problem, place, ends)[1] : 0.0;
-    bool limited = false;
-    double all = 0;
-    for (const double item : work) all += item;
+    if (std::any_of(model_.memory_limit.begin(), model_.memory_limit.end(), has_limit)) {
+        const std::vector<std::int32_t> ends{0, model_.items};
+        live_ = live_peaks(problem_, place_, ends)[1];
+    }
     for (std::size_t d = 0; d < width; ++d) {
-        double held = live;
-        for (std::size_t i = 0; i < count; ++i) held += static_cast<double>(model.weight[i * width + d]);
-        const std::int64_t limit = model.memory_limit[d];
-        limited = limited || (limit >= 0 && held > static_cast<double>(limit));
+        double held = live_;
+        for (std::size_t i = 0; i < count; ++i) held += static_cast<double>(model_.weight[i * width + d]);
+        const std::int64_t limit = model_.memory_limit[d];
+        limited_ = limited_ || (limit >= 0 && held > static_cast<double>(limit));
     }
-    std::vector<std::vector<std::int32_t>> kinds = kinds_of(model, us, submodel_us);
-    const bool any_order = wanted.sequence.empty();
-    if (!any_order) {
-        kinds.clear();
-        for (const std::int32_t d : wanted.sequence) kinds.push_back({d});
-    }
-    const std::vector<std::int32_t> cuts =
-        candidate_cuts(work, bytes, any_order ? cuts_for(kinds, limited, wanted.cuts, wanted.effort) : wanted.cuts);
-    const std::vector<double> peak = limited ? live_peaks(problem, place, cuts) : std::vector<double>{};
-    PartitionCosts costs;
-    costs.throughput = throughput;
-    costs.kinds = kinds;
-    costs.cuts = static_cast<std::int32_t>(cuts.size());
-    const std::size_t p = cuts.size();
-    for (const auto& kind : kinds) {
-        const auto d = static_cast<std::size_t>(kind[0]);
-        std::vector<double> time(count + 1, 0.0), held(count + 1, 0.0);
-        std::vector<std::int32_t> lacks(count + 1, 0);
+
+    const std::size_t places = count + 1;
+    time_before_.assign(width * places, 0.0);
+    if (limited_) held_before_.assign(width * places, 0.0);
+    if (lacking_) lacked_before_.assign(width * places, 0);
+    for (std::size_t d = 0; d < width; ++d) {
         for (std::size_t k = 0; k < count; ++k) {
-            lacks[k + 1] = lacks[k] + (wanted.whole && !model.supports(model.order[k], d) ? 1 : 0);
-            time[k + 1] = time[k] + us[at(model.order[k], width, d)];
-            held[k + 1] = held[k] + static_cast<double>(model.weight[at(model.order[k], width, d)]);
+            const std::size_t here = d * places + k;
+            const std::int32_t i = model_.order[k];
+            time_before_[here + 1] = time_before_[here] + us_[k * width + d];
+            if (limited_) {
+                held_before_[here + 1] = held_before_[here] + static_cast<double>(model_.weight[at(i, width, d)]);
+            }
+            if (lacking_) lacked_before_[here + 1] = lacked_before_[here] + (model_.supports(i, d) ? 0 : 1);
         }
-        if (!limited) {
-            for (const std::int32_t cut : cuts) costs.work.push_back(time[static_cast<std::size_t>(cut)]);
-            costs.fixed.push_back(submodel_us[d]);
+    }
+}
+
+std::vector<Stages> StageSearch::best(const StageOptions& wanted) const {
+    const auto width = static_cast<std::size_t>(model_.devices);
+    const std::size_t count = place_.size();
+    if (count < 2 || (wanted.whole && !lacking_)) return {};
+    const bool any_order = wanted.sequence.empty();
+    PartitionCosts costs;
+    costs.throughput = throughput_;
+    costs.kinds = kinds_;
+    if (!any_order) {
+        costs.kinds.clear();
+        for (const std::int32_t d : wanted.sequence) costs.kinds.push_back({d});
+    }
+    const std::int32_t most = any_order ? cuts_for(costs.kinds, limited_, wanted.cuts, wanted.effort) : wanted.cuts;
+    const std::vector<std::int32_t> cuts = candidate_cuts(work_, bytes_, most);
+    const std::vector<double> peak = limited_ ? live_peaks(problem_, place_, cuts) : std::vector<double>{};
+    const std::size_t p = cuts.size();
+    costs.cuts = static_cast<std::int32_t>(p);
+    for (const auto& kind : costs.kinds) {
+        const auto d = static_cast<std::size_t>(kind[0]);
+        const double* time = time_before_.data() + d * (count + 1);
+        const double* held = limited_ ? held_before_.data() + d * (count + 1) : nullptr;
+        const std::int32_t* lacked = wanted.whole ? lacked_before_.data() + d * (count + 1) : nullptr;
+        if (!limited_) {
+            for (const std::int32_t cut : cuts) costs.work.push_back(time[cut]);
+            costs.fixed.push_back(problem_.submodel_us[d]);
             for (std::size_t i = 0; i + 1 < p; ++i) {
-                const bool blocked =
-                    lacks[static_cast<std::size_t>(cuts[i + 1])] > lacks[static_cast<std::size_t>(cuts[i])];
+                const bool blocked = lacked != nullptr && lacked[cuts[i + 1]] > lacked[cuts[i]];
                 costs.blocked.push_back(blocked ? 1 : 0);
             }
             continue;
         }
-        const double limit = model.memory_limit[d] < 0 ? std::numeric_limits<double>::infinity()
-                                                       : static_cast<double>(model.memory_limit[d]);
+        const double limit = model_.memory_limit[d] < 0 ? std::numeric_limits<double>::infinity()
+                                                        : static_cast<double>(model_.memory_limit[d]);
         for (std::size_t i = 0; i < p; ++i) {
-            const auto first = static_cast<std::size_t>(cuts[i]);
+            const std::int32_t first = cuts[i];
             for (std::size_t j = 0; j < p; ++j) {
-                const auto last = static_cast<std::size_t>(cuts[j]);
+                const std::int32_t last = cuts[j];
                 double span = PartitionCosts::infinite;
-                if (first < last && lacks[first] == lacks[last]) {
-                    span = time[last] - time[first] + submodel_us[d];
+                if (first < last && (lacked == nullptr || lacked[first] == lacked[last])) {
+                    span = time[last] - time[first] + problem_.submodel_us[d];
                     const double over = held[last] - held[first] + peak[i * p + j] - limit;
-                    if (over > 0) span += all * (1.0 + kExcess * over / std::max(held[count] + live, 1.0));
+                    if (over > 0) span += all_us_ * (1.0 + kExcess * over / std::max(held[count] + live_, 1.0));
                 }
                 costs.span.push_back(span);
             }
         }
     }
     // Transfers between kinds; between devices of one kind as between its first two.
-    for (std::size_t a = 0; a < kinds.size(); ++a) {
-        for (std::size_t b = 0; b < kinds.size(); ++b) {
-            const auto from = static_cast<std::size_t>(kinds[a][0]);
-            const auto to = static_cast<std::size_t>(kinds[b].back());
+    for (const auto& kind : costs.kinds) {
+        for (const auto& other : costs.kinds) {
+            const auto from = static_cast<std::size_t>(kind[0]);
+            const auto to = static_cast<std::size_t>(other.back());
             const std::size_t link = from * width + (from == to ? (to + 1) % width : to);
             for (const std::int32_t cut : cuts) {
-                const double moved = model.transfer_us[link] * number[static_cast<std::size_t>(cut)] +
-                                     model.transfer_us_per_byte[link] * bytes[static_cast<std::size_t>(cut)];
-                const double broken = penalty.empty() ? 0.0 : penalty[at(cut, width, to)];
+                const double moved = model_.transfer_us[link] * number_[static_cast<std::size_t>(cut)] +
+                                     model_.transfer_us_per_byte[link] * bytes_[static_cast<std::size_t>(cut)];
+                const double broken = penalty_.empty() ? 0.0 : penalty_[at(cut, width, to)];
                 // Both ends are busy with a transfer, which takes its time once.
-                costs.enter.push_back((throughput ? moved * model.transfer_share[to] : moved) + broken);
-                costs.leave.push_back(throughput ? moved * model.transfer_share[from] : 0.0);
+                costs.enter.push_back((throughput_ ? moved * model_.transfer_share[to] : moved) + broken);
+                costs.leave.push_back(throughput_ ? moved * model_.transfer_share[from] : 0.0);
             }
         }
     }
@@ -257,8 +283,8 @@ std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, b
             const auto d = static_cast<std::size_t>(partition.devices[part]);
             const std::int32_t end = cuts[static_cast<std::size_t>(partition.bounds[part + 1])];
             for (std::int32_t k = cuts[static_cast<std::size_t>(partition.bounds[part])]; k < end; ++k) {
-                const std::int32_t i = model.order[k];
-                const std::size_t device = model.supports(i, d) ? d : fastest_device(model, i);
+                const std::int32_t i = model_.order[k];
+                const std::size_t device = model_.supports(i, d) ? d : fastest_device(model_, i);
                 placement[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(device);
             }
         }

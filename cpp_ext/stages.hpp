@@ -26,9 +26,38 @@ struct Stages {
     Placement placement;                 // [groups]
 };
 
-// The best partitions of the model's order into one part for each device at most (contiguous.hpp), by estimates. Memory
-// limits count weights and the live tensors of a part (live.hpp). model: of the problem's colocation groups.
-std::vector<Stages> stages(const Problem& problem, const AdditiveModel& model, bool throughput,
-                           const StageOptions& wanted);
+// Contiguous partitions of a model's order into one part for each device at most. It refers to the problem and to the
+// additive model of its colocation groups.
+class StageSearch {
+public:
+    StageSearch(const Problem& problem, const AdditiveModel& model, bool throughput);
+
+    // The best ones (contiguous.hpp), by estimates. Memory limits count weights and the live tensors of a part
+    // (live.hpp).
+    [[nodiscard]] std::vector<Stages> best(const StageOptions& wanted) const;
+
+private:
+    void measure_crossings();
+    void measure_items();
+
+    const Problem& problem_;
+    const AdditiveModel& model_;
+    bool throughput_;
+    bool lacking_ = false;             // a device does not run an item
+    bool limited_ = false;             // a device cannot hold all items
+    double live_ = 0.0;                // bytes of live tensors where one device has all
+    double all_us_ = 0.0;              // of all items, in the mean of the devices
+    std::vector<std::int32_t> place_;  // [items] in the order
+    // What crosses each place of the order [items + 1]: tensors, bytes, and what a device behind it pays for broken
+    // fusions, µs [items + 1, devices], empty where nothing does.
+    std::vector<double> number_, bytes_, penalty_;
+    std::vector<double> us_;    // [items, devices] in the order, with estimates for what a device does not run
+    std::vector<double> work_;  // [items] in the order, the mean of the devices
+    std::vector<std::vector<std::int32_t>> kinds_;  // devices of equal costs
+    // Sums of all items before a place of the order [devices, items + 1]: time; bytes held, empty without limits; how
+    // many the device does not run, empty where each runs all.
+    std::vector<double> time_before_, held_before_;
+    std::vector<std::int32_t> lacked_before_;
+};
 
 }  // namespace ov_hsdag
