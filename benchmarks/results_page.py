@@ -54,7 +54,7 @@ CPU_ONLY, GPU_ONLY = "CPU only", "GPU only"
 # Why ours is behind on drawn machines, which was looked at, and up to how many are named.
 _FEW = 6
 _NO_LUCK = (
-    "the default's tenth of a second of search, with one seed, stops short, and what it finds must win by 0.5% to be"
+    "the default's search, with one seed, stops short, and what it finds must win by 0.5% to be"
     " preferred to a simpler placement; four times the moves found the best on machine 14 of BERT, and not on 26"
 )
 

@@ -110,7 +110,7 @@ def place(
         kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
             counted in memory, and written into the model for its devices. By default what model and devices choose.
         search_seconds: time of the search for a placement, on each core; what it finds then depends on how fast the
-            machine is. By default a number of moves that takes about a tenth of a second, with the same result always.
+            machine is. By default so many moves as take 0.1 to 0.4 s, with the same result always.
 
     Returns:
         The placement, which is also written into `model`.

@@ -72,7 +72,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
             workload: What a decoder with states is asked for, such as "prompt=1024,generate=256".
             context: Tokens that the states must have memory for.
             kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep KV caches.
-            search_seconds: Time of the search for a placement; by default about a tenth of a second.
+            search_seconds: Time of the search for a placement; by default 0.1 to 0.4 s.
         """
         super().__init__()
         self.placement: Placement | None = None
