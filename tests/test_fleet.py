@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.fleet import site as sites
+from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.fleet.job import Inputs, Job, came_as, model_files_of, safe
 from ov_hsdag.fleet.machines import KIND, Machine, announcement, kinds, label, others, parse_on
 from ov_hsdag.fleet.site import Site
@@ -98,6 +100,18 @@ def test_other_versions_are_left_out_and_alone_refused() -> None:
     assert [one.host for one in others([*FLEET, old], ("GPU", "CPU"), "2026.4.1")] == ["old"]
     with pytest.raises(UserError, match=r"old has OpenVINO 2025\.4\.0 .* this machine 2026\.4\.1 .*: install the same"):
         names(fleet=[old])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "127.0.0.1:9{}"])
+def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
+    """Ray itself would try for a quarter of an hour."""
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    begin = time.monotonic()
+    with pytest.raises(UserError, match="Ray cluster"):
+        Cluster(address.format(free))
+    assert time.monotonic() - begin < 60
 
 
 def test_this_machine_is_announced_as_ray_takes_it(two_cpu_core: ov.Core) -> None:

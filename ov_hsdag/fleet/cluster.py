@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +41,9 @@ _LIVES = 4
 
 # Seconds in which Ray's table of nodes learns that one is gone, and one that restarts is back.
 _PATIENCE = 30.0
+
+# Seconds in which a cluster answers.
+_ANSWER = 10.0
 
 # Tasks in flight for each core of the cluster: so many that none waits for the driver.
 _AHEAD = 3
@@ -93,6 +98,7 @@ class Cluster:
             raise UserError(
                 "--ray needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
             ) from error
+        _check_reachable(address)
         self._ray: Any = ray
         self._looked, self._cpus = float("-inf"), 0.0
         try:
@@ -266,6 +272,21 @@ class Cluster:
         if now - self._looked > _LOOK:
             self._looked, self._cpus = now, float(self._ray.cluster_resources().get("CPU", 0.0))
         return max(1, int(self._cpus / cores))
+
+
+def _check_reachable(address: str) -> None:
+    """Raises UserError where nothing listens at HOST:PORT: Ray itself would go on trying for a quarter of an hour."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UserError(f"'{address}' is no address of a Ray cluster: {error}") from error
+    if host is None or port is None:
+        return  # "auto" and the like, of which Ray knows more
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER).close()
+    except OSError as error:
+        raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
 
 def _batch(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[float, list[Result]]:
