@@ -19,8 +19,8 @@ from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
-# Moves that are tried by default: 20 to 120 ms on one core for models of up to a thousand groups on two devices. On more,
-# where as many stop 2 to 4% short in throughput, so many more, up to 350 ms.
+# Moves that are tried by default: 20 to 120 ms on one core for models of up to a thousand groups on two devices. On
+# more, where as many stop 2 to 4% short in throughput, so many more, up to 350 ms.
 _MOVES = 500_000
 _MOVES_PER_GROUP = 100
 _MORE_ON_MORE_DEVICES = 10_000  # for each group
@@ -41,8 +41,9 @@ class Multilevel:
     tensors count for limits, and moves on coarse graphs know nothing of them.
 
     Attributes:
-        seconds: to search; results then depend on the machine. None: as many moves as are tried in one to three tenths of
-            a second for models of a thousand groups (half a second where memory is short), always with the same result.
+        seconds: to search; results then depend on the machine. None: as many moves as are tried in one to three tenths
+            of a second for models of a thousand groups (half a second where memory is short), always with the same
+            result.
         seed: of the random numbers.
         threads: searches at the same time, each with a seed of its own.
     """
