@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -168,7 +167,9 @@ class Cluster:
         """Calls a function for each item on the cluster's cores; results in the order of the items.
 
         Short calls travel in batches, and only as many are on their way as keep all cores busy. A call whose node is
-        lost is made again elsewhere, so functions must not do anything but compute.
+        lost is made again elsewhere, so functions must not do anything but compute. Calls that are under way when one
+        has failed, or when nobody wants results any more, end with the cluster: Ray 2.60 may end the process that
+        cancels a call whose result is just arriving ("Tried to complete task that was not pending").
 
         Args:
             function: of a module that all nodes have, or that `environment` brings there.
@@ -185,28 +186,24 @@ class Cluster:
         size, sent, wanted = 1, 0, 0
         flight: dict[Any, tuple[int, int]] = {}
         found: dict[int, list[Result]] = {}
-        try:
-            while True:
-                # What is needed next may take longest: others go on meanwhile, up to what memory should hold.
-                room = min(_AHEAD * self._cores(cores) - len(flight), _MOST_KEPT - len(found))
-                while room > 0 and (batch := list(itertools.islice(left, size))):
-                    flight[remote.remote(shared, batch)] = (sent, len(batch))
-                    sent, room = sent + 1, room - 1
-                if not flight:
-                    return
-                waiting = list(flight)
-                ray.wait(waiting, num_returns=1, timeout=_LOOK)
-                ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-                for reference, (seconds, results) in zip(ready, self._results(ready), strict=True):
-                    number, count = flight.pop(reference)
-                    found[number] = results
-                    size = max(1, min(_MOST_IN_BATCH, round(_BATCH * count / max(seconds, 1e-6))))
-                while wanted in found:
-                    yield from found.pop(wanted)
-                    wanted += 1
-        finally:
-            for reference in flight:
-                ray.cancel(reference, force=True)
+        while True:
+            # What is needed next may take longest: others go on meanwhile, up to what memory should hold.
+            room = min(_AHEAD * self._cores(cores) - len(flight), _MOST_KEPT - len(found))
+            while room > 0 and (batch := list(itertools.islice(left, size))):
+                flight[remote.remote(shared, batch)] = (sent, len(batch))
+                sent, room = sent + 1, room - 1
+            if not flight:
+                return
+            waiting = list(flight)
+            ray.wait(waiting, num_returns=1, timeout=_LOOK)
+            ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            for reference, (seconds, results) in zip(ready, self._results(ready), strict=True):
+                number, count = flight.pop(reference)
+                found[number] = results
+                size = max(1, min(_MOST_IN_BATCH, round(_BATCH * count / max(seconds, 1e-6))))
+            while wanted in found:
+                yield from found.pop(wanted)
+                wanted += 1
 
     def rounds(
         self, function: Callable[[Common, Item], Result], cores: float = 1.0
@@ -239,13 +236,7 @@ class Cluster:
             task = remote.options(num_returns=pieces)
             sent = [task.remote(name, data, shared, pieces, item) for item in items]
             references = [[one] if pieces == 1 else one for one in sent]
-            try:
-                found = self._results(list(itertools.chain.from_iterable(references)))
-            except BaseException:
-                for first, *_ in references:
-                    with suppress(Exception):  # perhaps there is no cluster any more
-                        ray.cancel(first)
-                raise
+            found = self._results(list(itertools.chain.from_iterable(references)))
             results = [b"".join(found[start : start + pieces]) for start in range(0, len(found), pieces)]
             # Results of the next round are about as long.
             pieces = max(1, math.ceil(max(map(len, results), default=0) / _INLINE))
