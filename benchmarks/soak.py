@@ -310,11 +310,16 @@ def children(of: int) -> list[int]:
 def kills(folder: Path, count: int, tell: Tell, seed: int = 0) -> dict[str, Any]:
     """Measured placements in this process, whose workers are killed at random times."""
     draw, ended, killed = random.Random(seed), threading.Event(), 0
+    # Of whoever calls this, such as the tracker that Python starts for shared memory.
+    others = set(children(os.getpid()))
+
+    def workers() -> list[int]:
+        return [number for number in children(os.getpid()) if number not in others]
 
     def killing() -> None:
         nonlocal killed
         while not ended.wait(draw.expovariate(1 / 1.5)):
-            own = children(os.getpid())
+            own = workers()
             if own:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(draw.choice(own), signal.SIGKILL)
@@ -349,7 +354,7 @@ def kills(folder: Path, count: int, tell: Tell, seed: int = 0) -> dict[str, Any]
                 outcomes["refused"] += 1
                 errors.append(str(error))
             left = [path.name for path in folder.iterdir()]
-            samples.append({"cycle": number + 1, **held(), "children": len(children(os.getpid())), "left": len(left)})
+            samples.append({"cycle": number + 1, **held(), "children": len(workers()), "left": len(left)})
             tell(f"kills: {number + 1} of {count} placements, {killed} workers killed")
     finally:
         ended.set()
