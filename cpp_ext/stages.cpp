@@ -161,13 +161,13 @@ void StageSearch::measure_items() {
     const auto width = static_cast<std::size_t>(model_.devices);
     const std::size_t count = place_.size();
     const double transfer = mean_off_diagonal(model_.transfer_us, width);
-    us_.resize(count * width);
+    std::vector<double> by_place(count * width);  // with estimates for what a device does not run
     work_.assign(count, 0.0);
     for (std::size_t k = 0; k < count; ++k) {
         const std::int32_t i = model_.order[k];
         const std::size_t fastest = fastest_device(model_, i);
         for (std::size_t d = 0; d < width; ++d) {
-            double& us = us_[k * width + d];
+            double& us = by_place[k * width + d];
             if (model_.supports(i, d)) {
                 us = model_.item_us[at(i, width, d)];
             } else {
@@ -180,7 +180,7 @@ void StageSearch::measure_items() {
         }
         all_us_ += work_[k];
     }
-    kinds_ = kinds_of(model_, us_, problem_.submodel_us);
+    kinds_ = kinds_of(model_, by_place, problem_.submodel_us);
 
     const auto has_limit = [](std::int64_t limit) { return limit >= 0; };
     if (std::any_of(model_.memory_limit.begin(), model_.memory_limit.end(), has_limit)) {
@@ -202,7 +202,7 @@ void StageSearch::measure_items() {
         for (std::size_t k = 0; k < count; ++k) {
             const std::size_t here = d * places + k;
             const std::int32_t i = model_.order[k];
-            time_before_[here + 1] = time_before_[here] + us_[k * width + d];
+            time_before_[here + 1] = time_before_[here] + by_place[k * width + d];
             if (limited_) {
                 held_before_[here + 1] = held_before_[here] + static_cast<double>(model_.weight[at(i, width, d)]);
             }

@@ -51,8 +51,7 @@ private:
     // What crosses each place of the order [items + 1]: tensors, bytes, and what a device behind it pays for broken
     // fusions, µs [items + 1, devices], empty where nothing does.
     std::vector<double> number_, bytes_, penalty_;
-    std::vector<double> us_;    // [items, devices] in the order, with estimates for what a device does not run
-    std::vector<double> work_;  // [items] in the order, the mean of the devices
+    std::vector<double> work_;                      // [items] in the order, the mean of the devices
     std::vector<std::vector<std::int32_t>> kinds_;  // devices of equal costs
     // Sums of all items before a place of the order [devices, items + 1]: time; bytes held, empty without limits; how
     // many the device does not run, empty where each runs all.
