@@ -26,7 +26,7 @@ import numpy as np
 import openvino as ov
 
 from benchmarks.decoder_models import write_decoder
-from ov_hsdag.fit import fit
+from ov_hsdag.memory_fit import fit
 from ov_hsdag.utils.files import write_json
 from ov_hsdag.zoo.decoders import DecoderSize
 

@@ -24,8 +24,8 @@ from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.fit import ContextProblems, HostMemory
 from ov_hsdag.measuring import selection
+from ov_hsdag.memory_fit import ContextProblems, HostMemory
 from ov_hsdag.model import complete
 from ov_hsdag.model.placement import Placement, placer_of, set_affinities
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, is_unbounded

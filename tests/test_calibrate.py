@@ -26,7 +26,7 @@ from ov_hsdag.calibration import (
     scale_factors,
 )
 from ov_hsdag.calibration.executions import Counters, Execution, Executions
-from ov_hsdag.calibration.fit import Samples, fit_costs, fit_figures
+from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.cli.calibrate import calibrate as command
 from ov_hsdag.cli.place import place as place_command

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.explain import explain
+from ov_hsdag.explaining import explain
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.explanation import Explanation

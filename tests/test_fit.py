@@ -18,7 +18,7 @@ import ov_hsdag
 from ov_hsdag.cli.fit import verdict
 from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.devices import discovery
-from ov_hsdag.fit import ContextProblems, Fit, fit
+from ov_hsdag.memory_fit import ContextProblems, Fit, fit
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ov_hsdag
-from ov_hsdag.explain import explain
+from ov_hsdag.explaining import explain
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
 from ov_hsdag.problem.explanation import Explanation

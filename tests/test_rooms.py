@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
 # From the top to the bottom. `__init__` is above all: its names are lazy. CONTRIBUTING.md points here.
 ROOMS = (
-    "__main__", "cli", "fleet", "training", "baselines", "zoo", "_autoload", "integration", "explain", "place", "fit",
-    "measuring", "policy", "placers", "calibration", "problem", "costs", "model", "report", "devices", "utils",
+    "__main__", "cli", "fleet", "training", "baselines", "zoo", "_autoload", "integration", "explaining", "place",
+    "memory_fit", "measuring", "policy", "placers", "calibration", "problem", "costs", "model", "report", "devices", "utils",
     "_version", "_env", "_source_tree", "_native",
 )  # fmt: skip
 
@@ -67,6 +67,11 @@ def test_a_room_imports_only_from_rooms_below(module: str) -> None:
         if target and place[room(target)] < place[room(module)]
     ]
     assert not up
+
+
+def test_commands_leave_their_names_to_functions() -> None:
+    """Importing a module `ov_hsdag.fit` would replace a function of that name."""
+    assert not MODULES.keys() & {"calibrate", "explain", "fit", "verify"}
 
 
 def test_there_is_no_circle() -> None:

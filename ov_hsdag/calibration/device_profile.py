@@ -18,10 +18,10 @@ from ov_hsdag.calibration.calibrate import (
     when_measured,
 )
 from ov_hsdag.calibration.executions import Counters, Executions
-from ov_hsdag.calibration.fit import Figures, Samples, fit_figures
 from ov_hsdag.calibration.microbenchmarks import PREFIX, microbenchmark_model
 from ov_hsdag.calibration.node_times import node_times, shares
 from ov_hsdag.calibration.probe_networks import image_network, token_network
+from ov_hsdag.calibration.regression import Figures, Samples, fit_figures
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.costs.roofline import Roofline

@@ -98,8 +98,8 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.memory import parse_memory
     from ov_hsdag.devices.virtual import new_core
-    from ov_hsdag.explain import explain as explain_model
-    from ov_hsdag.explain import placement_of
+    from ov_hsdag.explaining import explain as explain_model
+    from ov_hsdag.explaining import placement_of
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.problem.problem import check_objective
