@@ -25,6 +25,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import selection
+from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.memory_fit import ContextProblems, HostMemory
 from ov_hsdag.model import complete
 from ov_hsdag.model.placement import Placement, placer_of, set_affinities
@@ -408,9 +409,10 @@ def _measured(
     candidates = candidates + [
         NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements
     ]
+    failed = held.measured.get(chosen.name, {}).get("failed")
     if request.given is None and held.chosen is not None:
         chosen, why = NamedPlacement(held.chosen, held.placements[held.chosen]), held.why
-    elif request.given is None and held.measured.get(chosen.name, {}).get("failed"):
+    elif request.given is None and failed and not out_of_time(failed):
         # Nothing ran, and this is known to have failed: a device alone is less of a risk.
         alone = [
             one for one in candidates if one.name in problem.devices and np.isfinite(problem.scores(one.placement)[0])

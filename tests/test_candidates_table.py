@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
-from ov_hsdag.cli import calibrate, console, devices, place
+from ov_hsdag.cli import calibrate, console, devices, placed
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.model.placement import Placement
 
@@ -107,17 +109,47 @@ def measured(chosen: str, interval: list[float], failed: str | None = None) -> P
 
 
 def test_what_cannot_be_told_for_noise_comes_with_what_to_do() -> None:
-    told = place._unsure(measured("CPU_A", [0.63, 1.42]))
+    told = placed.unsure(measured("CPU_A", [0.63, 1.42]))
     assert told.startswith("unsure: hsdag may be better") and "--measure-seconds" in told and "--no-measure" in told
     # Nothing to gain, or surely slower, or chosen, or not measured: there is nothing to do.
     for settled in ([0.9, 1.04], [0.5, 0.99]):
-        assert place._unsure(measured("CPU_A", settled)) == ""
-    assert place._unsure(measured("hsdag (less on CPU_A)", [0.63, 1.42])) == ""
-    assert place._unsure(measured("CPU_A", [0.63, 1.42], failed="it hangs")) == ""
+        assert placed.unsure(measured("CPU_A", settled)) == ""
+    assert placed.unsure(measured("hsdag (less on CPU_A)", [0.63, 1.42])) == ""
+    assert placed.unsure(measured("CPU_A", [0.63, 1.42], failed="it hangs")) == ""
+
+
+def test_no_gain_on_busy_cores_is_no_answer() -> None:
+    """What is predicted to be twice as fast cannot be so while another program has the second core."""
+    found = measured("CPU_A", [0.9, 1.04])
+    found.baselines["hsdag (less on CPU_A)"] = {"throughput_ips": 19.0}
+    assert "hsdag is predicted 1.90x the best single device, and other programs used 1.4 cores" in placed.unsure(
+        found, busy=1.4
+    )
+    assert placed.unsure(found, busy=0.1) == ""
+    found.baselines["hsdag (less on CPU_A)"] = {"throughput_ips": 10.2}
+    assert placed.unsure(found, busy=1.4) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "here", "expected"),
+    [
+        ("unsure: hsdag may be better", True, "ov-hsdag place model.onnx -d HETERO:CPU_A,CPU_B --no-measure"),
+        ("costs: built-in profiles", True, "ov-hsdag verify out.xml --device HETERO:CPU_A,CPU_B"),
+        ("costs: built-in profiles", False, "ov-hsdag explain out.xml"),
+    ],
+)
+def test_what_comes_next(
+    said: str, here: bool, expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["place", "model.onnx", "-d", "HETERO:CPU_A,CPU_B", "--measure"]
+    monkeypatch.setattr(sys, "argv", ["ov-hsdag", *words])
+    placed.show_what_next(console.Show(), {Path("out.xml"): [said]}, words[3], None, None, here)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == f"next: {expected}" and lines[0].startswith("run with: openvino.Core().compile_model('out.xml'")
 
 
 def test_where_all_failed_gains_are_predicted_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "\n".join(shown(capsys, table=place._table(measured("CPU_A", [0.63, 1.42], failed="it hangs"))))
+    text = "\n".join(shown(capsys, table=placed.table(measured("CPU_A", [0.63, 1.42], failed="it hangs"))))
     assert "failed: it hangs" in text and "single device: predicted." in text
 
 

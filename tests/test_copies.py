@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.cli.place import _copies
+from ov_hsdag.cli.placed import copies
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.rivals import contenders
@@ -150,8 +150,8 @@ def test_a_line_says_where_they_are_better(measured: dict[str, Any] | None, told
         measured=None if measured is None else {COPIES: measured},
         baselines={COPIES: figures},
     )
-    line = _copies(placement)
+    line = copies(placement)
     assert bool(line) == bool(told) and told in line and "\n" not in line
     if told:
         assert "1 MiB on GPU, 2 MiB on CPU" in line and "AUTO:GPU,CPU" in line
-    assert _copies(replace(placement, predicted={"throughput_ips": 119.0}, measured=None)) == ""
+    assert copies(replace(placement, predicted={"throughput_ips": 119.0}, measured=None)) == ""

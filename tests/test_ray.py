@@ -102,6 +102,13 @@ def test_a_placement_for_each_kind_of_machine(
     text = command(*words, "--output", tmp_path / "again.xml")
     assert text.returncode == 0, text.stderr
     assert "all machines:" in text.stdout
+    lines = text.stdout.splitlines()
+    assert sum(line.startswith("costs: ") for line in lines) == 2
+    assert sum(line.startswith("run with: openvino.Core().compile_model('") for line in lines) == 2
+    assert lines[-1].startswith(("next: ov-hsdag explain ", "next: ov-hsdag place ")) and "in0/" not in text.stdout
+    overview = text.stdout[text.stdout.index("all machines:") :]
+    assert "(less" not in overview and "(much" not in overview
+    assert all(one["messages"][0].startswith("costs: ") for one in found)
 
 
 def test_machines_and_clusters_that_are_not_there(

@@ -125,23 +125,29 @@ def test_gains_are_over_the_best_single_device_whatever_it_is_called() -> None:
     # Figures are those of the same minutes: the head-to-head was in slower ones.
     assert [found[name]["throughput_ips"] for name in names] == [10.0, 5.0, 10.0, 18.0]
     assert found["hsdag"]["times_best_single_ci"][0] > 1.7 and found["CPU_A"]["times_best_single_ci"] == [1.0, 1.0]
-    assert selection._why("hsdag", ["hsdag"], rates, DEVICES, simple, again) == ""
+    assert selection._why("hsdag", ["hsdag"], rates, DEVICES, simple, again, {}) == ""
     # HETERO's pipeline that uses both devices is none of them.
     other = {**simple, "hetero": split}
     found = selection._measured(compared, names, rates, DEVICES, other, again, "throughput")
     assert found["hsdag"]["times_best_single"] == 2.1
-    why = selection._why("hsdag", ["hsdag"], rates, DEVICES, other, again)
+    why = selection._why("hsdag", ["hsdag"], rates, DEVICES, other, again, {})
     assert why.startswith("1.80x hetero") and why.endswith("the best that needs no placement")
     # Reasons for what is simple.
     little = {"hetero": [10.0] * 9, "hsdag": [10.05] * 9}
     assert (
-        selection._why("hetero", ["hsdag"], rates, DEVICES, simple, little)
+        selection._why("hetero", ["hsdag"], rates, DEVICES, simple, little, {})
         == "hsdag is within 1% of hetero, kept simple"
     )
     noisy = {"hetero": [10.0] * 9, "hsdag": [8.0, 13.0, 10.05, 8.0, 13.0, 10.05, 8.0, 13.0, 10.05]}
-    assert "is not better beyond the noise" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, noisy)
-    assert "no time to make sure that hsdag" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None)
-    assert selection._why("hetero", [], rates, DEVICES, simple, None) == "no placer finds a better split"
+    assert "is not better beyond the noise" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, noisy, {})
+    assert "no time to make sure that hsdag" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None, {})
+    assert selection._why("hetero", [], rates, DEVICES, simple, None, {}) == "no placer finds a better split"
+    del rates["hsdag"]
+    for failed, told in (
+        ("it hangs", "no placement ran"),
+        ("there was no time left to compile it", "the time for measuring was too short"),
+    ):
+        assert told in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None, {"hsdag": failed})
 
 
 def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,6 +215,18 @@ def test_where_nothing_runs_the_prediction_decides(
     assert placement.measured is not None and placement.measured["CPU_A"]["failed"]
     assert objective == "latency" or "pipeline" in placement.measured
     assert "predicted 1.00x the best single device" in placement.summary()
+
+
+def test_where_there_is_no_time_to_measure_the_prediction_decides(core: ov.Core) -> None:
+    """That nothing was measured says nothing against a split."""
+    model = ZOO["squeezenet"].build()
+    split = ov_hsdag.place(model, PAIR, core=core, objective="throughput")
+    with pytest.warns(UserWarning) as warned:
+        placement = ov_hsdag.place(model, PAIR, core=core, objective="throughput", measure=True, measure_seconds=1e-3)
+    told = [str(one.message) for one in warned]
+    assert any("calibrating failed: the time is too short" in text for text in told)
+    assert any(text.endswith("chosen by prediction: the time is too short (--measure-seconds)") for text in told)
+    assert len(split.used()) == 2 and placement.chosen == split.chosen and placement.why == ""
 
 
 def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ class _Calibration:
         """Each device alone, then those that do not run the whole model. Raises RunError where none does."""
         names = self._prepared.devices
         errors: list[str] = []
+        failed = False
         for number, name in enumerate(names):
             # What one leaves of its share, the next ones get.
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
@@ -137,10 +138,13 @@ class _Calibration:
             try:
                 self.alone[name] = self._alone(name, share)
             except RuntimeError as error:
+                failed = True
                 errors.append(f"{name}: {one_line(error)}")
             except OutOfTime as error:
                 errors.append(f"{name}: {error}")
         if not self.alone:
+            if not failed:
+                raise RunError("the time is too short to run the model on any device")
             raise RunError(f"no device runs the whole model: {'; '.join(errors)}")
         self.times = dict(self.alone)
         for name in names:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from ov_hsdag.cli import console
+from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import BEST_SINGLE, placer_of, times
 from ov_hsdag.problem.copies import COPIES
@@ -81,7 +82,7 @@ def why_no_figure(failed: str) -> str:
     """The note of a candidate that gave no figure, by the reason that measuring gives; "" where there is none."""
     if not failed:
         return ""
-    return f"{'not measured' if failed.startswith('there was no time') else 'failed'}: {failed}"
+    return f"{'not measured' if out_of_time(failed) else 'failed'}: {failed}"
 
 
 def _best(family: Sequence[Row]) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,11 @@ def command_line(*words: object) -> str:
 def this_command() -> str:
     """The command that runs, as it was typed."""
     return command_line(*sys.argv[1:])
+
+
+def again(*more: str, without: Collection[str] = ()) -> list[str]:
+    """Words of the command that runs, after "ov-hsdag", with some more, and without some flags."""
+    return [*(word for word in sys.argv[1:] if word not in without), *more]
 
 
 def options(given: Mapping[str, object]) -> list[object]:

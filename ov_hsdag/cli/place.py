@@ -5,29 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, remote
-from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.cli.command_lines import options, this_command
+from ov_hsdag.cli import console, placed, remote
+from ov_hsdag.cli.command_lines import this_command
+from ov_hsdag.cli.place_job import PlaceJob
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
-from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.model.placement import placer_of, times
-from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
 if TYPE_CHECKING:
-    import openvino as ov
-
-    from ov_hsdag.fleet.machines import Kind
     from ov_hsdag.model.placement import Placement
 
 Objective = Annotated[str, typer.Option("--objective", metavar="latency|throughput", help="What is to be best.")]
@@ -159,6 +150,7 @@ def place(
     remote.check_on(ray, on)
 
     from ov_hsdag.costs.memory import check_kv_precision
+    from ov_hsdag.devices.cpu import busy_cores
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.devices.memory import parse_memory
@@ -177,7 +169,6 @@ def place(
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside, path_beside
-    from ov_hsdag.integration.requests import advice
     from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place as place_model
@@ -218,9 +209,9 @@ def place(
             "--no-compress-to-fp16": compress_to_fp16 is False,
         }
         own_files = {"--profile": profile, "--affinity": affinity}
-        elsewhere = _Elsewhere(model, files, output, report, given_options, flags, own_files, policy, hardlinks)
+        job = PlaceJob(model, files, output, report, given_options, flags, own_files, policy, hardlinks)
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
-            elsewhere.place(fleet, show, as_json)
+            job.place(fleet, show, as_json)
         return
 
     unmeasured = "not measured: --no-measure" if measure is False else ""
@@ -246,6 +237,7 @@ def place(
         for file in decoders:
             common.warn_of_long_context(file, max(context or 0, asked.tokens if asked else 0))
         placements: dict[Path, Placement] = {}
+        busy = busy_cores()
         # The largest first: it gets the best place, and the others what is left.
         for file in sorted(files, key=_weights, reverse=True):
             with console.progress(f"placing {file} on {device}") as tell:
@@ -278,142 +270,30 @@ def place(
         if report is not None:
             with console.progress(f"writing {report}"):
                 placements[files[0]].report(report, title=files[0].stem, done={"command": this_command()})
-        found = {}
+        found, said = {}, []
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
             used = (placement.predicted or {}).get("measured_costs", [])
-            told = [
-                placement.summary(),
-                _costs(used, path_beside(file) if measured[file] else None, profile, devices.names, core),
-                "" if asked or context else common.assumed_shapes(loaded[file], shapes[file]),
-                _phases(placement),
-                advice(placement),
-                _copies(placement),
-                unmeasured,
-                _unsure(placement),
-            ]
-            lines = [f"{written}: {told[0]}", *filter(None, told[1:])]
-            found[file.name] = _as_json(written, placement)
+            lines = placed.notes(
+                placement,
+                [
+                    placed.costs(used, path_beside(file) if measured[file] else None, profile, devices.names, core),
+                    "" if asked or context else common.assumed_shapes(loaded[file], shapes[file]),
+                    unmeasured,
+                ],
+                busy,
+            )
+            said += lines
+            found[file.name] = placed.as_json(written, placement, lines)
             if not folder or not as_json:
-                show(found[file.name], "\n".join(lines), _table(placement))
+                text = "\n".join([f"{written}: {placement.summary()}", *lines])
+                show(found[file.name], text, placed.table(placement))
             if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
                 print(console.printable("\n".join(terminal_picture(operations_of(loaded[file]), placement))))
         if folder and as_json:
             show({"output": str(output), "models": found})
-        if not folder:
-            show.hint("run with", f"openvino.Core().compile_model({str(output)!r}, {device!r})")
-        if missing:  # nothing runs it here
-            named = files[0].stem if len(files) > 1 else None
-            show.next("explain", output, *options({"--part": named, "--shape": shape}))
-        else:
-            show.next("verify", output, "--device", device, *options({"--shape": shape}))
-
-
-@dataclass(frozen=True)
-class _Elsewhere:
-    """A placing on the machines of a cluster, which measure; the outputs are written here."""
-
-    model: Path
-    files: Sequence[Path]
-    output: Path
-    report: Path | None
-    options: Mapping[str, object]
-    flags: Mapping[str, bool]
-    read: Mapping[str, Path | None]
-    policy: str | None
-    hardlinks: bool
-
-    def place(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
-        """Places the model on each kind of machine, and shows what was found."""
-        for kind in fleet.kinds:
-            common.check_output(fleet.target(self.output, kind), self.model)
-        failures: list[Exception] = []
-        rows: list[tuple[Kind, str, Placement]] = []
-
-        with remote.scratch() as scratch:
-            jobs = [(kind, self.job(), scratch / kind.number) for kind in fleet.kinds]
-            results = fleet.run(f"placing {self.model}", jobs)
-
-            def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
-                target = fleet.target(self.output, kind)
-                self.write(scratch / kind.number, target)
-                if self.report is not None:
-                    came = scratch / kind.number / self.report.name
-                    store(fleet.target(self.report, kind), [came.read_bytes()])
-                models = data.get("models", {self.model.name: data})
-                for name, one in models.items():
-                    one["output"] = str(target / name if "models" in data else target)
-                    placement = _of_json(one)
-                    rows.append((kind, name, placement))
-                    if not as_json:
-                        text = f"{one['output']}: {placement.summary()}"
-                        show({}, f"on {kind.told()}\n{text}", _table(placement))
-                return data | ({"output": str(target)} if "models" in data else {})
-
-            found = remote.collect(fleet, results, use, failures)
-        if as_json:
-            show({"machines": found} if fleet.several else found[0])
-        elif fleet.several and rows:
-            show({}, "all machines:", _overview(rows))
-        remote.end(failures)
-
-    def job(self) -> Job:
-        """The command for a machine."""
-        inputs = Inputs()
-        folder = is_model_folder(self.model)
-        if folder:
-            # Parts are named by the files that there are; weights of those that are placed are needed.
-            needed = [*self.model.glob("*.xml"), *(one for file in self.files for one in model_files_of(file))]
-            name = inputs.folder(self.model, list(dict.fromkeys(needed)))
-        else:
-            name = inputs.model(self.model)
-        given = {
-            **self.options,
-            "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
-            "--report": None if self.report is None else f"{OUT}/{self.report.name}",
-            "--policy": remote.policy(inputs, self.policy),
-            **{option: inputs.file(path) for option, path in self.read.items()},
-        }
-        return Job(tuple(remote.words("place", [name], given, self.flags)), inputs.files, inputs.shown)
-
-    def write(self, came: Path, target: Path) -> None:
-        """Writes what a machine placed as it is written here."""
-        from ov_hsdag.devices.virtual import new_core
-        from ov_hsdag.utils.files import save_model_atomically
-        from ov_hsdag.utils.folder_writing import write_folder
-
-        core = new_core()
-
-        def read(path: Path) -> tuple[ov.Model, bool]:
-            model = common.read_model(core, path)
-            return model, common.has_fp16_weights(model)
-
-        with console.progress(f"writing {target}"):
-            if is_model_folder(self.model):
-                placed = {file.name: read(came / _PLACED / file.name) for file in self.files}
-                write_folder(target, self.model, placed, hard_links=self.hardlinks)
-            else:
-                model, compressed = read(came / f"{_PLACED}.xml")
-                save_model_atomically(model, target, compress_to_fp16=compressed)
-
-
-# What a job calls its output.
-_PLACED = "placed"
-
-
-def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:
-    """One row for each kind of machine (and model of a folder): what was chosen there."""
-    throughput = rows[0][2].objective == "throughput"
-    key, scale, unit = ("throughput_ips", 1.0, "inf/s") if throughput else ("latency_us", 1e-3, "ms")
-    table = console.table(
-        "machine", "model", "chosen", "devices used", f"predicted\n{unit}", f"measured\n{unit}", left=(0, 1, 2, 3)
-    )
-    for kind, name, placement in rows:
-        predicted = (placement.predicted or {}).get(key)
-        measured = (placement.measured or {}).get(placement.chosen, {}).get(key)
-        figures = ["-" if one is None else f"{one * scale:.4g}" for one in (predicted, measured)]
-        table.add_row(kind.told(), name, placement.chosen, ", ".join(placement.used()), *figures)
-    return table
+        named = files[0].stem if len(files) > 1 else None
+        placed.show_what_next(show, {output: said}, device, named, shape, here=not missing)
 
 
 def _weights(model: Path) -> int:
@@ -434,100 +314,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-def _costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
-    """Where the costs of operations come from, in a line.
-
-    Args:
-        used: devices whose operations were measured.
-        where: the file of what was measured, where there is one.
-        profile: the file of the profile; None for the built-in ones.
-        names: all devices.
-        core: has the virtual devices.
-    """
-    told = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
-    others = [name for name in names if name not in used]
-    if others and profile:
-        told.append(f"{profile} for {', '.join(others)}")
-    elif others:
-        from ov_hsdag.costs.builtin import builtin_profile
-
-        known = builtin_profile(names, core)
-        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
-        told.append(f"built-in profiles {profiles} (--profile gives others)")
-    return f"costs: {', '.join(told)}"
-
-
-def _unsure(placement: Placement) -> str:
-    """A line where none of the measured placements was chosen and one may well be better; "" otherwise."""
-    from ov_hsdag.measuring import selection
-
-    simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
-    others = simple | {COPIES}
-    if not placement.measured or placement.chosen not in simple:
-        return ""
-    better = dict.fromkeys(
-        placer_of(name)
-        for name, figures in placement.measured.items()
-        if name not in others
-        and not figures.get("failed")
-        and figures["ci"][0] < 1 < selection.MAY_GAIN < figures["ci"][1]
-    )
-    if not better:
-        return ""
-    return (
-        f"unsure: {', '.join(better)} may be better, but rounds are too few or differ too much to tell. Run this again"
-        " when no other program uses the devices, give it longer (--measure-seconds), or choose by prediction"
-        " (--no-measure)"
-    )
-
-
-def _copies(placement: Placement) -> str:
-    """A line where a copy of the model on each device is better than the placement; "" otherwise."""
-    predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
-    own = (placement.predicted or {}).get("throughput_ips")
-    if predicted is None or not own:
-        return ""
-    if measured is not None:
-        if measured["failed"] or measured["times_chosen_ci"][0] <= 1:
-            return ""
-        gain = f"was measured {times(measured['times_chosen'], measured['times_chosen_ci'])}"
-    else:
-        ratio = predicted["throughput_ips"] / own
-        if ratio < _COPIES_GAIN:
-            return ""
-        gain = f"is predicted {times(ratio)}"
-    needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
-    memory = ", ".join(f"{size / 2**20:,.0f} MiB on {name}" for name, size in needs.items())
-    return (
-        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory}:"
-        f" compile it on each and share the requests, as AUTO:{','.join(needs)} does with CUMULATIVE_THROUGHPUT"
-    )
-
-
-# Below it the cost model knows nothing.
-_COPIES_GAIN = 1.05
-
-
-def _phases(placement: Placement) -> str:
-    """What a workload takes, as predicted and as measured; "" where there is none."""
-    measured = (placement.measured or {}).get(placement.chosen or "", {})
-    lines = []
-    for how, found in (("predicted", placement.predicted or {}), ("measured", measured)):
-        phases = found.get("workload", {})
-        times = [
-            f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}"
-            if "latency_us" in phase
-            else f"{phase['throughput_ips']:.1f} {_PLURALS[name]} a second"
-            for name, phase in phases.items()
-        ]
-        lines += [f"{how}: {', '.join(times)}"] if times else []
-    return f"{'; '.join(lines)}; the table has the mean" if lines else ""
-
-
-_WORDS = {"prompt": "the prompt", "token": "each further token"}
-_PLURALS = {"prompt": "prompts", "token": "further tokens"}
-
-
 def default_output(model: Path) -> Path:
     """What a placed model is called by default: in the current directory, as ovc has it, and never the model itself."""
     named = Path(os.path.abspath(model))  # of a link, its own name; of "..", the folder's
@@ -546,63 +332,3 @@ def _has_temporary_folder() -> bool:
         console.message(f"warning: nothing is measured, the placement is chosen by prediction: {error}")
         return False
     return True
-
-
-def _as_json(output: Path, placement: Placement) -> dict[str, Any]:
-    return {
-        "output": str(output),
-        "placement": placement.affinity,
-        "devices": placement.devices,
-        "objective": placement.objective,
-        "predicted": placement.predicted,
-        "measured": placement.measured,
-        "baselines": placement.baselines,
-        "policy": placement.policy,
-        "chosen": placement.chosen,
-        "seconds": placement.seconds,
-        "why": placement.why,
-        "notes": placement.notes,
-    }
-
-
-def _of_json(data: Mapping[str, Any]) -> Placement:
-    """Inverse of `_as_json`. Raises RunError where something is missing."""
-    from ov_hsdag.model.placement import Placement
-
-    try:
-        kept = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
-        return Placement(
-            devices=tuple(data["devices"]), affinity=data["placement"], **{name: data[name] for name in kept}
-        )
-    except (KeyError, TypeError) as error:
-        raise RunError(f"a machine's answer lacks what a placement has: {error}") from error
-
-
-def _table(placement: Placement) -> Table:
-    """Predicted and, where there is any, measured, of each candidate; times better than the best single device."""
-    throughput, measured = placement.objective == "throughput", placement.measured
-    key, scale = ("throughput_ips", 1.0) if throughput else ("latency_us", 1e-3)
-    ran = any(not one.get("failed") for one in (measured or {}).values())
-    rows = []
-    for name in dict.fromkeys([placement.chosen, *placement.baselines, *(measured or {}), *placement.notes]):
-        chosen = name == placement.chosen
-        predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
-        real = (measured or {}).get(name, {})
-        note = why_no_figure(real.get("failed") or "") or placement.notes.get(name, "")
-        rows.append(
-            Row(
-                name,
-                real.get("submodels") or predicted.get("submodels"),
-                _scaled(predicted.get(key), scale),
-                _scaled(real.get(key), scale),
-                placement.measured_gain(name) if ran else placement.predicted_gain(name),
-                real.get("times_best_single_ci"),
-                note,
-                chosen,
-            )
-        )
-    return candidates_table(rows, placement.objective, measured=ran)
-
-
-def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None else value * scale

@@ -27,6 +27,12 @@ def usable_cores() -> int:
     return int(min(counted, max(cgroups.cpu_limit(), 1)))
 
 
+def busy_cores() -> float:
+    """How many of the usable cores have worked in the last minute, on average; 0 where the system does not say."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return min(load, float(usable_cores()))
+
+
 def _physical_cores() -> int:
     """Physical cores within the affinity of all threads. Widens the affinity of the calling thread to that."""
     # Takes 40 ms to import.

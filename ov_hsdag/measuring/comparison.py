@@ -50,6 +50,13 @@ COMPILING = 0.6
 _FEWEST_ROUNDS = 3
 
 _NO_TIME = "there was no time left to measure it"
+_NO_TIME_TO_COMPILE = "there was no time left to compile it"
+
+
+def out_of_time(failed: str) -> bool:
+    """Whether the reason why a candidate gave no figure is the time limit, and not the candidate."""
+    return failed.startswith("there was no time")
+
 
 # Candidates that a line of progress has room to name.
 _NAMED = 2
@@ -259,11 +266,15 @@ class Comparison:
         self._report(self._told(f"compiling {name}"))
         try:
             if begin >= until:
-                raise WorkerTimeout("there was no time left to compile it")
+                raise WorkerTimeout(_NO_TIME_TO_COMPILE)
             if name not in self._workers:
                 self._workers[name] = self._start(name)
             worker = self._workers[name]
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
+        except WorkerTimeout as error:
+            if until - begin < self._patience:  # it was not given the time that a compilation may take
+                raise WorkerTimeout(_NO_TIME_TO_COMPILE) from error
+            raise
         finally:
             if name in self._workers:
                 self.submodels[name] = self._workers[name].submodels

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import Comparison, Rates, measurements
+from ov_hsdag.measuring.comparison import Comparison, Rates, measurements, out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.model.placement import placer_of, times
@@ -48,6 +48,8 @@ _COPIES_SHARE = 0.15
 
 # Seconds that compiling a candidate may take at least, however small the budget.
 _PATIENCE = 5.0
+
+_NONE_RAN = "no placement ran"
 
 MAY_GAIN = 1.1
 """Where an interval reaches this gain, and loss as well, measuring has not told whether a placement is better."""
@@ -164,9 +166,11 @@ def select(
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
     why = ""
     if chosen is None:
-        _warn("; ".join(f"{name}: {why}" for name, why in comparison.failed.items()))
+        reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items()}
+        short = all(map(out_of_time, comparison.failed.values()))
+        _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
     else:
-        why = _why(chosen, list(others), rates, devices, simple, head_to_head)
+        why = _why(chosen, list(others), rates, devices, simple, head_to_head, comparison.failed)
         if chosen in simple:
             # HETERO's own choice may be a single device.
             winner = chosen
@@ -197,6 +201,7 @@ def _why(
     devices: DeviceSet,
     simple: Mapping[str, Placed],
     head_to_head: Mapping[str, Sequence[float]] | None,
+    failed: Mapping[str, str],
 ) -> str:
     """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
     if chosen not in simple:
@@ -208,7 +213,8 @@ def _why(
     if not others:
         return "no placer finds a better split"
     if not any(name in rates for name in others):
-        return "no placement ran"
+        short = any(out_of_time(failed.get(name, "")) for name in others)
+        return "the time for measuring was too short to run a placement (--measure-seconds)" if short else _NONE_RAN
     pair = choice.challenge(rates, simple.keys())
     if pair is None:
         return f"no placement was better than {choice.best({name: rates[name] for name in rates if name in simple})}"

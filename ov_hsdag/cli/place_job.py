@@ -1,0 +1,145 @@
+"""`ov-hsdag place --ray`: the command as a job for the machines of a cluster, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from rich.table import Table
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console, placed, remote
+from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
+from ov_hsdag.model.placement import placer_of
+from ov_hsdag.utils.model_folder import is_model_folder
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.fleet.machines import Kind
+    from ov_hsdag.model.placement import Placement
+
+
+@dataclass(frozen=True)
+class PlaceJob:
+    """A placing on the machines of a cluster, which measure; the outputs are written here."""
+
+    model: Path
+    files: Sequence[Path]
+    output: Path
+    report: Path | None
+    options: Mapping[str, object]
+    flags: Mapping[str, bool]
+    read: Mapping[str, Path | None]
+    policy: str | None
+    hardlinks: bool
+
+    @property
+    def device(self) -> str:
+        """The devices that the model is placed on."""
+        return str(self.options["--device"])
+
+    @property
+    def shape(self) -> Sequence[str] | None:
+        """Values of --shape."""
+        return cast("Sequence[str] | None", self.options["--shape"])
+
+    def place(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
+        """Places the model on each kind of machine, and shows what was found."""
+        for kind in fleet.kinds:
+            common.check_output(fleet.target(self.output, kind), self.model)
+        failures: list[Exception] = []
+        rows: list[tuple[Kind, str, Placement]] = []
+        written: dict[Path, list[str]] = {}
+
+        with remote.scratch() as scratch:
+            job = self.job()
+            results = fleet.run(f"placing {self.model}", [(kind, job, scratch / kind.number) for kind in fleet.kinds])
+
+            def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+                target = fleet.target(self.output, kind)
+                self.write(scratch / kind.number, target)
+                if self.report is not None:
+                    came = scratch / kind.number / self.report.name
+                    store(fleet.target(self.report, kind), [came.read_bytes()])
+                written[target] = []
+                models = data.get("models", {self.model.name: data})
+                for name, one in models.items():
+                    one["output"] = str(target / name if "models" in data else target)
+                    one["messages"] = [job.told(line) for line in one.get("messages", ())]
+                    written[target] += one["messages"]
+                    placement = placed.of_json(one)
+                    rows.append((kind, name, placement))
+                    if not as_json:
+                        lines = [f"on {kind.told()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
+                        show({}, "\n".join(lines), placed.table(placement))
+                return data | ({"output": str(target)} if "models" in data else {})
+
+            found = remote.collect(fleet, results, use, failures)
+        if as_json:
+            show({"machines": found} if fleet.several else found[0])
+        elif fleet.several and rows:
+            show({}, "all machines:", _overview(rows))
+        named = self.files[0].stem if len(self.files) > 1 else None
+        placed.show_what_next(show, written, self.device, named, self.shape, here=False)
+        remote.end(failures)
+
+    def job(self) -> Job:
+        """The command for a machine."""
+        inputs = Inputs()
+        folder = is_model_folder(self.model)
+        if folder:
+            # Parts are named by the files that there are; weights of those that are placed are needed.
+            needed = [*self.model.glob("*.xml"), *(one for file in self.files for one in model_files_of(file))]
+            name = inputs.folder(self.model, list(dict.fromkeys(needed)))
+        else:
+            name = inputs.model(self.model)
+        given = {
+            **self.options,
+            "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
+            "--report": None if self.report is None else f"{OUT}/{self.report.name}",
+            "--policy": remote.policy(inputs, self.policy),
+            **{option: inputs.file(path) for option, path in self.read.items()},
+        }
+        return Job(tuple(remote.words("place", [name], given, self.flags)), inputs.files, inputs.shown)
+
+    def write(self, came: Path, target: Path) -> None:
+        """Writes what a machine placed as it is written here."""
+        from ov_hsdag.devices.virtual import new_core
+        from ov_hsdag.utils.files import save_model_atomically
+        from ov_hsdag.utils.folder_writing import write_folder
+
+        core = new_core()
+
+        def read(path: Path) -> tuple[ov.Model, bool]:
+            model = common.read_model(core, path)
+            return model, common.has_fp16_weights(model)
+
+        with console.progress(f"writing {target}"):
+            if is_model_folder(self.model):
+                placed = {file.name: read(came / _PLACED / file.name) for file in self.files}
+                write_folder(target, self.model, placed, hard_links=self.hardlinks)
+            else:
+                model, compressed = read(came / f"{_PLACED}.xml")
+                save_model_atomically(model, target, compress_to_fp16=compressed)
+
+
+# What a job calls its output.
+_PLACED = "placed"
+
+
+def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:
+    """One row for each kind of machine (and model of a folder): what was chosen there."""
+    throughput = rows[0][2].objective == "throughput"
+    key, scale, unit = ("throughput_ips", 1.0, "inf/s") if throughput else ("latency_us", 1e-3, "ms")
+    table = console.table(
+        "machine", "model", "chosen", "devices used", f"predicted\n{unit}", f"measured\n{unit}", left=(0, 1, 2, 3)
+    )
+    for kind, name, placement in rows:
+        predicted = (placement.predicted or {}).get(key)
+        measured = (placement.measured or {}).get(placement.chosen, {}).get(key)
+        figures = ["-" if one is None else f"{one * scale:.4g}" for one in (predicted, measured)]
+        table.add_row(kind.told(), name, placer_of(placement.chosen), ", ".join(placement.used()), *figures)
+    return table

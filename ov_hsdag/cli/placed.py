@@ -1,0 +1,238 @@
+"""What `ov-hsdag place` says about a placement that it made: a few lines, a table, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.command_lines import again, options
+from ov_hsdag.devices.device_set import kind_of
+from ov_hsdag.integration.requests import advice
+from ov_hsdag.measuring import selection
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
+from ov_hsdag.model.placement import BEST_SINGLE, placer_of, times
+from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.utils.errors import RunError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from ov_hsdag.cli import console
+    from ov_hsdag.model.placement import Placement
+
+
+def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> list[str]:
+    """Lines about a placement that was just made, without what it is (`Placement.summary`).
+
+    Args:
+        placement: with all that is known about it.
+        more: lines that the placement does not know: where its costs come from, shapes that were assumed.
+        busy: see `unsure`.
+    """
+    own = (phases(placement), advice(placement), copies(placement), unsure(placement, busy))
+    return [line for line in (*more, *own) if line]
+
+
+def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
+    """Where the costs of operations come from, in a line.
+
+    Args:
+        used: devices whose operations were measured.
+        where: the file of what was measured, where there is one.
+        profile: the file of the profile; None for the built-in ones.
+        names: all devices.
+        core: has the virtual devices.
+    """
+    told = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
+    others = [name for name in names if name not in used]
+    if others and profile:
+        told.append(f"{profile} for {', '.join(others)}")
+    elif others:
+        from ov_hsdag.costs.builtin import builtin_profile
+
+        known = builtin_profile(names, core)
+        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
+        told.append(f"built-in profiles {profiles} (--profile gives others)")
+    return f"costs: {', '.join(told)}"
+
+
+def unsure(placement: Placement, busy: float = 0.0) -> str:
+    """A line where no measured placement was chosen although one may well be better; "" otherwise.
+
+    Args:
+        placement: with what was predicted and measured.
+        busy: cores that other programs used when measuring began.
+    """
+    simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
+    if not placement.measured or placement.chosen not in simple:
+        return ""
+    ran = {
+        name: figures
+        for name, figures in placement.measured.items()
+        if name not in simple | {COPIES} and not figures.get("failed")
+    }
+    noisy = [name for name, one in ran.items() if one["ci"][0] < 1 < selection.MAY_GAIN < one["ci"][1]]
+    gains = {name: placement.predicted_gain(name) or 0.0 for name in ran}
+    best = max(gains, key=gains.__getitem__, default="")
+    cores = any(kind_of(name) == "CPU" for name in placement.devices)
+    if noisy:
+        better = ", ".join(dict.fromkeys(map(placer_of, noisy)))
+        why = f"{better} may be better, but rounds are too few or differ too much to tell"
+    elif cores and busy > _BUSY and gains.get(best, 0.0) > selection.MAY_GAIN:
+        why = (
+            f"{placer_of(best)} is predicted {times(gains[best], over=BEST_SINGLE)}, and other programs used"
+            f" {busy:.1f} cores when measuring began"
+        )
+    else:
+        return ""
+    return (
+        f"unsure: {why}. Run this again when no other program uses the devices, give it longer (--measure-seconds), or"
+        " choose by prediction (--no-measure)"
+    )
+
+
+# Cores that others use before what is measured on CPU devices is doubted.
+_BUSY = 0.5
+
+
+def show_what_next(
+    show: console.Show,
+    written: Mapping[Path, Sequence[str]],
+    device: str,
+    part: str | None,
+    shape: Sequence[str] | None,
+    here: bool,
+) -> None:
+    """Prints how a placed model is run, and the command that comes next.
+
+    Args:
+        show: prints them.
+        written: what was written (a file or a folder), with the lines about it (`notes`).
+        device: that it was placed on.
+        part: model of a folder that has several.
+        shape: values of --shape.
+        here: whether the devices are on this machine.
+    """
+    for output in written:
+        if output.suffix == ".xml":
+            show.hint("run with", f"openvino.Core().compile_model({str(output)!r}, {device!r})")
+    first = next(iter(written), None)
+    if any(line.startswith("unsure:") for lines in written.values() for line in lines):
+        show.next(*again("--no-measure", without=("--measure",)))
+    elif first is not None and here:
+        show.next("verify", first, "--device", device, *options({"--shape": shape}))
+    elif first is not None:
+        show.next("explain", first, *options({"--part": part, "--shape": shape}))
+
+
+def copies(placement: Placement) -> str:
+    """A line where a copy of the model on each device is better than the placement; "" otherwise."""
+    predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
+    own = (placement.predicted or {}).get("throughput_ips")
+    if predicted is None or not own:
+        return ""
+    if measured is not None:
+        if measured["failed"] or measured["times_chosen_ci"][0] <= 1:
+            return ""
+        gain = f"was measured {times(measured['times_chosen'], measured['times_chosen_ci'])}"
+    else:
+        ratio = predicted["throughput_ips"] / own
+        if ratio < _COPIES_GAIN:
+            return ""
+        gain = f"is predicted {times(ratio)}"
+    needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
+    memory = ", ".join(f"{size / 2**20:,.0f} MiB on {name}" for name, size in needs.items())
+    return (
+        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory}:"
+        f" compile it on each and share the requests, as AUTO:{','.join(needs)} does with CUMULATIVE_THROUGHPUT"
+    )
+
+
+# Below it the cost model knows nothing.
+_COPIES_GAIN = 1.05
+
+
+def phases(placement: Placement) -> str:
+    """What a workload takes, as predicted and as measured; "" where there is none."""
+    measured = (placement.measured or {}).get(placement.chosen or "", {})
+    lines = []
+    for how, found in (("predicted", placement.predicted or {}), ("measured", measured)):
+        phases = found.get("workload", {})
+        times = [
+            f"{phase['latency_us'] / 1000:.1f} ms for {_WORDS[name]}"
+            if "latency_us" in phase
+            else f"{phase['throughput_ips']:.1f} {_PLURALS[name]} a second"
+            for name, phase in phases.items()
+        ]
+        lines += [f"{how}: {', '.join(times)}"] if times else []
+    return f"{'; '.join(lines)}; the table has the mean" if lines else ""
+
+
+_WORDS = {"prompt": "the prompt", "token": "each further token"}
+_PLURALS = {"prompt": "prompts", "token": "further tokens"}
+
+
+def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[str, Any]:
+    """What --json prints. lines: what people are shown beside the summary (`notes`)."""
+    return {
+        "output": str(output),
+        "placement": placement.affinity,
+        "devices": placement.devices,
+        "objective": placement.objective,
+        "predicted": placement.predicted,
+        "measured": placement.measured,
+        "baselines": placement.baselines,
+        "policy": placement.policy,
+        "chosen": placement.chosen,
+        "seconds": placement.seconds,
+        "why": placement.why,
+        "notes": placement.notes,
+        "messages": list(lines),
+    }
+
+
+def of_json(data: Mapping[str, Any]) -> Placement:
+    """Inverse of `as_json`. Raises RunError where something is missing."""
+    from ov_hsdag.model.placement import Placement
+
+    try:
+        kept = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
+        return Placement(
+            devices=tuple(data["devices"]), affinity=data["placement"], **{name: data[name] for name in kept}
+        )
+    except (KeyError, TypeError) as error:
+        raise RunError(f"a machine's answer lacks what a placement has: {error}") from error
+
+
+def table(placement: Placement) -> Table:
+    """Predicted and, where there is any, measured, of each candidate; times better than the best single device."""
+    throughput, measured = placement.objective == "throughput", placement.measured
+    key, scale = ("throughput_ips", 1.0) if throughput else ("latency_us", 1e-3)
+    ran = any(not one.get("failed") for one in (measured or {}).values())
+    rows = []
+    for name in dict.fromkeys([placement.chosen, *placement.baselines, *(measured or {}), *placement.notes]):
+        chosen = name == placement.chosen
+        predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
+        real = (measured or {}).get(name, {})
+        note = why_no_figure(real.get("failed") or "") or placement.notes.get(name, "")
+        rows.append(
+            Row(
+                name,
+                real.get("submodels") or predicted.get("submodels"),
+                _scaled(predicted.get(key), scale),
+                _scaled(real.get(key), scale),
+                placement.measured_gain(name) if ran else placement.predicted_gain(name),
+                real.get("times_best_single_ci"),
+                note,
+                chosen,
+            )
+        )
+    return candidates_table(rows, placement.objective, measured=ran)
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    return None if value is None else value * scale
