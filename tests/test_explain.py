@@ -178,7 +178,7 @@ def test_command(placed: Path) -> None:
     done = run("explain", placed)
     assert done.returncode == 0, done.stderr
     assert f"{placed} on {PAIR} (latency):" in done.stdout.replace("\n    ", " ")
-    assert "submodel 0 on " in done.stdout
+    assert "submodel 1 on " in done.stdout
     assert "the single moves that come closest to paying:" in done.stdout
 
 

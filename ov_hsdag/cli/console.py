@@ -231,6 +231,11 @@ def result(as_json: bool) -> Iterator[Show]:
         os.close(real)
 
 
+def count(number: int, noun: str) -> str:
+    """ "1 submodel", "2,000 submodels"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _for_people(text: str, table: Table | None) -> None:
     # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
     # Names of nodes and messages of errors have square brackets, which are no markup.

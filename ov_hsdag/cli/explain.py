@@ -144,8 +144,9 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     if not summary["feasible"]:
         lines.append("HETERO cannot run this placement as it is: see the reasons of its operations")
     lines.append(
-        f"one request: operations {_ms(parts['nodes'])}, broken fusions {_ms(parts['fusions'])}, starts of"
-        f" {len(summary['submodels'])} submodels {_ms(parts['submodels'])}, transfers {_ms(parts['transfers'])}"
+        f"one request: operations {_ms(parts['nodes'])}, broken fusions {_ms(parts['fusions'])}, calls of"
+        f" {console.count(len(summary['submodels']), 'submodel')} {_ms(parts['submodels'])},"
+        f" transfers {_ms(parts['transfers'])}"
     )
     for name, one in summary["devices"].items():
         limit = one["memory_limit_bytes"]
@@ -161,10 +162,10 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     if unable:
         told.append(f"impossible on {' and on '.join(unable)} alone")
     lines.append(f"predicted: {', '.join(told)}")
-    for number, one in enumerate(summary["submodels"][:_SUBMODELS]):
+    for one in sorted(summary["submodels"], key=lambda one: one["order"])[:_SUBMODELS]:
         kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
         lines.append(
-            f"submodel {number} on {one['device']}: {one['operations']:,} operations ({kinds}), {_ms(one['us'])},"
+            f"submodel {one['order']} on {one['device']}: {one['operations']:,} operations ({kinds}), {_ms(one['us'])},"
             f" {one['first']} … {one['last']}"
         )
     if len(summary["submodels"]) > _SUBMODELS:
@@ -172,7 +173,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     cuts = summary["cuts"]
     if cuts:
         total = sum(cut["bytes"] for cut in cuts)
-        crossing = "1 tensor crosses" if len(cuts) == 1 else f"{len(cuts)} tensors cross"
+        crossing = f"{console.count(len(cuts), 'tensor')} {'crosses' if len(cuts) == 1 else 'cross'}"
         lines.append(f"{crossing}, {total / 2**20:,.2f} MiB; the longest transfers:")
         lines += [
             f"  {cut['tensor']}: {cut['from']} to {cut['to']}, {cut['bytes'] / 2**20:,.2f} MiB, {_ms(cut['us'])}"

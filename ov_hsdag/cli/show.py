@@ -19,7 +19,7 @@ from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
 if TYPE_CHECKING:
     import openvino as ov
 
-# Lines about parts and tensors that people still read; --json has all.
+# Lines about runs of operations and tensors that people still read; --json has all.
 _LINES = 12
 
 AffinityOutput = Annotated[
@@ -34,7 +34,7 @@ def show(
     part: common.Parts = None,
     as_json: common.Json = False,
 ) -> None:
-    """Show the placement inside MODEL as it is stored: devices, parts, what crosses, prediction and measurement.
+    """Show the placement inside MODEL as it is stored: devices, what crosses, prediction and measurement.
 
     Nothing is predicted or measured anew; `ov-hsdag explain` does that. Of a folder, all models that carry a placement.
     """
@@ -128,14 +128,16 @@ def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
     lines = [f"{name}: {count:,} operations" for name, count in facts["devices"].items()]
     parts, crossing = facts["parts"], facts["crossing"]
     if len(parts) > 1:
+        # Not numbered: HETERO joins some of these runs into one submodel, and `explain` numbers the submodels.
+        lines.append("in the order of the model:")
         lines += [
-            f"part {number} on {one['device']}: {one['operations']:,} operations, {one['first']} … {one['last']}"
-            for number, one in enumerate(parts[:_LINES])
+            f"  {console.count(one['operations'], 'operation')} on {one['device']}: {one['first']} … {one['last']}"
+            for one in parts[:_LINES]
         ]
         if len(parts) > _LINES:
-            lines.append(f"and {len(parts) - _LINES:,} more parts (--json has all)")
+            lines.append(f"  and {len(parts) - _LINES:,} more runs of operations (--json has all)")
     if crossing:
-        lines.append(f"{len(crossing):,} {'tensor crosses' if len(crossing) == 1 else 'tensors cross'}:")
+        lines.append(f"{console.count(len(crossing), 'tensor')} {'crosses' if len(crossing) == 1 else 'cross'}:")
         lines += [
             f"  {one['tensor']}: {one['from']} to {one['to']}, {one['type']}{one['shape']}" for one in crossing[:_LINES]
         ]

@@ -14,6 +14,7 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import copies_summary
 from ov_hsdag.problem.explanation import Cut, Explanation, Move, Reason
+from ov_hsdag.problem.timeline import execution_order, submodel_us
 from ov_hsdag.utils.errors import UserError
 
 # Cuts and moves that a summary names.
@@ -158,6 +159,7 @@ class ExplainedModel:
     def _submodels(self) -> list[dict[str, Any]]:
         explained, problem = self.explanation, self.explanation.problem
         operations = problem.graph.kinds == NodeKind.OP
+        us, places = submodel_us(explained), {one: place for place, one in enumerate(execution_order(explained), 1)}
         found = []
         for number, device in enumerate(explained.submodel_device.tolist()):
             inside = np.flatnonzero((explained.submodel == number) & operations)
@@ -166,7 +168,8 @@ class ExplainedModel:
                 {
                     "device": problem.devices[device],
                     "operations": len(inside),
-                    "us": float(explained.node_us[explained.submodel == number].sum() + problem.submodel_us[device]),
+                    "us": us[number],
+                    "order": places[number],
                     "first": names[inside[0]] if len(inside) else None,
                     "last": names[inside[-1]] if len(inside) else None,
                     "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),

@@ -358,7 +358,7 @@ def told_parts(parts: Parts) -> str:
     named = (
         ("operations", parts.nodes),
         ("broken fusions", parts.fusions),
-        ("starts of submodels", parts.submodels),
+        ("calls of submodels", parts.submodels),
         ("transfers", parts.transfers),
     )
     told = [f"{name} {value:+,.1f} µs" for name, value in named if abs(value) >= 0.05]

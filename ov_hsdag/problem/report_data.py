@@ -22,7 +22,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
 from ov_hsdag.problem.explained_model import CostSources, ExplainedModel
 from ov_hsdag.problem.explanation import Explanation
-from ov_hsdag.problem.timeline import Stage, stages, starts, submodel_us
+from ov_hsdag.problem.timeline import Stage, one_request, pipelined, stages, submodel_us
 
 FORMAT = 1
 """Of the object; a page reads only its own."""
@@ -80,7 +80,7 @@ def _picture(explained: Explanation, placement: Placement, title: str, sequence:
                 "us": [cut.us for cut in explained.cuts],
             },
             "stages": _columns(sequence),
-            "starts": {"one": starts(sequence, 1)[0]},
+            "starts": {"one": one_request(sequence)},
             "memory": _memory(explained),
             "record": {
                 "predicted": placement.predicted,
@@ -137,7 +137,7 @@ def report_data(
     sequence = stages(explained)
     data = _picture(explained, found.placement, title, sequence)
     data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]
-    data["starts"]["several"] = plain(starts(sequence, REQUESTS))
+    data["starts"]["several"] = plain(pipelined(sequence, REQUESTS))
     return data | plain(
         {
             "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,7 @@ def stages(explained: Explanation) -> list[Stage]:
     """
     problem = explained.problem
     device = explained.submodel_device.tolist()
-    order = _order(explained)
+    order = execution_order(explained)
     position = {submodel: place for place, submodel in enumerate(order)}
     arriving: dict[int, list[int]] = defaultdict(list)
     for number, cut in enumerate(explained.cuts):
@@ -75,32 +76,58 @@ def stages(explained: Explanation) -> list[Stage]:
     return found
 
 
-def starts(stages: list[Stage], requests: int) -> list[list[float]]:
-    """When the stages of several requests begin that are there at once, µs, [requests][stages].
+def one_request(stages: list[Stage]) -> list[float]:
+    """When the stages of a single request begin, µs, [stages]: each after the one before it."""
+    return list(accumulate((stage.us for stage in stages[:-1]), initial=0.0)) if stages else []
 
-    Each request takes its stages in their order, and a device works at one at a time: the one that is ready first, and
-    of those that are ready together that of the earlier request.
+
+def pipelined(stages: list[Stage], requests: int) -> list[list[float]]:
+    """When the stages of requests begin that follow each other in a steady state, µs, [requests][stages].
+
+    Each stage has a fixed slot in a period that repeats, and a request waits for the slots of its stages, so that no
+    device works at two stages at once. On two devices the period is the work of the busiest one, which is the
+    simulator's; on more, transfers between different pairs may need a little longer.
     """
-    free: dict[int, float] = defaultdict(float)
-    found: list[list[float]] = [[] for _ in range(requests)]
-    waiting = [(0.0, request) for request in range(requests)]
-    while waiting:
-        ready, request = heapq.heappop(waiting)
-        stage = stages[len(found[request])]
-        begin = max([ready, *(free[device] for device, us in stage.busy.items() if us > 0)])
-        if waiting and begin > ready and waiting[0] < (begin, request):
-            heapq.heappush(waiting, (begin, request))  # others may go before it is its turn
+    slots, period = _slots(stages)
+    begins: list[float] = []
+    ready = 0.0
+    for stage, slot in zip(stages, slots, strict=True):
+        wait = 0.0 if slot is None else (slot - ready) % period
+        begins.append(ready + (wait if period - wait > _ROUNDING * period else 0.0))
+        ready = begins[-1] + stage.us
+    return [[begin + request * period for begin in begins] for request in range(requests)]
+
+
+# Share of a period that sums of times may be off by.
+_ROUNDING = 1e-9
+
+
+def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:
+    """When each stage begins within a period, µs, None for one that keeps no device busy; and the period."""
+    slots: list[float | None] = [None] * len(stages)
+    end: dict[int, float] = defaultdict(float)
+    gaps: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    busy = [{device: us for device, us in stage.busy.items() if us > 0} for stage in stages]
+    # What occupies several devices comes first: the devices' own stages then fill the gaps that are left.
+    for number in sorted(range(len(stages)), key=lambda one: (len(busy[one]) == 1, one)):
+        needs = busy[number]
+        if not needs:
             continue
-        found[request].append(begin)
-        for device, us in stage.busy.items():
-            if us > 0:
-                free[device] = begin + us
-        if len(found[request]) < len(stages):
-            heapq.heappush(waiting, (begin + stage.us, request))
-    return found
+        device, us = next(iter(needs.items()))
+        fitting = [gap for gap in gaps[device] if gap[1] - gap[0] >= us] if len(needs) == 1 else []
+        if fitting:
+            begin, until = fitting[0]
+            gaps[device][gaps[device].index(fitting[0])] = (begin + us, until)
+        else:
+            begin = max(end[one] for one in needs)
+            for one, own in needs.items():
+                gaps[one].append((end[one], begin))
+                end[one] = begin + own
+        slots[number] = begin
+    return slots, max(end.values(), default=0.0) or 1.0
 
 
-def _order(explained: Explanation) -> list[int]:
+def execution_order(explained: Explanation) -> list[int]:
     """Submodels in an order in which they can run; of those that could run, the one that begins first in the model.
 
     Where they wait for each other, in the order in which they begin.

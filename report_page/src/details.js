@@ -149,7 +149,7 @@ function ofGroup(model, tree, box, go) {
   const [inside, outside] = [0, 1].map((outgoing) => crossing(model, tree, box, outgoing));
   const used = devices.map((_, device) => device).filter((device) => box.counts[device]);
   return [
-    el("p", { class: "kind" }, box.kind === "submodel" ? `part ${box.place + 1} of ${model.order.length} that HETERO compiles` : "group of operations"),
+    el("p", { class: "kind" }, box.kind === "submodel" ? `submodel ${box.place + 1} of ${model.order.length} that HETERO compiles` : "group of operations"),
     el("h3", { class: "long" }, box.label),
     el("p", { class: "where" }, used.length ? "runs on " : "", used.map((device) => [chip(model, device), " "])),
     el(
