@@ -30,7 +30,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import Candidate
-from ov_hsdag.measuring.rivals import Rival, measure, rivals
+from ov_hsdag.measuring.rivals import Rival, contenders, measure
 from ov_hsdag.model import complete
 from ov_hsdag.place import place
 from ov_hsdag.problem.copies import COPIES
@@ -62,7 +62,7 @@ def run(zoo_model: ZooModel, pair: str, core: ov.Core, rounds: int, seconds: flo
     placement = place(model, devices.hetero, objective="throughput", core=core, measure=True)
     placing = time.perf_counter() - begin
     problem = build_problem(model, devices, objective="throughput", core=core)
-    found = rivals(problem, devices, [])
+    found = contenders(problem, devices, [])[0]
     used = set(placement.affinity.values())
     # A single device is what it is, whether HETERO calls it or not: then there is nothing to compare it with.
     same = next((device for device in devices.names if used == {device}), "")

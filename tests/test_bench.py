@@ -16,7 +16,7 @@ import pytest
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
-from ov_hsdag.measuring.rivals import SHARES, contenders, measure, rivals
+from ov_hsdag.measuring.rivals import SHARES, contenders, measure
 from ov_hsdag.policy.candidates import policy_placers
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.alone
 
 PAIR = "HETERO:CPU_A,CPU_B"
 HAND = [f"nodes-{share:g}" for share in SHARES]
+SEARCHED = ["mincut", "pipeline", "partitions", "search"]
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +50,15 @@ def only_forty() -> ov.Model:
 def test_rivals_are_simple_first_and_told_apart() -> None:
     problem = random_problem(3, nodes=20, objective="throughput")
     devices = DeviceSet(problem.devices)
-    found = {rival.name: rival for rival in rivals(problem, devices, [])}
-    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, COPIES, *HAND, "mincut", "pipeline"]
+    found = {rival.name: rival for rival in contenders(problem, devices, [])[0]}
+    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, COPIES, *HAND, *SEARCHED]
     # Everything is supported: HETERO fills its first device.
     assert found["hetero"].same_as == "D0"
     assert found[PIPELINE_HINT].placement is None and not found[PIPELINE_HINT].same_as
     assert found["D1"].candidate.device == "D1" and found["D1"].candidate.affinity is None
     split = found["nodes-0.5"].candidate
     assert split.device == devices.hetero and set(split.affinity or {}) == set(problem.graph.names)
-    assert PIPELINE_HINT not in {rival.name for rival in rivals(random_problem(3, nodes=20), devices, [])}
+    assert PIPELINE_HINT not in {rival.name for rival in contenders(random_problem(3, nodes=20), devices, [])[0]}
 
 
 def test_what_exceeds_memory_is_no_rival() -> None:
@@ -80,7 +81,7 @@ def test_measured_on_real_hetero(two_cpu_core: ov.Core) -> None:
     devices = DeviceSet.parse(PAIR)
     model = ZOO["squeezenet"].build()
     problem = build_problem(model, devices, objective="throughput", core=two_cpu_core)
-    found = rivals(problem, devices, policy_placers("base"))
+    found, _ = contenders(problem, devices, policy_placers("base"))
     told: list[str] = []
     results = measure(model, devices, "throughput", two_cpu_core, found, rounds=2, seconds=0.1, report=told.append)
     assert [result.rival.name for result in results] == [rival.name for rival in found]
@@ -103,7 +104,7 @@ def test_the_command(model: Path, tmp_path: Path) -> None:
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["device"] == PAIR and document["objective"] == "throughput"
     assert [entry["model"] for entry in document["models"]] == [str(model)] * 2
-    names = ["CPU_A", "CPU_B", "hetero", PIPELINE_HINT, COPIES, *HAND, "mincut", "pipeline"]
+    names = ["CPU_A", "CPU_B", "hetero", PIPELINE_HINT, COPIES, *HAND, *SEARCHED]
     with open(tmp_path / "all.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["placer"] for row in rows] == names * 2

@@ -18,11 +18,9 @@ from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.base import Placer
-from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
 from ov_hsdag.placers.single import HeteroDefault, simple_placers
-from ov_hsdag.policy.candidates import why_left_out
+from ov_hsdag.policy.candidates import unlearned_placers, why_left_out
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
@@ -56,25 +54,23 @@ class Rival:
     same_as: str = ""
 
 
-def rivals(problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]) -> list[Rival]:
-    """All of them, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers, policies.
-
-    Placements that exceed a memory limit of the problem are left out, see `contenders`.
+def contenders(
+    problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]
+) -> tuple[list[Rival], dict[str, str]]:
+    """Every way to run the model, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers.
 
     Args:
         problem: of the normalized model.
         devices: of the problem.
-        policies: the learned placers, each under its own name.
+        policies: the learned placers, each under its own name; they come last.
+
+    Returns:
+        The rivals, and of those that are left out (they exceed a memory limit, say) the name and why.
     """
-    return contenders(problem, devices, policies)[0]
-
-
-def contenders(
-    problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]
-) -> tuple[list[Rival], dict[str, str]]:
-    """Takes the arguments of `rivals`. Returns the rivals, and of those that are left out the name and why."""
+    placers = unlearned_placers(problem)
+    simple = len(simple_placers(problem))
     found = []
-    for placer in simple_placers(problem):
+    for placer in placers[:simple]:
         alone = not isinstance(placer, HeteroDefault)
         candidate = Candidate(placer.name) if alone else Candidate.hetero(devices)
         found.append(_placed(problem, devices, placer, candidate))
@@ -82,8 +78,7 @@ def contenders(
         found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
     if names := copy_devices(problem):
         found.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
-    placers: list[Placer] = [*map(NodeCount, SHARES), MinCut(), Contiguous(), *policies]
-    found += [_placed(problem, devices, placer) for placer in placers]
+    found += [_placed(problem, devices, placer) for placer in (*map(NodeCount, SHARES), *placers[simple:], *policies)]
     left_out = {
         rival.name: why_left_out(problem, rival.placement)
         for rival in found
@@ -171,7 +166,7 @@ def measure(
         devices: of HETERO; all there.
         objective: "latency" of one request, or "throughput" with several in flight.
         core: has the devices.
-        found: of `rivals`.
+        found: of `contenders`.
         rounds: at most.
         seconds: of a trial.
         shapes: example shapes of dynamic inputs.
