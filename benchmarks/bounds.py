@@ -2,7 +2,7 @@
 
     python -m benchmarks.bounds benchmarks/results/anytime.json --corpus FOLDER --sizes 300 1000
 
-`ov_hsdag.baselines.relaxation` says what is relaxed.
+`research.baselines.relaxation` says what is relaxed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks import harness
 from benchmarks.anytime import HELD_OUT, Draw, best_known, draws
 from benchmarks.harness import Templates
 from benchmarks.workers import Workers, add_ray, start
-from ov_hsdag.baselines.relaxation import bracket, relaxed
+from research.baselines.relaxation import bracket, relaxed
 
 
 def bound(templates: Templates, solver_seconds: float | None, draw: Draw) -> tuple[float, float]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.annealing import Annealing
-from ov_hsdag.baselines.baechi import MEtf, MSct
-from ov_hsdag.baselines.budget import Baseline, Environment
-from ov_hsdag.baselines.celeritas import Celeritas
-from ov_hsdag.baselines.metis import Metis
-from ov_hsdag.baselines.package import (
+from research.baselines.annealing import Annealing
+from research.baselines.baechi import MEtf, MSct
+from research.baselines.budget import Baseline, Environment
+from research.baselines.celeritas import Celeritas
+from research.baselines.metis import Metis
+from research.baselines.package import (
     CONTIGUOUS_PARTITION,
     MINIMUM_CUT,
     NETWORK,
@@ -28,7 +28,7 @@ from ov_hsdag.baselines.package import (
     HeteroRule,
     Shipped,
 )
-from ov_hsdag.baselines.tarnawski import DynamicProgramme, IntegerProgramme
+from research.baselines.tarnawski import DynamicProgramme, IntegerProgramme
 
 if TYPE_CHECKING:
     from ov_hsdag.training.config import HSDAGConfig
@@ -62,7 +62,7 @@ class Contestant:
 
 def _learned(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
     def make() -> Baseline:
-        found: Baseline = getattr(importlib.import_module(f"ov_hsdag.baselines.{module}"), name)(**settings)
+        found: Baseline = getattr(importlib.import_module(f"research.baselines.{module}"), name)(**settings)
         return found
 
     return make

@@ -34,7 +34,7 @@ import openvino as ov
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import deep_models, placing_growth, simulator_speed
+from benchmarks import placing_growth, simulator_speed
 from benchmarks.features_speed import generated_problem
 from benchmarks.machine import about
 from ov_hsdag.devices import virtual
@@ -49,7 +49,8 @@ from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.files import write_text
 from ov_hsdag.utils.plot import Axis, Series, plot
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo import deep
+from research.zoo.catalog import ZOO
 
 ROOT = Path(__file__).parents[1]
 HISTORY = ROOT / "benchmarks" / "results" / "history.jsonl"
@@ -242,7 +243,7 @@ def grown(family: str, size: int) -> dict[str, Any]:
     """What `placing_growth.place_ir` says of a model of about so many operations."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.xml")
-        ov.save_model(deep_models.build(family, size), path, compress_to_fp16=False)
+        ov.save_model(deep.build(family, size), path, compress_to_fp16=False)
         return placing_growth.in_child("place_ir", path, "latency")
 
 

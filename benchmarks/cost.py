@@ -2,7 +2,7 @@
 
     python -m benchmarks.cost                  # results/cost.json and .md
 
-Encoders of 300 to 10,000 operations (deep_models.py) on a Flex 170 and a Xeon by built-in profiles, throughput. A run
+Encoders of 300 to 10,000 operations on a Flex 170 and a Xeon by built-in profiles, throughput. A run
 is a process of its own, ended by the operating system when its processor time is over: what computes for long without
 asking for an evaluation cannot be stopped otherwise; what it had found until then does not count.
 """
@@ -24,13 +24,13 @@ import openvino as ov
 
 from benchmarks import harness
 from benchmarks.contestants import LEARNED, OURS, SIMPLE, Contestant, single
-from benchmarks.deep_models import build, operations
 from benchmarks.machine import about
-from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.files import write_json
+from research.baselines.budget import Budget
+from research.zoo.deep import build, operations
 
 RESULTS = Path(__file__).parent / "results" / "cost.json"
 SIZES = (300, 1000, 3000, 10_000)

@@ -30,7 +30,7 @@ import ov_hsdag
 from ov_hsdag.devices.virtual import VIRTUAL_DEVICES_VARIABLE
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import ZooModel, select
+from research.zoo.catalog import ZooModel, select
 
 VIRTUAL = "HETERO:CPU_A,CPU_B"
 DECLARED = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))

@@ -27,7 +27,7 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 MODELS = ("resnet50", "swin-tiny", "densenet121")
 FACTOR = 100

@@ -43,7 +43,7 @@ from ov_hsdag.training.finetune import SCRATCH, Settings
 from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 RESULTS = Path(__file__).with_name("results") / "finetune_busy.json"
 

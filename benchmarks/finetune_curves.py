@@ -53,7 +53,7 @@ from ov_hsdag.training.finetune.proposals import random_partition
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
+from research.zoo.catalog import ZooModel, cache_folder, select
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"
 

@@ -29,14 +29,14 @@ from benchmarks.contestants import LEARNED, OURS, Contestant
 from benchmarks.harness import Templates
 from benchmarks.policies import Policies
 from benchmarks.workers import Workers, add_ray, start
-from ov_hsdag.baselines.budget import Budget, Environment
-from ov_hsdag.baselines.package import SEARCH, Alone, HeteroRule, Proposed, Shipped
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.files import write_json
+from research.baselines.budget import Budget, Environment
+from research.baselines.package import SEARCH, Alone, HeteroRule, Proposed, Shipped
 
 RESULTS = Path(__file__).parent / "results" / "generalisation.json"
 
@@ -241,8 +241,8 @@ class ZeroShot:
 
 def _trained(templates: Templates, task: Task, devices: int) -> tuple[Contestant, float]:
     """Placeto or GO, trained; and the processor seconds that it took."""
-    from ov_hsdag.baselines.go import GO
-    from ov_hsdag.baselines.placeto import Placeto
+    from research.baselines.go import GO
+    from research.baselines.placeto import Placeto
 
     policy = Placeto() if task.row.startswith("Placeto") else GO()
     budget = Budget(task.training)

@@ -38,7 +38,6 @@ import openvino as ov
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.decoder_models import write_decoder
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.stored import ModelCosts
@@ -55,7 +54,8 @@ from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.decoders import DecoderSize
+from research.zoo.decoders import DecoderSize
+from research.zoo.stored_decoders import write_decoder
 
 # In f32: with compressed weights a core in bf16 takes about as long as one in f32, so that all splits are alike.
 MODELS = {

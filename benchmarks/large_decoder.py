@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from benchmarks.decoder_models import SEVEN_BILLION, write_decoder
 from ov_hsdag.devices import virtual
 from ov_hsdag.utils.files import write_json
+from research.zoo.stored_decoders import SEVEN_BILLION, write_decoder
 
 MAIN = "import sys; from ov_hsdag.cli import main; sys.exit(main())"
 RUN = "import sys; from benchmarks.large_decoder import run; run(*sys.argv[1:])"

@@ -4,7 +4,7 @@ Problems are models of the zoo on the devices of HSDAG's paper (`corpus.HELD_OUT
 throughput, where the best single device is far from the best split. Every arm measures as many placements. The arms of
 policies that transfer begin with a policy trained on models of other families (`TRAINED_ON`), once for each seed:
 zero-shot is its likeliest placement without learning. GO's multi-task arm and its single-task variant decide on a
-runtime that runs parts of four requests at once (`ov_hsdag.baselines.schedule`), and are compared there.
+runtime that runs parts of four requests at once (`research.baselines.schedule`), and are compared there.
 
     python -m benchmarks.learned_baselines
 
@@ -32,16 +32,16 @@ from rich.table import Table
 from benchmarks import harness
 from benchmarks.harness import Templates
 from benchmarks.workers import Workers, add_ray, start
-from ov_hsdag.baselines.budget import Budget, Environment
-from ov_hsdag.baselines.go import GO
-from ov_hsdag.baselines.placeto import Placeto
-from ov_hsdag.baselines.rnn import RNN
-from ov_hsdag.baselines.schedule import Scheduler
-from ov_hsdag.baselines.transfer import TransferablePolicy
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.files import write_json
+from research.baselines.budget import Budget, Environment
+from research.baselines.go import GO
+from research.baselines.placeto import Placeto
+from research.baselines.rnn import RNN
+from research.baselines.schedule import Scheduler
+from research.baselines.transfer import TransferablePolicy
 
 RESULTS = Path(__file__).parent / "results" / "baselines_learn.json"
 

@@ -61,7 +61,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 RESULTS = Path(__file__).with_name("results")
 RECORDS = RESULTS / "learned_prior_records.json"

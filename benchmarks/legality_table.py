@@ -52,8 +52,8 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.files import atomic_file
-from ov_hsdag.zoo.catalog import ZooModel, select
-from ov_hsdag.zoo.compare import infer, largest_difference
+from research.zoo.catalog import ZooModel, select
+from research.zoo.compare import infer, largest_difference
 
 HERE = Path(__file__).resolve().parent
 RIG = HERE.parent / "tests" / "rig" / "run"

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.contestants import DEFAULT, LEARNED, OURS, SIMPLE
 from benchmarks.machine import about
-from ov_hsdag.baselines.budget import Budget
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Ratio
@@ -45,7 +44,8 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.catalog import ZooModel, cache_folder, select
+from research.baselines.budget import Budget
+from research.zoo.catalog import ZooModel, cache_folder, select
 
 RESULTS = Path(__file__).parent / "results" / "measured.json"
 PLACEMENTS = cache_folder().parent / "measured_placements.json"

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from benchmarks.decoder_models import write_decoder
 from ov_hsdag.memory_fit import fit
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.decoders import DecoderSize
+from research.zoo.decoders import DecoderSize
+from research.zoo.stored_decoders import write_decoder
 
 MODELS = {
     "f32, 8 layers, 1,024 wide": (DecoderSize(8, 16, 64, 2816, 8000), "f32"),

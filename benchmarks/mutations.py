@@ -30,9 +30,9 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.files import atomic_file
-from ov_hsdag.zoo.catalog import ZOO
-from ov_hsdag.zoo.generated import Case, generate
-from ov_hsdag.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
+from research.zoo.catalog import ZOO
+from research.zoo.generated import Case, generate
+from research.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 F32 = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"

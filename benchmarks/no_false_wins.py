@@ -24,7 +24,7 @@ import openvino as ov
 import ov_hsdag
 from ov_hsdag.devices import virtual
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 MODELS = ("squeezenet", "resnet50", "mobilenet-v2", "bert-small", "inception-v1")
 DEVICE = "HETERO:CPU_A,CPU_B"

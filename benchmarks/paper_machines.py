@@ -39,8 +39,8 @@ from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.files import write_json
-from ov_hsdag.zoo.catalog import ZOO
-from ov_hsdag.zoo.models.inputs import text
+from research.zoo.catalog import ZOO
+from research.zoo.models.inputs import text
 
 PROFILE = Path(__file__).parent / "profiles" / "paper_2023.json"
 

@@ -28,11 +28,11 @@ from benchmarks import harness, paper_machines
 from benchmarks.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, single
 from benchmarks.harness import Templates
 from benchmarks.workers import Workers, add_ray, start
-from ov_hsdag.baselines.budget import Budget
-from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.files import write_json
+from research.baselines.budget import Budget
+from research.baselines.relaxation import bracket
 
 RESULTS = Path(__file__).parent / "results" / "paper_table.json"
 
@@ -52,7 +52,7 @@ _BOUND_SECONDS = 5.0
 
 def contestants() -> list[Contestant]:
     """Rows of the first two tables."""
-    from ov_hsdag.baselines.package import HeteroRule
+    from research.baselines.package import HeteroRule
 
     gpu, cpu = (paper_machines.DEVICES.index(name) for name in ("GPU", "CPU"))
     devices = [single(cpu, CPU_ONLY), single(gpu, GPU_ONLY)]

@@ -1,7 +1,7 @@
 """Graph partitioners as rivals of the search: METIS and Mt-KaHyPar, with repair, and with local search afterwards.
 
 Both are optional (`pip install pymetis mtkahypar`). What they see of a problem, and how their parts become placements:
-`ov_hsdag.baselines.metis`.
+`research.baselines.metis`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.metis import IMBALANCE, Partition, Vertices, metis, orders
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.problem import PlacementProblem
+from research.baselines.metis import IMBALANCE, Partition, Vertices, metis, orders
 
 # As in cpp_ext/judge.cpp: placements on which HETERO's rule works longer count as infeasible, as in the search.
 _MOST_WORK = 16_000_000

@@ -23,11 +23,11 @@ from typing import Any
 
 import openvino as ov
 
-from benchmarks.deep_models import FAMILIES, build, operations
 from ov_hsdag.devices import virtual
 from ov_hsdag.utils.files import save_model_atomically, write_json
 from ov_hsdag.utils.plot import Axis, Series
 from ov_hsdag.utils.plot import plot as draw
+from research.zoo.deep import FAMILIES, build, operations
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "placing_growth.json"

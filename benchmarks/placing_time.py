@@ -23,7 +23,7 @@ import ov_hsdag
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.timing import Clock
-from ov_hsdag.zoo.catalog import select
+from research.zoo.catalog import select
 
 LIMIT_S = 0.25
 TRANSFORMATIONS, QUERIES, WRITING = "OpenVINO's transformations", "device queries", "writing"

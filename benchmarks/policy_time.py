@@ -20,7 +20,7 @@ from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import select
+from research.zoo.catalog import select
 
 # Milliseconds.
 LIMITS = {"swin-tiny": 60.0, "generated": 3000.0}

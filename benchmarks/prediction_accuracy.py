@@ -70,8 +70,8 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.files import write_json, write_text
-from ov_hsdag.zoo.catalog import ZOO, ZooModel
-from ov_hsdag.zoo.lacking import Lacking
+from research.zoo.catalog import ZOO, ZooModel
+from research.zoo.lacking import Lacking
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))

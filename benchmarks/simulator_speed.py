@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 FLOORS = {"resnet50": 10_000, "swin-tiny": 2_000}
 BATCH = 256

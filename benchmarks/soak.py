@@ -51,7 +51,7 @@ from ov_hsdag.place import place
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.files import save_model_atomically, write_json, write_text
 from ov_hsdag.utils.plot import Axis, Series, plot
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "soak.json"

@@ -42,12 +42,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.workers import Workers, add_ray, start
-from ov_hsdag.baselines.relaxation import bracket
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.files import write_json
+from research.baselines.relaxation import bracket
 
 CPU = 0
 """Device number of the CPU in placements of an instance, as in their programme; accelerators follow."""
@@ -307,7 +307,7 @@ def run(seconds: float | None, seed: int, bound_seconds: float | None, instance:
     Args:
         seconds: of search; None: the default number of moves.
         seed: of the search.
-        bound_seconds: for a lower bound (ov_hsdag/baselines/relaxation.py); None: without.
+        bound_seconds: for a lower bound (research/baselines/relaxation.py); None: without.
         instance: that is placed.
     """
     problem = instance.problem()

@@ -58,8 +58,10 @@ def start(spec: ModuleSpec | None) -> NoReturn:
 
 
 def brought() -> dict[str, Any]:
-    """Ray's runtime environment with this package: nodes have ov-hsdag, and no benchmarks."""
-    return {"py_modules": [str(Path(__file__).parent)], "excludes": ["results/", "__pycache__/"]}
+    """Ray's runtime environment with this package and `research`: nodes have ov-hsdag, and neither of them."""
+    root = Path(__file__).resolve().parents[1]
+    modules = [str(root / name) for name in ("benchmarks", "research")]
+    return {"py_modules": modules, "excludes": ["results/", "__pycache__/"]}
 
 
 class Workers:

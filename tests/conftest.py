@@ -11,7 +11,7 @@ import pytest
 import ov_hsdag
 from ov_hsdag.calibration import experience
 from ov_hsdag.devices import virtual
-from ov_hsdag.zoo.catalog import select
+from research.zoo.catalog import select
 
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.zoo.decoders import DecoderSize, decoder
+from research.zoo.decoders import DecoderSize, decoder
 
 VOCABULARY = 64
 
 
 class _Weights:
-    """Normal numbers for `ov_hsdag.zoo.decoders`."""
+    """Normal numbers for `research.zoo.decoders`."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ class _Weights:
 
 
 def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: int = 8, seed: int = 0) -> ov.Model:
-    """The decoder of `ov_hsdag.zoo.decoders` with a vocabulary of 64 and normal weights."""
+    """The decoder of `research.zoo.decoders` with a vocabulary of 64 and normal weights."""
     sizes = DecoderSize(layers, heads, size, 2 * heads * size, VOCABULARY, shared=shared, base=100)
     return decoder(sizes, _Weights(seed))
 

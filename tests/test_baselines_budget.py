@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ov_hsdag.baselines.budget import Budget, BudgetSpent, Environment
+from research.baselines.budget import Budget, BudgetSpent, Environment
 from tests.graphs import random_problem
 
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import learned_baselines
-from ov_hsdag.baselines import go, learning, placeto, rnn
-from ov_hsdag.baselines.budget import Budget, BudgetSpent, Environment
-from ov_hsdag.baselines.graph import UnitGraph, colocated
-from ov_hsdag.baselines.schedule import Scheduler
 from ov_hsdag.problem.problem import PlacementProblem
+from research.baselines import go, learning, placeto, rnn
+from research.baselines.budget import Budget, BudgetSpent, Environment
+from research.baselines.graph import UnitGraph, colocated
+from research.baselines.schedule import Scheduler
 from tests.graphs import problem_of, random_problem
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ov_hsdag.baselines.schedule import Scheduler, Units
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
+from research.baselines.schedule import Scheduler, Units
 from tests.graphs import problem_of, random_problem
 
 

@@ -13,12 +13,16 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.tarnawski import Instance
-from ov_hsdag.baselines.annealing import Annealing
-from ov_hsdag.baselines.baechi import MEtf, MSct, favourite_children, schedule
-from ov_hsdag.baselines.budget import Baseline, Budget, Environment
-from ov_hsdag.baselines.celeritas import Celeritas, fuse, order
-from ov_hsdag.baselines.metis import Metis
-from ov_hsdag.baselines.package import (
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.training import corpus
+from research.baselines.annealing import Annealing
+from research.baselines.baechi import MEtf, MSct, favourite_children, schedule
+from research.baselines.budget import Baseline, Budget, Environment
+from research.baselines.celeritas import Celeritas, fuse, order
+from research.baselines.metis import Metis
+from research.baselines.package import (
     CONTIGUOUS_PARTITION,
     MINIMUM_CUT,
     NETWORK,
@@ -27,13 +31,9 @@ from ov_hsdag.baselines.package import (
     HeteroRule,
     Shipped,
 )
-from ov_hsdag.baselines.tarnawski import DynamicProgramme, IntegerProgramme, contiguous_split, ideals, prefixes
-from ov_hsdag.baselines.task_graph import TaskGraph
-from ov_hsdag.model.repair import split_rule
-from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
-from ov_hsdag.training import corpus
-from ov_hsdag.zoo.catalog import ZOO
+from research.baselines.tarnawski import DynamicProgramme, IntegerProgramme, contiguous_split, ideals, prefixes
+from research.baselines.task_graph import TaskGraph
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 from tests.test_tarnawski import node, written
 

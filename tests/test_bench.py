@@ -22,7 +22,7 @@ from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 from tests.test_cli import assert_one_error_line, run
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.relaxation import Bracket, bracket, relaxed
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from research.baselines.relaxation import Bracket, bracket, relaxed
 from tests.graphs import random_problem
 
 

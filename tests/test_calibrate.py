@@ -15,7 +15,6 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
-from benchmarks.decoder_models import DecoderSize, write_decoder
 from ov_hsdag.calibration import (
     boundaries,
     calibrate,
@@ -47,8 +46,9 @@ from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.timing import OutOfTime
-from ov_hsdag.zoo.catalog import ZOO
-from ov_hsdag.zoo.lacking import Lacking
+from research.zoo.catalog import ZOO
+from research.zoo.lacking import Lacking
+from research.zoo.stored_decoders import DecoderSize, write_decoder
 from tests.conftest import ONE_CORE
 
 pytestmark = pytest.mark.alone

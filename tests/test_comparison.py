@@ -18,7 +18,7 @@ from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as op
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))

@@ -21,7 +21,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.worker_faults import starting
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))

@@ -21,7 +21,8 @@ from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_
 from ov_hsdag.training.search import anneal, teacher
 from ov_hsdag.training.targets import SHARD, Target, Targets, compute
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.zoo.catalog import ZOO, select
+from research import corpus as corpus_of_zoo
+from research.zoo.catalog import ZOO, select
 from tests.graphs import random_problem
 
 
@@ -29,7 +30,7 @@ from tests.graphs import random_problem
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of two small models, one of them of a held-out family."""
     path = tmp_path_factory.mktemp("corpus")
-    corpora.make(path, ["squeezenet", "dlrm"], report=lambda _: None)
+    corpus_of_zoo.make(path, ["squeezenet", "dlrm"], report=lambda _: None)
     return path
 
 
@@ -105,6 +106,16 @@ def test_generated_graphs_are_whole_problems() -> None:
         assert (result.latency_us > 0).all()
 
 
+def test_a_corpus_without_models_is_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        corpora.write_generated(tmp_path / name, 5)
+    one, other = Corpus.load(tmp_path / "one"), Corpus.load(tmp_path / "other")
+    assert len(one.templates) == 5 and one.fingerprint == other.fingerprint
+    (tmp_path / "one" / "generated" / "003.npz").unlink()
+    corpora.write_generated(tmp_path / "one", 5)
+    assert Corpus.load(tmp_path / "one").fingerprint == other.fingerprint
+
+
 def test_a_folder_without_training_problems_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no training problems"):
         Corpus.load(tmp_path)
@@ -118,7 +129,7 @@ def test_making_a_corpus_again_keeps_what_is_there(folder: Path) -> None:
     (path,) = (folder / "squeezenet").iterdir()
     written = path.stat().st_mtime_ns
     told: list[str] = []
-    corpora.make(folder, ["squeezenet"], report=told.append)
+    corpus_of_zoo.make(folder, ["squeezenet"], report=told.append)
     assert path.stat().st_mtime_ns == written and not told
     assert PlacementProblem.load(path).graph.nodes > 50
     assert select(["squeezenet"])[0].family == "squeezenet"
@@ -223,10 +234,9 @@ def test_a_model_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytes
     def gone(*_: object) -> None:
         raise AttributeError("module transformers has no attribute 'SqueezeNet'")
 
-    monkeypatch.setattr("ov_hsdag.zoo.catalog.ZooModel.build", gone)
+    monkeypatch.setattr("research.zoo.catalog.ZooModel.build", gone)
     with pytest.raises(RunError, match=r"'squeezenet' cannot be made with .*openvino \d.*no attribute 'Squeeze"):
-        corpora.make(tmp_path, ["squeezenet"])
-    assert not corpora.complete(tmp_path)
+        corpus_of_zoo.make(tmp_path, ["squeezenet"])
 
 
 def test_a_corpus_that_was_interrupted_is_finished_first(tmp_path: Path) -> None:
@@ -234,10 +244,10 @@ def test_a_corpus_that_was_interrupted_is_finished_first(tmp_path: Path) -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        corpora.make(tmp_path, ["lstm", "ncf"], report=stop)
-    assert len(list(tmp_path.glob("*/*.npz"))) == 1 and not corpora.complete(tmp_path)
-    corpora.make(tmp_path, ["lstm", "ncf"], report=lambda _: None)
-    assert len(list(tmp_path.glob("*/*.npz"))) == 2 and corpora.complete(tmp_path)
+        corpus_of_zoo.make(tmp_path, ["lstm", "ncf"], report=stop)
+    assert len(list(tmp_path.glob("*/*.npz"))) == 1
+    corpus_of_zoo.make(tmp_path, ["lstm", "ncf"], report=lambda _: None)
+    assert len(list(tmp_path.glob("*/*.npz"))) == 2
 
 
 def test_held_out_problems_have_a_device_that_training_never_sees(monkeypatch: pytest.MonkeyPatch) -> None:

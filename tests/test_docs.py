@@ -21,7 +21,7 @@ import typer.main
 
 from ov_hsdag.cli.app import app
 from ov_hsdag.integration import converters
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.scripts import loaded
 from tests.test_cli import PACKAGE
 

@@ -21,7 +21,7 @@ from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import select
+from research.zoo.catalog import select
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model, random_problem
 from tests.test_cli import MAIN, assert_one_error_line, run

@@ -828,7 +828,7 @@ ZOO_SAMPLE = ("lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t
 
 
 def test_c_plus_plus_reads_of_a_model_what_python_reads(programs: Path, stock: ov.Core, tmp_path: Path) -> None:
-    from ov_hsdag.zoo.catalog import ZOO
+    from research.zoo.catalog import ZOO
 
     builds = {
         **MODELS,

@@ -19,7 +19,7 @@ from ov_hsdag.policy import features
 from ov_hsdag.policy.features import FeatureSet, PolicyInput, policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 PARTS = ("node_x", "edge_x", "pair_x", "device_x")

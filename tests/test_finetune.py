@@ -47,7 +47,7 @@ from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.files import PREFIX
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.conftest import ONE_CORE
 from tests.graphs import random_fusions, random_problem
 

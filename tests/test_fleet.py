@@ -22,7 +22,7 @@ from ov_hsdag.fleet.job import Inputs, Job, came_as, model_files_of, safe
 from ov_hsdag.fleet.machines import KIND, Machine, announcement, kinds, label, others, parse_on
 from ov_hsdag.fleet.site import Site
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 # What Ray takes for the value and for the name of a label (Kubernetes' rules).
 LABEL = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?")

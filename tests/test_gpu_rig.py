@@ -99,8 +99,8 @@ def test_there_is_a_gpu_in_the_rig_alone(run: Run) -> None:
 def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     code = """
         import openvino as ov
-        from ov_hsdag.zoo.compare import infer, largest_difference
-        from ov_hsdag.zoo.catalog import select
+        from research.zoo.compare import infer, largest_difference
+        from research.zoo.catalog import select
         core = ov.Core()
         for one in select(["squeezenet", "squeezebert-small", "lstm", "unet-small", "looped-cell"]):
             model, inputs = one.build(), one.inputs(0)
@@ -268,7 +268,7 @@ def test_support_that_is_claimed_and_not_there_is_taken_back(run: Run) -> None:
     code = """
         import warnings
         import openvino as ov
-        from ov_hsdag.zoo.catalog import ZOO
+        from research.zoo.catalog import ZOO
         from ov_hsdag.model.graph import ComputationGraph
         from ov_hsdag.model.normalize import normalize
         from ov_hsdag.model.support import support
@@ -325,7 +325,7 @@ def test_a_device_that_does_not_run_the_whole_model_is_measured_with_the_other(r
         import warnings
         import openvino as ov
         import ov_hsdag
-        from ov_hsdag.zoo.catalog import ZOO
+        from research.zoo.catalog import ZOO
         model = ZOO["gru"].build()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -344,8 +344,8 @@ def test_what_the_gpu_does_not_compile_runs_on_the_cpu(run: Run) -> None:
         import warnings
         import openvino as ov
         import ov_hsdag
-        from ov_hsdag.zoo.compare import infer, largest_difference
-        from ov_hsdag.zoo.catalog import ZOO
+        from research.zoo.compare import infer, largest_difference
+        from research.zoo.catalog import ZOO
         core = ov.Core()
         for name in ("CPU", "GPU"):
             core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32"})

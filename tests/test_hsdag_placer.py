@@ -27,7 +27,7 @@ from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 

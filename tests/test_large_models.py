@@ -9,14 +9,14 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from benchmarks.deep_models import FAMILIES, build, operations
 from ov_hsdag.model import clean_up, shapes
 from ov_hsdag.model.excerpt import excerpt, structures
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import normalize, normalize_by_excerpt
 from ov_hsdag.model.support import support
-from ov_hsdag.zoo.catalog import ZOO, ZooModel
+from research.zoo.catalog import ZOO, ZooModel
+from research.zoo.deep import FAMILIES, build, operations
 
 LAYERS = {"decoder": 50, "encoder": 75, "convolutional": 160}
 

@@ -357,8 +357,8 @@ def test_shape_arithmetic_survives_the_splitting_of_cycles(two_cpu_core: ov.Core
 
 @pytest.mark.parametrize("name", ["lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic"])
 def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Core, name: str) -> None:
-    from ov_hsdag.zoo.catalog import ZOO
-    from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
+    from research.zoo.catalog import ZOO
+    from research.zoo.compare import TOLERANCE, infer, largest_difference
 
     model = ZOO[name].build()
     inputs = ZOO[name].inputs(0)

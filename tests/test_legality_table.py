@@ -17,7 +17,7 @@ import pytest
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ov_hsdag.zoo.generated import generate
-from ov_hsdag.zoo.mutations import check, mutated, runs
+from research.zoo.generated import generate
+from research.zoo.mutations import check, mutated, runs
 from tests.test_mutations import DEVICES, EXAMPLES, some_mutations
 
 pytestmark = pytest.mark.slow

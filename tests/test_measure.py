@@ -18,7 +18,7 @@ from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 pytestmark = pytest.mark.alone
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.zoo.catalog import ZOO
-from ov_hsdag.zoo.generated import Case, generate
-from ov_hsdag.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
+from research.zoo.catalog import ZOO
+from research.zoo.generated import Case, generate
+from research.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)

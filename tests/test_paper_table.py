@@ -16,7 +16,6 @@ from benchmarks.contestants import ABLATIONS, DEFAULT, LEARNED, OURS, SHIPPED, S
 from benchmarks.machine import about
 from benchmarks.paper_machines import interval
 from benchmarks.tarnawski import Instance
-from ov_hsdag.baselines.budget import Budget, Environment
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.repair import split_rule
@@ -24,7 +23,8 @@ from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
-from ov_hsdag.zoo.catalog import ZOO
+from research.baselines.budget import Budget, Environment
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 from tests.test_tarnawski import node, written
 

@@ -13,7 +13,7 @@ from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 
 def edges_of(*pairs: tuple[int, int]) -> NDArray[np.int64]:

@@ -35,7 +35,7 @@ from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 
 PAIR = "HETERO:CPU_A,CPU_B"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"

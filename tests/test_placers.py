@@ -20,7 +20,7 @@ from ov_hsdag.placers.single import HeteroDefault, SingleDevice
 from ov_hsdag.policy.candidates import unlearned_placers
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 

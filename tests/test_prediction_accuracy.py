@@ -15,7 +15,7 @@ import pytest
 
 from ov_hsdag.devices.virtual import register
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.scripts import loaded
 
 pytestmark = pytest.mark.alone

@@ -51,6 +51,7 @@ from ov_hsdag.training.rollout import (
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.training.search import teacher
 from ov_hsdag.utils.errors import RunError, UserError
+from research.corpus import make
 from tests.graphs import random_problem
 
 TINY = Settings(
@@ -74,7 +75,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of small models with its searched placements."""
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("corpus")
-    corpora.make(path, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
+    make(path, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
     kept = targets.Targets(corpora.Corpus.load(path), path)
     for number in range(3):
         kept.shard(number)
@@ -614,7 +615,7 @@ def test_an_interrupted_run_has_saved_what_it_did(
 def test_a_run_goes_on_with_its_own_corpus_only(corpus: Path, tmp_path: Path) -> None:
     pretrain(tmp_path / "run", corpus, TINY, stop_at=1)
     other = tmp_path / "corpus"
-    corpora.make(other, ["ncf"], report=lambda _: None)
+    make(other, ["ncf"], report=lambda _: None)
     with pytest.raises(UserError, match="another corpus"):
         pretrain(tmp_path / "run", other)
 
@@ -690,9 +691,8 @@ def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lacking", "options", "told"),
     [
-        ("torch_geometric", (), "torch-geometric: install .*train,bench"),
-        ("transformers", (), "transformers: install .*train,bench"),
-        ("torch_geometric", ("--resume",), "torch-geometric: install .*train"),
+        ("torch_geometric", (), r"torch-geometric: install .*\[train\]"),
+        ("torch_geometric", ("--resume",), r"torch-geometric: install .*\[train\]"),
     ],
 )
 def test_missing_packages_are_told_before_any_work(
@@ -705,9 +705,11 @@ def test_missing_packages_are_told_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_with_a_corpus_the_zoo_is_not_needed(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_corpus_it_learns_from_generated_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    cli_pretrain(
-        tmp_path / "run", corpus=corpus, problems=1, validation=1, imitation_steps=1, reinforce_steps=0, threads=1
-    )
+    cli_pretrain(tmp_path / "run", problems=1, validation=1, imitation_steps=1, reinforce_steps=0, threads=1)
     assert (tmp_path / "run" / "policy" / "policy.json").exists()
+    assert "no --corpus: the policy learns from generated graphs" in capsys.readouterr().err
+    assert {path.parent.name for path in (tmp_path / "run" / "corpus").glob("*/*.npz")} == {"generated"}

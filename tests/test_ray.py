@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.training.corpus import make
 from ov_hsdag.training.pretrain import FORMAT
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import ZOO
+from research.corpus import make
+from research.zoo.catalog import ZOO
 from tests import ray_cluster
 from tests.conftest import ONE_CORE
 from tests.ray_cluster import MAIN, Nodes, command, environment

@@ -23,7 +23,7 @@ from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests import ray_cluster
 from tests.ray_cluster import ROOT, Nodes, environment
 

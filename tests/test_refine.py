@@ -20,7 +20,7 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 FEW = 20_000

@@ -15,10 +15,10 @@ import pytest
 from playwright import sync_api
 
 import ov_hsdag
-from benchmarks.deep_models import build
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
+from research.zoo.deep import build
 from tests.decoders import layered, stateful_decoder
 from tests.test_report import HOSTILE, split_convolutions
 

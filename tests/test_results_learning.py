@@ -16,7 +16,7 @@ from benchmarks.machine import about
 from benchmarks.policies import Policies
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.training import corpus
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.test_paper_table import check_tables
 
 

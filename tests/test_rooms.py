@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,13 +14,13 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
 # From the top to the bottom. `__init__` is above all: its names are lazy. CONTRIBUTING.md points here.
 ROOMS = (
-    "__main__", "cli", "fleet", "training", "baselines", "zoo", "_autoload", "integration", "explaining", "place",
+    "__main__", "cli", "fleet", "training", "_autoload", "integration", "explaining", "place",
     "memory_fit", "measuring", "policy", "placers", "calibration", "problem", "costs", "model", "report", "devices",
     "utils", "_version", "_env", "_source_tree", "_native",
 )  # fmt: skip
 
 # Where torch may be imported.
-TORCH_ROOMS = {"training", "baselines", "zoo"}
+TORCH_ROOMS = {"training"}
 
 
 def modules() -> dict[str, Path]:
@@ -72,6 +73,15 @@ def test_a_room_imports_only_from_rooms_below(module: str) -> None:
 def test_commands_leave_their_names_to_functions() -> None:
     """Importing a module `ov_hsdag.fit` would replace a function of that name."""
     assert not MODULES.keys() & {"calibrate", "explain", "fit", "verify"}
+
+
+def test_what_is_not_in_the_wheel_is_not_imported() -> None:
+    found = [
+        name
+        for name, path in MODULES.items()
+        if re.search(r"^\s*(from|import) (research|benchmarks|tests)\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not found
 
 
 def test_there_is_no_circle() -> None:

@@ -16,7 +16,7 @@ from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.zoo.catalog import ZooModel
+from research.zoo.catalog import ZooModel
 from tests.test_cli import run
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"

@@ -13,7 +13,7 @@ from ov_hsdag.model.inputs import conversations, timed_inputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.model.steps import FILLED, REORDERED, TIMED_STEPS, StatefulInputs, is_stateful
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.decoders import VOCABULARY, stateful_decoder
 
 SHAPES = {"input_ids": [1, 4], "position_ids": [1, 4], "attention_mask": [1, 20], "beam_idx": [1]}

@@ -23,7 +23,7 @@ from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from tests.worker_faults import starting
 
 pytestmark = pytest.mark.alone
@@ -170,7 +170,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 import openvino as ov
 from ov_hsdag.devices import virtual
-from ov_hsdag.zoo.catalog import ZOO
+from research.zoo.catalog import ZOO
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.measuring.process import Candidate, Workshop
 from tests.worker_faults import starting

@@ -23,8 +23,8 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
-from ov_hsdag.zoo.generated import Case
+from research.zoo.compare import TOLERANCE, infer, largest_difference
+from research.zoo.generated import Case
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))

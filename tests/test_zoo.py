@@ -10,9 +10,9 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.catalog import CACHE_VARIABLE, ZOO, ZooModel, select
-from ov_hsdag.zoo.compare import infer, largest_difference
-from ov_hsdag.zoo.models.onnx_light import MODELS as ONNX_MODELS
+from research.zoo.catalog import CACHE_VARIABLE, ZOO, ZooModel, select
+from research.zoo.compare import infer, largest_difference
+from research.zoo.models.onnx_light import MODELS as ONNX_MODELS
 
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 

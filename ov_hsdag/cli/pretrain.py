@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, and of its policy.")]
 CorpusFolder = Annotated[
     Path | None,
-    typer.Option("--corpus", metavar="DIR", help="Graphs to train on; made from the model zoo where it is empty."),
+    typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
@@ -52,7 +52,7 @@ Ray = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Make the corpus, search placements and compute the --parts of steps on the cores of this Ray cluster.",
+        help="Search placements and compute the --parts of steps on the cores of this Ray cluster.",
     ),
 ]
 Checkpoint = Annotated[float, typer.Option("--checkpoint-minutes", min=0.0, help="Time between checkpoints.")]
@@ -75,10 +75,7 @@ def pretrain(
     ray: Ray = None,
     as_json: common.Json = False,
 ) -> None:
-    """Train a policy on simulated placements; DIR/policy is what --policy takes.
-
-    Needs the extra `train`, and `bench` where the corpus is made.
-    """
+    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`."""
     given: dict[str, Any] = {
         "seed": seed,
         "problems": problems,
@@ -95,35 +92,30 @@ def pretrain(
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
         given["epochs"] = 3
-    from ov_hsdag.training.corpus import complete, make
-
-    folder = corpus or output / "corpus"
-    make_corpus = not resume and not complete(folder)
-    require("pretraining", ("train", "bench") if make_corpus else ("train",))
+    require("pretraining", ("train",))
     with console.progress("starting torch"):
         import torch
 
+    from ov_hsdag.training.corpus import GENERATED, write_generated
     from ov_hsdag.training.curves import PLOT
-    from ov_hsdag.training.pretrain import Settings
+    from ov_hsdag.training.pretrain import CORPUS, Settings
     from ov_hsdag.training.pretrain import pretrain as run
     from ov_hsdag.training.run import CHECKPOINT
 
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**given)
     with console.result(as_json) as show, contextlib.ExitStack() as stack:
-        each: dict[str, Any] = {}
         elsewhere: dict[str, Any] = {}
         if ray is not None:
             from ov_hsdag.fleet.cluster import Cluster
 
             with console.progress(f"joining the Ray cluster at {ray}"):
                 cluster = stack.enter_context(Cluster(ray))
-            each = {"each": cluster.map}
-            elsewhere = {**each, "spread": functools.partial(cluster.rounds, cores=threads)}
+            elsewhere = {"each": cluster.map, "spread": functools.partial(cluster.rounds, cores=threads)}
         try:
-            if make_corpus:
-                with console.progress(f"making the corpus in {folder} (models are converted once)") as tell:
-                    make(folder, report=tell, **each)
+            if not resume and corpus is None and {path.name for path in (output / CORPUS).glob("*")} <= {GENERATED}:
+                console.message("no --corpus: the policy learns from generated graphs, and from no real model")
+                write_generated(output / CORPUS)
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes

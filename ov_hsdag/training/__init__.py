@@ -1,1 +1,1 @@
-"""Training of the HSDAG policy: the only room, with the baselines, that imports torch (extra `train`)."""
+"""Training of the HSDAG policy: the only layer that imports torch (extra `train`)."""

@@ -1,6 +1,7 @@
 """What the policy learns from: graphs of real models and generated DAGs × devices, costs and limits drawn from a seed.
 
-On disk a corpus is a folder of graphs, one problem .npz for each model (`PlacementProblem.save`), extracted once.
+On disk a corpus is a folder of graphs, one problem .npz for each model (`PlacementProblem.save`), extracted once:
+`research.corpus` makes one of the model zoo.
 Everything else about a training problem — devices, costs, missing operations, limits, objective — is drawn on the fly:
 problem i of a seed is the same on every machine and in every order, so a run's position in its corpus is one number.
 
@@ -12,22 +13,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
 from ov_hsdag.model import colocation, normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.errors import UserError
 
 HELD_OUT_FAMILIES: frozenset[str] = frozenset(
     {
@@ -37,7 +38,7 @@ HELD_OUT_FAMILIES: frozenset[str] = frozenset(
         "dlrm",  # recommenders
     }
 )  # fmt: skip
-"""Families of the model zoo that no training problem comes from."""
+"""Families of models (research.zoo) that no training problem comes from."""
 
 HELD_OUT_PROFILES: frozenset[str] = frozenset({"arc_a770", "xeon_platinum_8480"})
 """Built-in profiles that no training problem uses, not even changed."""
@@ -57,11 +58,11 @@ HELD_OUT_SETS: dict[str, tuple[str, ...]] = {
 RECIPE = 1
 """Version of the way in which problems are drawn: another one makes other problems of the same seed."""
 
-# A file that is in the folder of a corpus while its models are being extracted.
-_UNFINISHED = "unfinished"
-
 MAX_COARSE = 1200
 """Larger graphs are left out of training: one of them costs as much as dozens of the others."""
+
+GENERATED = "generated"
+"""The family of graphs that are drawn, and of no model."""
 
 
 def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
@@ -151,72 +152,20 @@ def extract(model: Any, rule: int) -> PlacementProblem:
     return assemble(empty, names, profile, "latency")
 
 
-def complete(folder: Path) -> bool:
-    """Returns whether the folder holds a corpus that `make` has not left unfinished."""
-    return any(folder.glob("*/*.npz")) and not (folder / _UNFINISHED).exists()
-
-
-Each = Callable[[Callable[[str], PlacementProblem], Iterable[str]], Iterable[PlacementProblem]]
-"""Calls a function for each name, in their order, as `map` does."""
-
-
-def make(
-    folder: Path,
-    names: Iterable[str] | None = None,
-    report: Callable[[str], None] = print,
-    each: Each = map,
-) -> None:
-    """Extracts models of the zoo into `folder`, each as <family>/<name>.npz; those that are there are left alone.
+def write_generated(folder: Path, count: int = 256, seed: int = 0) -> None:
+    """Writes a corpus that needs no models: random graphs, as generated/NUMBER.npz; those that are there stay.
 
     Args:
         folder: the corpus.
-        names: models, families or tags of the zoo; None: all.
-        report: called with a line about each model.
-        each: calls a function for each name, here or elsewhere.
-
-    Raises:
-        RunError: a model of the zoo cannot be built or extracted; the message names it.
+        count: how many.
+        seed: of all of them.
     """
-    from ov_hsdag.zoo.catalog import ZOO, select
-
-    chosen = list(ZOO.values() if names is None else select(names))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _UNFINISHED).touch()
-    lacking = [entry for entry in chosen if not (folder / entry.family / f"{entry.name}.npz").exists()]
-    for entry, template in zip(lacking, each(template_of, [entry.name for entry in lacking]), strict=True):
-        path = folder / entry.family / f"{entry.name}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        template.save(path)
-        report(
-            f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups,"
-            f" {int(template.coarse.max()) + 1} coarse groups"
-        )
-    (folder / _UNFINISHED).unlink()
-
-
-def template_of(name: str) -> PlacementProblem:
-    """A model of the zoo as `extract` makes it. Raises RunError where it cannot be built or extracted here."""
-    import openvino as ov
-
-    from ov_hsdag.model.repair import split_rule
-    from ov_hsdag.zoo.catalog import ZOO
-
-    try:
-        return extract(ZOO[name].build(), split_rule(ov.__version__))
-    except Exception as error:
-        raise RunError(
-            f"the zoo's model '{name}' cannot be made with {_installed()}: {one_line(error)};"
-            " constraints.txt has the versions that were tested"
-        ) from error
-
-
-def _installed() -> str:
-    """Names and versions of the packages that the zoo's models are made with."""
-    found = []
-    for package in ("transformers", "torch", "onnx", "openvino"):
-        with suppress(metadata.PackageNotFoundError):
-            found.append(f"{package} {metadata.version(package)}")
-    return ", ".join(found)
+    rule = split_rule(ov.__version__)
+    for number in range(count):
+        path = folder / GENERATED / f"{number:03d}.npz"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            generated_template(np.random.default_rng([seed, RECIPE, number]), rule).save(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +201,8 @@ class Corpus:
                 names.append(f"{path.parent.name}/{path.stem}")
         if not templates:
             raise UserError(
-                f"no training problems in '{folder}': expected FAMILY/MODEL.npz files (ov-hsdag pretrain makes them)"
+                f"no training problems in '{folder}': expected FAMILY/MODEL.npz files (in the source tree,"
+                " `python -m research.corpus DIR` makes them)"
             )
         return cls(tuple(templates), tuple(names), seed, generated)
 

@@ -1,15 +1,51 @@
 """Write ResNet-50 as an ONNX file, without any download: python export_resnet50.py OUTPUT.onnx
 
 The onnx wheel carries the real architecture, but fills each weight with a single value; such a network answers the same
-to every input. Here the weights are drawn from a seed, so that outputs can be compared.
+to every input. Here the weights are drawn from a seed, at scales that keep activations near 1, so that outputs can be
+compared.
 """
 
 import argparse
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
-from ov_hsdag.zoo.models.recipes import onnx_light_file, randomise_onnx
+ARCHITECTURE = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+
+# What the inputs of an operation are; of all others: "bias".
+ROLES = {"Conv": {1: "weight"}, "Gemm": {1: "weight"}, "BatchNormalization": {1: "scale", 4: "scale"}}
+
+
+def randomise(model: onnx.ModelProto, seed: int) -> None:
+    """Replace all weights: constants, and those that ConstantOfShape nodes make, by constants of random values."""
+    random, graph = np.random.default_rng(seed), model.graph
+    shapes = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    roles = {
+        name: ROLES.get(node.op_type, {}).get(port, "bias")
+        for node in graph.node
+        for port, name in enumerate(node.input)
+    }
+    summed = {name for node in graph.node if node.op_type == "Sum" for name in node.input}
+    # The last normalization of a residual branch: small, so that sums do not grow from block to block.
+    last = {node.input[1] for node in graph.node if node.op_type == "BatchNormalization" and node.output[0] in summed}
+
+    def drawn(name: str, shape: tuple[int, ...]) -> onnx.TensorProto:
+        if roles.get(name) == "weight":
+            values = random.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
+        elif roles.get(name) == "scale":
+            values = random.uniform(0.8, 1.2, shape) * (0.5 if name in last else 1)
+        else:
+            values = 0.1 * random.standard_normal(shape)
+        return numpy_helper.from_array(values.astype(np.float32), name)
+
+    for one in graph.initializer:
+        if one.data_type == onnx.TensorProto.FLOAT:
+            one.CopyFrom(drawn(one.name, tuple(one.dims)))
+    for node in [node for node in graph.node if node.op_type == "ConstantOfShape"]:
+        graph.initializer.append(drawn(node.output[0], tuple(shapes[node.input[0]])))
+        graph.node.remove(node)
 
 
 def main() -> None:
@@ -17,8 +53,8 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     output = parser.parse_args().output
 
-    model = onnx.load(onnx_light_file("resnet50"))
-    randomise_onnx(model, seed=0, branch=0.5)
+    model = onnx.load(ARCHITECTURE)
+    randomise(model, seed=0)
     onnx.save(model, output)
     print(f"{output}: ResNet-50, {len(model.graph.node)} nodes, {output.stat().st_size / 1e6:.0f} MB")
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.zoo.decoders import DecoderSize, decoder
+from research.zoo.decoders import DecoderSize, decoder
 
 GROUP = 128  # weights of a row that share a scale
 
@@ -37,15 +37,15 @@ class _Weights:
     def table(self, rows: int, columns: int) -> ov.Node:
         """[rows, columns] f32, decompressed where weights are compressed."""
         if self._kind in ("f32", "f16"):
-            memory = self._take(rows * columns * 4).view(np.float32).reshape(rows, columns)
+            values = self._take(rows * columns * 4).view(np.float32).reshape(rows, columns)
             for row in range(0, rows, 1024):
-                part = memory[row : row + 1024]
+                part = values[row : row + 1024]
                 part[:] = self._random.standard_normal(part.shape, np.float32) / math.sqrt(columns)
-            return op.Constant(ov.Tensor(memory, True), True)
+            return op.Constant(ov.Tensor(values, True), True)
         memory = self._take(rows * columns * self._bits // 8)
         for start in range(0, len(memory), 1 << 22):
-            part = memory[start : start + (1 << 22)]
-            part[:] = np.frombuffer(self._random.bytes(len(part)), np.uint8)
+            drawn = memory[start : start + (1 << 22)]
+            drawn[:] = np.frombuffer(self._random.bytes(len(drawn)), np.uint8)
         group = GROUP if self._kind == "i4" else columns
         shape = [rows, columns // group, group] if group < columns else [rows, columns]
         tensor = (

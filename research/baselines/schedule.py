@@ -82,7 +82,7 @@ class Scheduler:
     requests: int = 4
 
     def costs(self, decisions: Bytes) -> NDArray[np.float64]:
-        """A `Judge` for `ov_hsdag.baselines.budget.Environment`.
+        """A `Judge` for `research.baselines.budget.Environment`.
 
         Args:
             decisions: placements, uint8 [batch, groups], of whole submodels with equal priorities; or placement,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ov_hsdag.zoo.models import other, text, vision
-from ov_hsdag.zoo.models.base import Recipe, ZooModel, model
-from ov_hsdag.zoo.models.derived import BeamSearch, CompressedWeights, Quantised
-from ov_hsdag.zoo.models.inputs import Input, Inputs, inputs
-from ov_hsdag.zoo.models.written import Words, Written
+from research.zoo.models import other, text, vision
+from research.zoo.models.base import Recipe, ZooModel, model
+from research.zoo.models.derived import BeamSearch, CompressedWeights, Quantised
+from research.zoo.models.inputs import Input, Inputs, inputs
+from research.zoo.models.written import Words, Written
 
 _PLAIN = {one.name: one for one in (*text.MODELS, *vision.MODELS, *other.MODELS)}
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.budget import Environment
-from ov_hsdag.baselines.task_graph import runnable
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
@@ -23,6 +21,8 @@ from ov_hsdag.policy.candidates import best_by_prediction, find_candidates, poli
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
+from research.baselines.budget import Environment
+from research.baselines.task_graph import runnable
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.budget import Environment
-from ov_hsdag.baselines.task_graph import runnable
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from research.baselines.budget import Environment
+from research.baselines.task_graph import runnable
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.budget import Environment
 from ov_hsdag.problem.problem import PlacementProblem
+from research.baselines.budget import Environment
 
 # A part may be so much larger than its target.
 IMBALANCE = 0.05

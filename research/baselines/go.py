@@ -6,7 +6,7 @@ Where the parts of its section 3 are:
 - scalable attention: `Attention`, over nodes in topological order, a segment at a time, which also sees the segment
   before, without gradients into it (Transformer-XL), and has no positions (GDP). All nodes are decided at once;
 - multi-task: `Network.logits`. The same attention layers run once for each task, reading what the tasks before decided
-  of each node: placement, then scheduling priority, then fusion, judged by `ov_hsdag.baselines.schedule`. With
+  of each node: placement, then scheduling priority, then fusion, judged by `research.baselines.schedule`. With
   `multi_task=False` there is the first alone;
 - feature modulation (parameter superposition): `Attention` and `GraphEmbedding` scale each layer's input by what a
   layer makes of the graph's mean embedding, so that one set of parameters serves graphs of all kinds;
@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from ov_hsdag.baselines import learning
-from ov_hsdag.baselines.budget import BudgetSpent, Environment
-from ov_hsdag.baselines.graph import UnitGraph, colocated
-from ov_hsdag.baselines.transfer import TransferablePolicy
+from research.baselines import learning
+from research.baselines.budget import BudgetSpent, Environment
+from research.baselines.graph import UnitGraph, colocated
+from research.baselines.transfer import TransferablePolicy
 
 # What the fusion head of a new policy adds for going on with a unit: the runtime's default is to fuse all.
 _FUSED = 2.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ov_hsdag.zoo.models.base import ZooModel, model
-from ov_hsdag.zoo.models.inputs import Input, Inputs, image, inputs
-from ov_hsdag.zoo.models.recipes import Torch, Transformers
+from research.zoo.models.base import ZooModel, model
+from research.zoo.models.inputs import Input, Inputs, image, inputs
+from research.zoo.models.recipes import Torch, Transformers
 
 _VIT: dict[str, Any] = {
     "hidden_size": 64,

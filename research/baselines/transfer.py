@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 from torch import nn
 
-from ov_hsdag.baselines import learning
-from ov_hsdag.baselines.budget import Environment
+from research.baselines import learning
+from research.baselines.budget import Environment
 
 Network = TypeVar("Network", bound=nn.Module)
 Task = TypeVar("Task")

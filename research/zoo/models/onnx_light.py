@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ov_hsdag.zoo.models.base import ZooModel, model
-from ov_hsdag.zoo.models.inputs import Input, inputs
-from ov_hsdag.zoo.models.recipes import OnnxLight
+from research.zoo.models.base import ZooModel, model
+from research.zoo.models.inputs import Input, inputs
+from research.zoo.models.recipes import OnnxLight
 
 _IMAGE = inputs(Input("image", (1, 3, 224, 224)))
 

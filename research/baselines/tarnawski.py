@@ -13,7 +13,7 @@ and instances: github.com/msr-fiddle/dnn-partitioning.
   for throughput; for latency the sum in place of the maximum, as HETERO runs the parts of a request one after the
   other. What a part receives is counted as from the mean of the other devices.
 - `IntegerProgramme` (section 5.1.2): splits that need not be contiguous, by HiGHS in place of Gurobi, within a limit of
-  time (`ov_hsdag.baselines.relaxation`, whose objective leaves out what is not additive).
+  time (`research.baselines.relaxation`, whose objective leaves out what is not additive).
 
 The simulator judges what either finds.
 """
@@ -26,12 +26,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.baselines.budget import Environment
-from ov_hsdag.baselines.celeritas import order
-from ov_hsdag.baselines.relaxation import bracket
-from ov_hsdag.baselines.task_graph import Floats, Ints, TaskGraph, runnable
 from ov_hsdag.placers.contiguous import interchangeable_devices
 from ov_hsdag.problem.problem import PlacementProblem
+from research.baselines.budget import Environment
+from research.baselines.celeritas import order
+from research.baselines.relaxation import bracket
+from research.baselines.task_graph import Floats, Ints, TaskGraph, runnable
 
 Bits = NDArray[np.bool_]
 

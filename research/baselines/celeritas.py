@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ov_hsdag.baselines.budget import Environment
-from ov_hsdag.baselines.task_graph import Floats, Ints, TaskGraph, by_owner, sums
+from research.baselines.budget import Environment
+from research.baselines.task_graph import Floats, Ints, TaskGraph, by_owner, sums
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.zoo.models import formats, onnx_light, other, text, vision
-from ov_hsdag.zoo.models.base import CACHE_VARIABLE, ZooModel, cache_folder
+from research.zoo.models import formats, onnx_light, other, text, vision
+from research.zoo.models.base import CACHE_VARIABLE, ZooModel, cache_folder
 
 __all__ = ["CACHE_VARIABLE", "ZOO", "ZooModel", "cache_folder", "select"]
 

@@ -21,8 +21,8 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import one_line
-from ov_hsdag.zoo.compare import TOLERANCE, infer, largest_difference
-from ov_hsdag.zoo.generated import Case
+from research.zoo.compare import TOLERANCE, infer, largest_difference
+from research.zoo.generated import Case
 
 Mutation = Callable[[Case, np.random.Generator], "Case | None"]
 """Changes the model of a case in place (or gives another); None where the model has nothing that it could change."""

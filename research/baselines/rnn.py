@@ -7,7 +7,7 @@ Where its sections are:
 - 3.2 (architecture): `Network`. An LSTM reads the operations in topological order as embeddings of their type, output
   shapes and adjacency; an LSTM with content-based attention (Bahdanau et al., 2015) emits a device for each, and reads
   an embedding of it in the next step.
-- 3.3 (co-locating operations): `ov_hsdag.baselines.graph.colocated`. To the colocation groups that the framework
+- 3.3 (co-locating operations): `research.baselines.graph.colocated`. To the colocation groups that the framework
   demands, here legality's, comes the paper's own rule: an operation joins the only one that consumes its output.
 - 3.4 (distributed training): `Distributed`. Several controllers, a process each, update shared parameters without
   waiting for each other; each has its own moving average. The process that owns the environment is their worker, which
@@ -31,10 +31,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ov_hsdag.baselines import learning
-from ov_hsdag.baselines.budget import BudgetSpent, Environment
-from ov_hsdag.baselines.graph import SHAPE, UnitGraph, colocated
 from ov_hsdag.utils.errors import RunError
+from research.baselines import learning
+from research.baselines.budget import BudgetSpent, Environment
+from research.baselines.graph import SHAPE, UnitGraph, colocated
 
 Ask = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Measures placements, uint8 [batch, groups] → seconds [batch]; raises BudgetSpent."""

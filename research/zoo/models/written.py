@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.zoo.models.inputs import Input, Inputs
+from research.zoo.models.inputs import Input, Inputs
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Written:
         return (Path(__file__), Path(__file__).with_name(f"{self.format}_graphs.py"))
 
     def convert(self, inputs: Inputs, seed: int) -> ov.Model:
-        made = getattr(import_module(f"ov_hsdag.zoo.models.{self.format}_graphs"), self.function)(seed)
+        made = getattr(import_module(f"research.zoo.models.{self.format}_graphs"), self.function)(seed)
         if self.format == "openvino":
             model: ov.Model = made
         else:

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import linprog
 
-from ov_hsdag.baselines.budget import Environment
-from ov_hsdag.baselines.task_graph import Floats, Ints, TaskGraph
+from research.baselines.budget import Environment
+from research.baselines.task_graph import Floats, Ints, TaskGraph
 
 # Above it, x_ij = 1: the child is no favourite.
 _THRESHOLD = 0.5

@@ -13,8 +13,8 @@ from typing import Literal
 
 import openvino as ov
 
-from ov_hsdag.zoo.models.base import Recipe
-from ov_hsdag.zoo.models.inputs import Inputs
+from research.zoo.models.base import Recipe
+from research.zoo.models.inputs import Inputs
 
 # Sets of random inputs that NNCF sees; it takes ranges of activations from them.
 _CALIBRATION_SETS = 8

@@ -29,10 +29,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ov_hsdag.baselines import learning
-from ov_hsdag.baselines.budget import BudgetSpent, Environment
-from ov_hsdag.baselines.graph import UnitGraph, colocated
-from ov_hsdag.baselines.transfer import TransferablePolicy
+from research.baselines import learning
+from research.baselines.budget import BudgetSpent, Environment
+from research.baselines.graph import UnitGraph, colocated
+from research.baselines.transfer import TransferablePolicy
 
 # Steps of an episode that are learned from at once; more take more memory.
 _CHUNK = 64

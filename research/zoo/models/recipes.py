@@ -19,7 +19,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.zoo.models.inputs import Inputs
+from research.zoo.models.inputs import Inputs
 
 if TYPE_CHECKING:
     import onnx
@@ -74,7 +74,7 @@ class Torch:
     def convert(self, inputs: Inputs, seed: int) -> ov.Model:
         import torch
 
-        from ov_hsdag.zoo.models import torch_modules
+        from research.zoo.models import torch_modules
 
         with _quiet():
             torch.manual_seed(seed)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.zoo.models.inputs import Inputs
+from research.zoo.models.inputs import Inputs
 
 CACHE_VARIABLE = "OV_HSDAG_ZOO_CACHE"
 SEED = 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ov_hsdag.zoo.models.base import ZooModel, model
-from ov_hsdag.zoo.models.inputs import Input, inputs
-from ov_hsdag.zoo.models.recipes import Torch, Transformers
+from research.zoo.models.base import ZooModel, model
+from research.zoo.models.inputs import Input, inputs
+from research.zoo.models.recipes import Torch, Transformers
 
 _WAVE = inputs(Input("input_values", (1, 3200)))
 _DYNAMIC_WAVE = inputs(Input("input_values", (1, "samples")), sizes=({"samples": 3200}, {"samples": 4001}))

@@ -12,7 +12,7 @@ import numpy as np
 import openvino as ov
 
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.zoo import decoders
+from research.zoo import decoders
 
 HIDDEN, HEADS, INNER, TOKENS = 32, 4, 64, 16
 CHANNELS, IMAGE = 16, 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ov_hsdag.zoo.models.base import ZooModel, model
-from ov_hsdag.zoo.models.inputs import Input, Inputs, dynamic_text, inputs, text
-from ov_hsdag.zoo.models.recipes import Torch, Transformers
+from research.zoo.models.base import ZooModel, model
+from research.zoo.models.inputs import Input, Inputs, dynamic_text, inputs, text
+from research.zoo.models.recipes import Torch, Transformers
 
 _VOCABULARY = 500
 _TEXT = text(32, _VOCABULARY)

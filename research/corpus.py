@@ -1,0 +1,81 @@
+"""Makes a corpus for `ov-hsdag pretrain --corpus` of the model zoo: python -m research.corpus DIR [MODEL …]
+
+Each model becomes DIR/FAMILY/MODEL.npz; those that are there are left alone. Needs the extra `bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+import openvino as ov
+
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.corpus import extract
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from research.zoo.catalog import ZOO, select
+
+
+def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str], None] = print) -> None:
+    """Extracts models of the zoo.
+
+    Args:
+        folder: the corpus.
+        names: models, families or tags of the zoo; None: all.
+        report: called with a line about each model.
+
+    Raises:
+        UserError: a name is none of the zoo's. RunError: a model cannot be built or extracted; the message names it.
+    """
+    for entry in ZOO.values() if names is None else select(names):
+        path = folder / entry.family / f"{entry.name}.npz"
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        template = template_of(entry.name)
+        template.save(path)
+        coarse = int(template.coarse.max()) + 1
+        report(f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups, {coarse} coarse groups")
+
+
+def template_of(name: str) -> PlacementProblem:
+    """A model of the zoo, extracted. Raises RunError where it cannot be built or extracted here."""
+    try:
+        return extract(ZOO[name].build(), split_rule(ov.__version__))
+    except Exception as error:
+        raise RunError(
+            f"the zoo's model '{name}' cannot be made with {_installed()}: {one_line(error)};"
+            " constraints.txt has the versions that were tested"
+        ) from error
+
+
+def _installed() -> str:
+    """Names and versions of the packages that the zoo's models are made with."""
+    found = []
+    for package in ("transformers", "torch", "onnx", "openvino"):
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{package} {metadata.version(package)}")
+    return ", ".join(found)
+
+
+def main() -> int:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names, families or tags of the zoo; default: all")
+    arguments = parser.parse_args()
+    try:
+        make(arguments.folder, arguments.models or None)
+    except (UserError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
