@@ -45,9 +45,9 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
 from ov_hsdag.training.deepen import deepen
-from ov_hsdag.utils.files import write_json
 
 # Constants of the search were chosen on the first; figures that are published are of the second.
 TUNED_ON = {

@@ -47,7 +47,7 @@ from ov_hsdag.placers.multilevel import search
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.files import write_text
+from ov_hsdag.storage.files import write_text
 from ov_hsdag.utils.plot import Axis, Series, plot
 from research.zoo import deep
 from research.zoo.catalog import ZOO

@@ -27,8 +27,8 @@ from benchmarks.contestants import LEARNED, OURS, SIMPLE, Contestant, single
 from benchmarks.machine import about
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.files import write_json
 from research.baselines.budget import Budget
 from research.zoo.deep import build, operations
 

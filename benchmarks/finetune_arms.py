@@ -35,6 +35,7 @@ from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.finetune import Settings
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.learning import learn
@@ -43,7 +44,6 @@ from ov_hsdag.training.finetune.proposals import propose
 from ov_hsdag.training.finetune.state import Entry, State, new_state
 from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.utils.errors import RunError
-from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "finetune_arms.json"
 

@@ -39,10 +39,10 @@ from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.finetune import SCRATCH, Settings
 from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.utils.errors import RunError
-from ov_hsdag.utils.files import write_json
 from research.zoo.catalog import ZOO
 
 RESULTS = Path(__file__).with_name("results") / "finetune_busy.json"

@@ -48,11 +48,11 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Measurement, Measurer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.finetune import SCRATCH, Budget, Entry, Settings, finetune, pooled
 from ov_hsdag.training.finetune.proposals import random_partition
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.files import write_json
 from research.zoo.catalog import ZooModel, cache_folder, select
 
 RESULTS = Path(__file__).parent / "results" / "finetune.json"

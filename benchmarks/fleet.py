@@ -39,13 +39,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from ov_hsdag.fleet import cluster as clusters
 from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.policy.features import policy_input
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus, generated_template
 from ov_hsdag.training.gradients import Gradients, Part, PartGradient, Spread, Update, deal, here, weights
 from ov_hsdag.training.pool import Pool, Settings, batch_indices, shards_at
 from ov_hsdag.training.pretrain import new_state, update
 from ov_hsdag.training.targets import Target, Targets, searched
-from ov_hsdag.utils.files import write_json
 from tests import ray_cluster
 
 

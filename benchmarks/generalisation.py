@@ -33,8 +33,8 @@ from ov_hsdag.placers.multilevel import search
 from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.files import write_json
 from research.baselines.budget import Budget, Environment
 from research.baselines.package import SEARCH, Alone, HeteroRule, Proposed, Shipped
 

@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.contestants import Contestant
 from benchmarks.workers import Workers
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_text
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from ov_hsdag.utils.files import write_text
 from research.baselines.budget import Budget, Environment, Judge
 
 T = TypeVar("T", bound=Hashable)

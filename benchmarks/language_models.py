@@ -53,7 +53,7 @@ from ov_hsdag.place import place
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 from research.zoo.decoders import DecoderSize
 from research.zoo.stored_decoders import write_decoder
 

@@ -26,7 +26,7 @@ import numpy as np
 import openvino as ov
 
 from ov_hsdag.devices import virtual
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 from research.zoo.stored_decoders import SEVEN_BILLION, write_decoder
 
 MAIN = "import sys; from ov_hsdag.cli import main; sys.exit(main())"

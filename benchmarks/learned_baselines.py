@@ -34,8 +34,8 @@ from benchmarks.harness import Templates
 from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.files import write_json
 from research.baselines.budget import Budget, Environment
 from research.baselines.go import GO
 from research.baselines.placeto import Placeto

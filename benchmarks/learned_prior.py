@@ -59,8 +59,8 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import RunError
-from ov_hsdag.utils.files import write_json
 from research.zoo.catalog import ZOO
 
 RESULTS = Path(__file__).with_name("results")

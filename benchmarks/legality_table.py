@@ -50,8 +50,8 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.files import atomic_file
 from research.zoo.catalog import ZooModel, select
 from research.zoo.compare import infer, largest_difference
 

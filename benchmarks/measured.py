@@ -42,8 +42,8 @@ from ov_hsdag.place import place
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from ov_hsdag.utils.files import write_json
 from research.baselines.budget import Budget
 from research.zoo.catalog import ZooModel, cache_folder, select
 

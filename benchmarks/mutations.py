@@ -28,8 +28,8 @@ import openvino as ov
 
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import one_line
-from ov_hsdag.utils.files import atomic_file
 from research.zoo.catalog import ZOO
 from research.zoo.generated import Case, generate
 from research.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs

@@ -23,7 +23,7 @@ import openvino as ov
 
 import ov_hsdag
 from ov_hsdag.devices import virtual
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 from research.zoo.catalog import ZOO
 
 MODELS = ("squeezenet", "resnet50", "mobilenet-v2", "bert-small", "inception-v1")

@@ -40,8 +40,8 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.place import place
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import one_line
-from ov_hsdag.utils.files import atomic_file
 
 RESULTS = Path(__file__).resolve().parent / "results" / "onnx_node_cases.json"
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))

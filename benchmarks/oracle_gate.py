@@ -34,7 +34,7 @@ from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag import _native
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 
 _ELITE = 1.02
 _TEMPERATURE = 0.01

@@ -27,7 +27,7 @@ from benchmarks.contestants import OURS, SIMPLE, Contestant, learned, single
 from benchmarks.tarnawski import CONTIGUOUS, CPU, Instance, expert_load
 from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
 from research.baselines.relaxation import bracket
 

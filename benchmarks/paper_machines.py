@@ -37,8 +37,8 @@ from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, DeviceProfile, Profile
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.files import write_json
 from research.zoo.catalog import ZOO
 from research.zoo.models.inputs import text
 

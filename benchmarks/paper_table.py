@@ -30,7 +30,7 @@ from benchmarks.harness import Templates
 from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
 from research.baselines.relaxation import bracket
 

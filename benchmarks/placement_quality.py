@@ -35,10 +35,10 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
 from ov_hsdag.training.search import anneal, lagrangian_cuts, simple, teacher
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "placement_quality.json"
 

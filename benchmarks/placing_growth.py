@@ -24,7 +24,7 @@ from typing import Any
 import openvino as ov
 
 from ov_hsdag.devices import virtual
-from ov_hsdag.utils.files import save_model_atomically, write_json
+from ov_hsdag.storage.files import save_model_atomically, write_json
 from ov_hsdag.utils.plot import Axis, Series
 from ov_hsdag.utils.plot import plot as draw
 from research.zoo.deep import FAMILIES, build, operations

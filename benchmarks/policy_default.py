@@ -40,9 +40,9 @@ from ov_hsdag.policy.candidates import (
     unlearned_placers,
 )
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.files import write_json
 
 RESULTS = Path(__file__).with_name("results") / "policy_default.json"
 

@@ -68,8 +68,8 @@ from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.storage.files import write_json, write_text
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.files import write_json, write_text
 from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 

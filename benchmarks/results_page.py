@@ -42,7 +42,7 @@ from benchmarks.results_text import (
     values,
     why,
 )
-from ov_hsdag.utils.files import write_text
+from ov_hsdag.storage.files import write_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

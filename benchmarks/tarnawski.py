@@ -46,7 +46,7 @@ from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.files import write_json
+from ov_hsdag.storage.files import write_json
 from research.baselines.relaxation import bracket
 
 CPU = 0

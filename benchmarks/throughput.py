@@ -35,8 +35,8 @@ from ov_hsdag.model import complete
 from ov_hsdag.place import place
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import write_json
 from research.zoo.catalog import ZooModel, select
 
 RESULTS = Path(__file__).parent / "results" / "throughput.json"

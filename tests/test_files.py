@@ -23,7 +23,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from ov_hsdag.utils import files
+from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import RunError, UserError
 
 CORE = ov.Core()
@@ -445,7 +445,7 @@ SUICIDE = """
     import os, signal, sys
     sys.path.insert(0, sys.argv[2])
     from test_files import affine
-    from ov_hsdag.utils import files
+    from ov_hsdag.storage import files
     replace, steps = os.replace, iter(range(99))
     def fatal(source, target):
         if next(steps) == int(sys.argv[3]):
@@ -474,7 +474,7 @@ WRITER = """
     import sys
     sys.path.insert(0, sys.argv[2])
     from test_files import affine
-    from ov_hsdag.utils import files
+    from ov_hsdag.storage import files
     print("ready", flush=True)
     while True:
         for seed, width in ((2, 300), (1, 200)):

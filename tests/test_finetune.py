@@ -33,6 +33,7 @@ from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.training import finetune as tuning
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
@@ -46,7 +47,6 @@ from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT
 from ov_hsdag.training.search import teacher
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.files import PREFIX
 from research.zoo.catalog import ZOO
 from tests.conftest import ONE_CORE
 from tests.graphs import random_fusions, random_problem

@@ -19,11 +19,11 @@ import ov_hsdag
 from ov_hsdag.cli.app import app
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils import files, folder_writing
+from ov_hsdag.storage import files, folder_writing
+from ov_hsdag.storage.folder_writing import MARKER, write_folder
+from ov_hsdag.storage.model_folder import longest_context, model_files
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.folder_writing import MARKER, write_folder
-from ov_hsdag.utils.model_folder import longest_context, model_files
 from tests.decoders import generate, stateful_decoder
 
 DEVICE = "HETERO:CPU_A,CPU_B"

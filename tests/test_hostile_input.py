@@ -34,13 +34,13 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import RT_INFO, Placement
 from ov_hsdag.policy.bundle import SHIPPED, PolicyFolder, check_folder
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
+from ov_hsdag.storage.model_folder import longest_context
+from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_files_of
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.utils import reading
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.folder_writing import MARKER, _refuse_foreign
-from ov_hsdag.utils.model_folder import longest_context
-from ov_hsdag.utils.overwriting import constants_of, external_data, refuse_files_of
 from tests.graphs import random_model, random_problem
 
 DEEP = "[" * 100_000

@@ -25,7 +25,7 @@ from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.normalize import normalize
-from ov_hsdag.utils import files
+from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.test_cli import convolutions, run
 from tests.test_workers import children

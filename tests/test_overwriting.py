@@ -18,7 +18,7 @@ from openvino import opset13 as ops
 
 from ov_hsdag.cli import calibrate
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils import files, overwriting
+from ov_hsdag.storage import files, overwriting
 from ov_hsdag.utils.errors import UserError
 from tests.test_cli import DEVICE, run
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.correction import KINDS, PARTS, Corrector, Floats, Terms
 from ov_hsdag.costs.stored import graph_hash, identity
+from ov_hsdag.storage.files import write_text
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import write_text
 from ov_hsdag.utils.reading import SETTINGS, read_json
 
 if TYPE_CHECKING:

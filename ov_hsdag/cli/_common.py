@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ov_hsdag.cli import console
+from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.model_folder import is_model_folder, longest_context, model_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,8 +165,8 @@ def check_output(path: Path, model: Path) -> None:
 
     Leaves nothing behind.
     """
-    from ov_hsdag.utils.files import check_model_output
-    from ov_hsdag.utils.folder_writing import check_folder_output
+    from ov_hsdag.storage.files import check_model_output
+    from ov_hsdag.storage.folder_writing import check_folder_output
 
     if is_model_folder(model):
         if path.suffix in (".xml", ".bin"):

@@ -18,8 +18,8 @@ from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.fleet.job import Inputs, Job
+from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -245,7 +245,7 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
 
 
 def _check_table(path: Path | None) -> None:
-    from ov_hsdag.utils.files import check_writable
+    from ov_hsdag.storage.files import check_writable
 
     if path is None:
         return
@@ -255,7 +255,7 @@ def _check_table(path: Path | None) -> None:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    from ov_hsdag.utils.files import atomic_file, write_json
+    from ov_hsdag.storage.files import atomic_file, write_json
 
     if path.suffix == ".json":
         write_json(path, document)

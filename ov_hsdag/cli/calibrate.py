@@ -67,7 +67,7 @@ def calibrate(
     from ov_hsdag.costs.stored import path_beside
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.virtual import new_core
-    from ov_hsdag.utils.files import write_json
+    from ov_hsdag.storage.files import write_json
 
     names = DeviceSet.parse(device).names
     if ray is not None:
@@ -130,7 +130,7 @@ def _elsewhere(
 ) -> None:
     """A profile of each kind of machine."""
     from ov_hsdag.costs.stored import ModelCosts, path_beside
-    from ov_hsdag.utils.files import check_writable, write_json
+    from ov_hsdag.storage.files import check_writable, write_json
     from ov_hsdag.utils.reading import SETTINGS, read_json
 
     failures: list[Exception] = []
@@ -169,7 +169,7 @@ _PROFILE = "profile.json"
 def _check_outputs(output: Path, models: list[Path]) -> None:
     """Everything that can be wrong with files comes before the measuring."""
     from ov_hsdag.costs.stored import check_replaceable, path_beside
-    from ov_hsdag.utils.files import check_not_input, check_writable
+    from ov_hsdag.storage.files import check_not_input, check_writable
 
     if output.suffix != ".json":
         raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")

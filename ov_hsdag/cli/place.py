@@ -15,8 +15,8 @@ from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.place_job import PlaceJob
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.model_folder import is_model_folder, model_files
 
 if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
@@ -174,8 +174,8 @@ def place(
     from ov_hsdag.place import place as place_model
     from ov_hsdag.policy.candidates import policy_placers
     from ov_hsdag.report.write import check_report
-    from ov_hsdag.utils.files import check_not_input, save_model_atomically
-    from ov_hsdag.utils.folder_writing import write_folder
+    from ov_hsdag.storage.files import check_not_input, save_model_atomically
+    from ov_hsdag.storage.folder_writing import write_folder
 
     policy_placers(policy)
     costs = Profile.load(profile) if profile else None

@@ -13,7 +13,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
 from ov_hsdag.model.placement import placer_of
-from ov_hsdag.utils.model_folder import is_model_folder
+from ov_hsdag.storage.model_folder import is_model_folder
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -108,8 +108,8 @@ class PlaceJob:
     def write(self, came: Path, target: Path) -> None:
         """Writes what a machine placed as it is written here."""
         from ov_hsdag.devices.virtual import new_core
-        from ov_hsdag.utils.files import save_model_atomically
-        from ov_hsdag.utils.folder_writing import write_folder
+        from ov_hsdag.storage.files import save_model_atomically
+        from ov_hsdag.storage.folder_writing import write_folder
 
         core = new_core()
 

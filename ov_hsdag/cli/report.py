@@ -40,7 +40,7 @@ def report(
     file = common.one_file(model, placed.part, "report")
 
     from ov_hsdag.report.write import check_report, is_picture, write_report
-    from ov_hsdag.utils.files import check_not_input
+    from ov_hsdag.storage.files import check_not_input
 
     output = Path(f"{file.stem}_report.html") if output is None else output
     check_report(output)

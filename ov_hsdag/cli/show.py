@@ -13,8 +13,8 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
+from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
 
 if TYPE_CHECKING:
     import openvino as ov

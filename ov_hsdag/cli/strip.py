@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
+from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 
 
 def strip(
@@ -22,8 +22,8 @@ def strip(
     import openvino as ov
 
     from ov_hsdag.model.placement import RT_INFO, Placement
-    from ov_hsdag.utils.files import save_model_atomically
-    from ov_hsdag.utils.folder_writing import write_folder
+    from ov_hsdag.storage.files import save_model_atomically
+    from ov_hsdag.storage.folder_writing import write_folder
 
     core = ov.Core()
     with console.progress(f"reading {model}"):

@@ -17,8 +17,8 @@ from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.measuring import agreement
 from ov_hsdag.model.inputs import conversations, example_shapes, parse_shapes
+from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
-from ov_hsdag.utils.model_folder import is_model_folder, model_files, models_of
 
 if TYPE_CHECKING:
     import openvino as ov

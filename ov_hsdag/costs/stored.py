@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import kind_of
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import write_json
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from ov_hsdag.costs.stored import path_beside
+from ov_hsdag.storage.files import atomic_file
+from ov_hsdag.storage.overwriting import external_data
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import atomic_file
-from ov_hsdag.utils.overwriting import external_data
 
 OUT = "out"
 """Folder of a job that its command writes to; what is in there comes back."""

@@ -26,7 +26,7 @@ from socket import gethostname
 from typing import IO, Any
 
 from ov_hsdag.fleet.job import COMMANDS, OUT, safe
-from ov_hsdag.utils.files import PREFIX
+from ov_hsdag.storage.files import PREFIX
 
 FOLDER = "OV_HSDAG_WORKER_FOLDER"
 """Environment variable: where files are kept while `ov-hsdag worker` runs, which sets it."""

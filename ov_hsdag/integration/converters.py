@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag._env import disabled
 from ov_hsdag.integration.requests import advice
-from ov_hsdag.utils import files
+from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import INTERRUPTED, RunError, UserError, interrupted, one_line
 
 if TYPE_CHECKING:

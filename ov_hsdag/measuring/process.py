@@ -38,8 +38,8 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.runner import phases_of
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.storage.files import process_runs, save_model
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from ov_hsdag.utils.files import process_runs, save_model
 from ov_hsdag.utils.reading import read_arrays
 
 if TYPE_CHECKING:

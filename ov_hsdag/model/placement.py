@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ov_hsdag.model import output_tags
-from ov_hsdag.utils import files
+from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, shortened
 from ov_hsdag.utils.reading import TABLES, once, parse_json, read_json
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices import cpu
 from ov_hsdag.policy.features import FEATURE_VERSION, FeatureSet
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.files import write_json
 from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, opened, read_json
 
 if TYPE_CHECKING:

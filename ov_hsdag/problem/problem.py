@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model import colocation, repair
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.files import atomic_file
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
 
 OBJECTIVES = ("latency", "throughput")

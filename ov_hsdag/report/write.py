@@ -10,7 +10,7 @@ from typing import Any
 
 from ov_hsdag.report.page import page
 from ov_hsdag.report.picture import picture
-from ov_hsdag.utils import files
+from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import RunError, UserError
 
 SUFFIXES = (".html", ".svg", ".png")

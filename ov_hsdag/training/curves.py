@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
-from ov_hsdag.utils.files import write_text
+from ov_hsdag.storage.files import write_text
 from ov_hsdag.utils.plot import Axis, Series, plot
 
 PLOT = "curves.svg"

@@ -21,10 +21,10 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
 from ov_hsdag.policy.bundle import ENCODER, PLACER, check_folder, write_record
+from ov_hsdag.storage.files import save_model_atomically
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.files import save_model_atomically
 
 
 def export(network: HSDAGNetwork, folder: str | PathLike[str], run: Mapping[str, Any] | None = None) -> None:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
 from ov_hsdag.policy.features import policy_input
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
@@ -63,7 +64,6 @@ from ov_hsdag.training.run import (
 )
 from ov_hsdag.training.targets import SHARD, Each, Targets
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.files import write_json
 
 FORMAT = "1"
 

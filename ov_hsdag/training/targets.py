@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.search import SEARCH, simple, teacher
-from ov_hsdag.utils.files import atomic_file
 from ov_hsdag.utils.reading import ARRAYS, read_arrays
 
 SHARD = 16

@@ -28,10 +28,11 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.model.placement import RT_INFO, Placement
 from ov_hsdag.policy.bundle import FILES, SHIPPED, check_folder
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage import folder_writing, overwriting
+from ov_hsdag.storage.model_folder import longest_context
 from ov_hsdag.training.config import HSDAGConfig
-from ov_hsdag.utils import folder_writing, overwriting, reading
+from ov_hsdag.utils import reading
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.model_folder import longest_context
 from tests.graphs import random_model, random_problem
 
 LONGEST_MESSAGE = 2000

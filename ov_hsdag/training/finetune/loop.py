@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.curves import plot_of_finetuning, write_plot
 from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled
@@ -38,7 +39,6 @@ from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import write_json
 
 
 @dataclass(frozen=True, eq=False)

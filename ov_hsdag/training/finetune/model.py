@@ -25,6 +25,7 @@ from ov_hsdag.policy import bundle
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import save_model_atomically
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
@@ -34,7 +35,6 @@ from ov_hsdag.training.finetune.state import FORMAT, State, check_outputs, refus
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import save_model_atomically
 
 if TYPE_CHECKING:
     import openvino as ov

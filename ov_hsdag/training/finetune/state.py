@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import check_model_output, check_not_input
 from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.curves import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata, restore, write_checkpoint
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import check_model_output, check_not_input
 
 FORMAT = "finetune-1"
 

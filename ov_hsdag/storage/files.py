@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ov_hsdag.storage.overwriting import refuse_files_of, refuse_foreign_model
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from ov_hsdag.utils.overwriting import refuse_files_of, refuse_foreign_model
 
 if TYPE_CHECKING:
     import openvino as ov

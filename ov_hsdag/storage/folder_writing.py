@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
+from ov_hsdag.storage.overwriting import constants_of
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
-from ov_hsdag.utils.overwriting import constants_of
 from ov_hsdag.utils.reading import TABLES, read_json
 
 if TYPE_CHECKING:
