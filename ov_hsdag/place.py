@@ -388,6 +388,7 @@ class _Choice:
     candidates: list[NamedPlacement]
     measured: dict[str, dict[str, Any]] | None = field(default=None)
     why: str = ""
+    unsure: tuple[str, ...] = ()
 
 
 def _measured(
@@ -401,7 +402,7 @@ def _measured(
     report: Callable[[str], None] | None,
 ) -> _Choice:
     """The choice by measuring; a given placement is measured beside the others and stays chosen."""
-    chosen, candidates, why = choice.chosen, choice.candidates, choice.why
+    chosen, candidates, why, unsure = choice.chosen, choice.candidates, choice.why, choice.unsure
     placements = {one.name: one.placement for one in (*candidates, chosen)}
     held = selection.select(
         model, problem, placements, request.core, shapes=shapes, phases=phases, seconds=seconds, report=report
@@ -411,14 +412,25 @@ def _measured(
     ]
     failed = held.measured.get(chosen.name, {}).get("failed")
     if request.given is None and held.chosen is not None:
-        chosen, why = NamedPlacement(held.chosen, held.placements[held.chosen]), held.why
+        chosen, why, unsure = NamedPlacement(held.chosen, held.placements[held.chosen]), held.why, held.unsure
     elif request.given is None and failed and not out_of_time(failed):
-        # Nothing ran, and this is known to have failed: a device alone is less of a risk.
-        alone = [
-            one for one in candidates if one.name in problem.devices and np.isfinite(problem.scores(one.placement)[0])
-        ]
-        chosen, why = (best_by_prediction(problem, alone), "no placement ran") if alone else (chosen, why)
-    return _Choice(chosen, candidates, held.measured or None, why)
+        chosen, why = _least_risky(problem, candidates, held), "no placement ran"
+    return _Choice(chosen, candidates, held.measured or None, why, unsure)
+
+
+def _least_risky(
+    problem: PlacementProblem, candidates: Sequence[NamedPlacement], held: selection.Result
+) -> NamedPlacement:
+    """What is chosen where nothing ran: a single device if possible, and best one that has not been seen to fail."""
+    failed = {
+        held.placements[name].tobytes()
+        for name, figures in held.measured.items()
+        if name in held.placements and not out_of_time(figures["failed"])
+    }
+    possible = [one for one in candidates if np.isfinite(problem.scores(one.placement)[0])]
+    possible = [one for one in possible if one.name in problem.devices] or possible
+    untried = [one for one in possible if one.placement.tobytes() not in failed]
+    return best_by_prediction(problem, untried or possible)
 
 
 def _keep_experience(choice: _Choice, problem: PlacementProblem, request: _Request) -> None:
@@ -509,6 +521,7 @@ def _placement(
         seconds=clock.seconds,
         why=choice.why,
         notes=_notes(choice, problem),
+        unsure=choice.unsure,
         source=ReportSource(
             Explanation(problem, chosen.placement), CostSources.of(request.profile, problem.devices, measured_costs)
         ),

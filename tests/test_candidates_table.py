@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,13 +110,9 @@ def measured(chosen: str, interval: list[float], failed: str | None = None) -> P
 
 
 def test_what_cannot_be_told_for_noise_comes_with_what_to_do() -> None:
-    told = placed.unsure(measured("CPU_A", [0.63, 1.42]))
-    assert told.startswith("unsure: hsdag may be better") and "--measure-seconds" in told and "--no-measure" in told
-    # Nothing to gain, or surely slower, or chosen, or not measured: there is nothing to do.
-    for settled in ([0.9, 1.04], [0.5, 0.99]):
-        assert placed.unsure(measured("CPU_A", settled)) == ""
-    assert placed.unsure(measured("hsdag (less on CPU_A)", [0.63, 1.42])) == ""
-    assert placed.unsure(measured("CPU_A", [0.63, 1.42], failed="it hangs")) == ""
+    line = placed.unsure(replace(measured("CPU_A", [0.63, 1.42]), unsure=("hsdag",)))
+    assert line.startswith("unsure: hsdag may be better") and "--measure-seconds" in line and "--no-measure" in line
+    assert placed.unsure(measured("CPU_A", [0.9, 1.04])) == ""
 
 
 def test_no_gain_on_busy_cores_is_no_answer() -> None:

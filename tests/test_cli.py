@@ -134,7 +134,7 @@ class TestPlace:
         assert set(printed) == {
             *("output", "placement", "devices", "objective"),
             *("predicted", "measured", "baselines", "policy", "chosen", "seconds"),
-            *("why", "notes"),
+            *("why", "notes", "unsure", "messages"),
         }
         assert {"latency_us", "throughput_ips", "memory_bytes", "submodels", "transfer_bytes"} <= set(
             printed["predicted"]

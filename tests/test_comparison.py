@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -20,54 +18,10 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as op
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
+from tests.simulated_machine import FakeWorker, Machine
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 GIB = 2**30
-
-
-class Machine:
-    """Devices with room for so many compiled candidates, which drift, and candidates of known speeds."""
-
-    def __init__(self, speeds: dict[str, float], room: float = math.inf, broken: tuple[str, ...] = ()) -> None:
-        self.speeds, self.room, self.broken = speeds, room, broken
-        self.resident: list[str] = []
-        self.most, self.compiled, self.trials = 0, 0, 0
-        self.shortest_trial = 0.0
-
-    def start(self, folder: Path, objective: str, name: str) -> Worker:
-        return FakeWorker(self, name)
-
-
-class FakeWorker(Worker):
-    """A worker without a process."""
-
-    def __init__(self, machine: Machine, name: str) -> None:
-        self.machine, self.name = machine, name
-        self.alive, self.compiled, self.submodels = True, False, 0
-        self.shortest_trial = machine.shortest_trial
-        self.rates = {}
-
-    def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
-        assert self.alive and self.name not in self.machine.resident
-        self.machine.compiled += 1
-        if self.name in self.machine.broken:
-            raise WorkerError("no kernel for this")
-        if len(self.machine.resident) >= self.machine.room:
-            raise WorkerError("[GPU] out of memory")
-        self.machine.resident.append(self.name)
-        self.machine.most = max(self.machine.most, len(self.machine.resident))
-        self.compiled, self.submodels = True, 1
-        return [np.zeros(3, np.float32)]
-
-    def rate(self, seconds: float, limit: float) -> float:
-        assert self.alive and self.name in self.machine.resident
-        self.machine.trials += 1
-        return self.machine.speeds[self.name] * math.exp(-0.02 * self.machine.trials)
-
-    def end(self) -> None:
-        self.alive = False
-        if self.name in self.machine.resident:
-            self.machine.resident.remove(self.name)
 
 
 SPEEDS = {"CPU_A": 10.0, "CPU_B": 30.0, "hetero": 11.0, "mincut": 20.0, "pipeline": 45.0, "hsdag": 60.0, "hedge": 50.0}
@@ -128,6 +82,17 @@ def test_what_fails_alone_as_well_has_failed(core: ov.Core) -> None:
         assert machine.compiled == len(SPEEDS) + 2
 
 
+def test_one_batch_counts_where_the_first_candidate_failed(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for one when it began, the first does not compile, and then the others fit in together."""
+    machine = Machine({"CPU_A": 10.0, "CPU_B": 30.0, "hsdag": 60.0}, broken=("CPU_A",))
+    monkeypatch.setattr(admission.Room, "together", lambda self, names: names[:1])
+    with compared(core, machine) as found:
+        rates = found.race(seconds=0.0)
+        assert found.failed == {"CPU_A": "no kernel for this"}
+        result = measurements(machine.speeds, found, rates, "throughput", "CPU_B")
+        assert result["hsdag"].ratio == pytest.approx(2.0, rel=0.1), result
+
+
 def test_memory_admits_before_anything_fails(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three candidates of 2 GiB, times what plugins need besides, go into 10 GiB; nobody is compiled in vain."""
     machine = Machine(SPEEDS, room=3)
@@ -175,7 +140,7 @@ def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core
 
 
 def test_an_anchor_that_fails_later_leaves_what_it_was_compared_with(core: ov.Core) -> None:
-    """CPU_B, the best simple candidate, dies for good in its tenth trial, in the third heat of two."""
+    """CPU_B, the best simple candidate, dies for good in its tenth trial, in the third batch of two."""
     machine = Machine(SPEEDS, room=2)
     trials: list[str] = []
 
@@ -191,7 +156,7 @@ def test_an_anchor_that_fails_later_leaves_what_it_was_compared_with(core: ov.Co
         rates = found.race(seconds=0.0)
         assert found.failed == {"CPU_B": "inference failed"}
         assert set(rates) == set(SPEEDS) - {"CPU_B"}
-        # The drift is not cancelled between heats any more.
+        # The drift is not cancelled between batches any more.
         assert np.median(rates["hsdag"]) > np.median(rates["mincut"]) > np.median(rates["hetero"])
 
 
@@ -215,7 +180,6 @@ def test_selection_tells_what_candidates_need() -> None:
     assert needs["one"]["D0"] > 0 == needs["one"]["D1"]
 
 
-@pytest.mark.alone
 def test_candidates_of_a_model_that_memory_holds_twice_are_all_measured(core: ov.Core) -> None:
     """Real workers on a machine with room for two of them."""
     running: list[Worker] = []
@@ -230,9 +194,12 @@ def test_candidates_of_a_model_that_memory_holds_twice_are_all_measured(core: ov
     model = ZOO["squeezenet"].build()
     problem = build_problem(model, PAIR, objective="throughput", core=core)
     split = Contiguous().place(problem)
-    candidates = {"hetero": problem.single(0), "split": split, "mirrored": (1 - split).astype(np.uint8)}
-    result = selection.select(model, problem, candidates, core, seconds=60, start_worker=Crowded)
-    assert {"CPU_A", "CPU_B", "hetero", "split", "mirrored"} <= set(result.measured)
-    assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
-    # Ratios are to the best simple one.
-    assert 1 in {result.measured[name]["ratio"] for name in set(result.measured) - {"split", "mirrored"}}
+    placed = {"split": split, "mirrored": (1 - split).astype(np.uint8)}
+    candidates = {name: Candidate(name) for name in PAIR} | {
+        name: Candidate.placed(PAIR, problem.affinity(placement)) for name, placement in placed.items()
+    }
+    options = {"simple": PAIR.names, "start_worker": Crowded}
+    with Comparison(model, PAIR, candidates, "throughput", core, **options) as found:  # type: ignore[arg-type]
+        rates = found.race(rounds=2, seconds=0.05)
+        assert not found.failed and set(rates) == set(candidates)
+        assert found.submodels == {"CPU_A": 1, "CPU_B": 1, "split": 2, "mirrored": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ov_hsdag.cli.placed import copies
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.rivals import contenders
-from ov_hsdag.measuring.runner import Copies, Runner
+from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, Runner
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
@@ -22,7 +23,7 @@ from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.zoo.catalog import ZOO
-from tests.worker_faults import starting
+from tests.worker_faults import starting, within
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 
@@ -61,28 +62,42 @@ def test_they_run_at_the_same_time(model: ov.Model, two_cpu_core: ov.Core) -> No
     runners = [Runner(two_cpu_core.compile_model(model, name), inputs, "throughput", 2) for name in DEVICES.names]
     both = Copies(runners, inputs)
     assert both.rate(0.3) > 0 and both.rates.keys() == {inputs[0].name}
+    assert max(runner.finished[0] for runner in runners) < min(runner.finished[-1] for runner in runners)
     for own, other in zip(both.outputs(), runners[1].outputs(), strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
 class Trial:
-    """Of a copy that takes so long for what it needs, and counts how often it goes on for the others."""
+    """Of a copy, which logs what it does. It has what it needs when `ready` says so, and goes on until all do."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.more = seconds, 0
+    def __init__(self, name: str, log: list[str], ready: Callable[[list[str], ConcurrentTrials], bool]) -> None:
+        self.name, self.log, self.ready = name, log, ready
 
-    def throughput(self, seconds: float, crowd: Any) -> float:
-        crowd.meet()
-        time.sleep(self.seconds)
-        crowd.leave()
-        while crowd.present:
-            self.more += 1
-            time.sleep(0.01)
-        return 1.0 / self.seconds
+    def throughput(self, seconds: float, trials: ConcurrentTrials) -> float:
+        trials.start()
+        self.log.append(f"{self.name} started")
+        while not self.ready(self.log, trials):
+            time.sleep(0.001)
+        self.log.append(f"{self.name} finished")
+        trials.finish()
+        while trials.unfinished:
+            time.sleep(0.001)
+        self.log.append(f"{self.name} ended")
+        return 1.0
 
 
-class Broken(Trial):
-    def throughput(self, seconds: float, crowd: Any) -> float:
+class FailsFirst(Trial):
+    def throughput(self, seconds: float, trials: ConcurrentTrials) -> float:
+        raise RuntimeError("out of memory")
+
+
+class FailsLater(Trial):
+    """When another has finished."""
+
+    def throughput(self, seconds: float, trials: ConcurrentTrials) -> float:
+        trials.start()
+        while "one finished" not in self.log:
+            time.sleep(0.001)
         raise RuntimeError("out of memory")
 
 
@@ -99,15 +114,24 @@ def copies_of(*trials: Trial) -> Copies:
     return Copies(fakes, timed_inputs(model))
 
 
-def test_the_fast_one_goes_on_while_the_slow_one_needs_its_company() -> None:
-    fast, slow = Trial(0.02), Trial(0.2)
-    assert copies_of(fast, slow).rate(1.0) == pytest.approx(1 / 0.02 + 1 / 0.2)
-    assert fast.more > 5 > slow.more
+def all_started(log: list[str], _: ConcurrentTrials) -> bool:
+    return {"one started", "two started"} <= set(log)
 
 
-def test_a_copy_that_fails_ends_the_others() -> None:
+def test_all_start_together_and_none_ends_before_all_have_finished() -> None:
+    log: list[str] = []
+    one, two = Trial("one", log, all_started), Trial("two", log, lambda log, _: "one finished" in log)
+    assert within(60, lambda: copies_of(one, two).rate(1.0)) == pytest.approx(2.0)
+    assert set(log[:2]) == {"one started", "two started"} and log[2:4] == ["one finished", "two finished"]
+
+
+@pytest.mark.parametrize("broken", [FailsFirst, FailsLater])
+def test_a_copy_that_fails_ends_the_others(broken: type[Trial]) -> None:
+    """One of them has finished by then, the other finishes after that."""
+    log: list[str] = []
+    one, two = Trial("one", log, all_started), Trial("two", log, lambda _, trials: not trials.unfinished)
     with pytest.raises(RuntimeError, match="out of memory"):
-        copies_of(Trial(0.02), Broken(0.0), Trial(0.02)).rate(1.0)
+        within(60, lambda: copies_of(one, broken("broken", log, all_started), two).rate(1.0))
 
 
 @pytest.mark.parametrize("fault", [None, COPIES, "CPU_B"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
+from tests.simulated_machine import Machine
 from tests.worker_faults import starting
 
 pytestmark = pytest.mark.alone
@@ -227,6 +229,57 @@ def test_where_there_is_no_time_to_measure_the_prediction_decides(core: ov.Core)
     assert any("calibrating failed: the time is too short" in text for text in told)
     assert any(text.endswith("chosen by prediction: the time is too short (--measure-seconds)") for text in told)
     assert len(split.used()) == 2 and placement.chosen == split.chosen and placement.why == ""
+
+
+class Varying(Machine):
+    """Devices that are equal, and placements whose speed varies from trial to trial around theirs."""
+
+    def __init__(self, *factors: float) -> None:
+        super().__init__({})
+        self.factors = itertools.cycle(factors)
+
+    def speed(self, name: str) -> float:
+        return 10.0 if name in {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT} else 10.0 * next(self.factors)
+
+
+def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> Placement:
+    """What is placed by measuring on a simulated machine."""
+
+    def uncalibrated(*_: object, **__: object) -> object:
+        raise RunError("not on this machine")
+
+    monkeypatch.setattr(process, "Worker", machine.start)
+    monkeypatch.setattr(import_module("ov_hsdag.place"), "calibrate_prepared", uncalibrated)
+    machine.keep_time(monkeypatch)
+    with pytest.warns(UserWarning, match="not on this machine"):
+        return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
+
+
+@pytest.mark.parametrize(
+    ("factors", "chosen", "unsure"),
+    [
+        ((0.7, 0.7, 1.6, 1.6), True, True),
+        ((1.0, 1.01), True, False),
+        ((0.8, 0.81), True, False),
+        ((2.0, 2.01), False, False),
+    ],
+)
+def test_the_result_says_what_measuring_could_not_tell(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch, factors: tuple[float, ...], chosen: bool, unsure: bool
+) -> None:
+    placement = placed_on(Varying(*factors), core, monkeypatch)
+    assert (placement.chosen in DEVICES.names) == chosen
+    assert bool(placement.unsure) == unsure and set(placement.unsure) <= {"mincut", "pipeline", "partitions", "search"}
+
+
+def test_a_device_that_fails_is_not_chosen_where_there_was_no_time_for_the_other(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU_A and the best placement are compiled first."""
+    machine = Machine({}, broken=("CPU_A", "pipeline", "partitions", "search"))
+    machine.compiling = 0.35 * selection.SECONDS
+    placement = placed_on(machine, core, monkeypatch)
+    assert machine.compiled == 2 and placement.chosen == "CPU_B", placement.measured
 
 
 def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

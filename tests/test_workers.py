@@ -17,14 +17,15 @@ from openvino import opset13 as ops
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import process
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.evaluator import Measurer
-from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
+from ov_hsdag.measuring.process import Candidate, WorkerError, WorkerTimeout, Workshop
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
-from tests.worker_faults import starting
+from tests.worker_faults import starting, within
 
 pytestmark = pytest.mark.alone
 
@@ -163,6 +164,17 @@ def test_a_worker_is_idle_between_its_trials(core: ov.Core) -> None:
         begin = used()
         time.sleep(1)
         assert used() - begin <= 0.05
+
+
+def test_a_process_that_no_signal_ends_is_not_waited_for(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in the uninterruptible sleep of a driver."""
+    monkeypatch.setattr(process, "_GRACE", 0.1)
+    model = prepared("lstm", core)
+    with Workshop(model, random_inputs(model), "latency", starting({"x": "hangs_compiling"})) as workshop:
+        worker = workshop.start("x")
+        with monkeypatch.context() as patch, pytest.raises(WorkerTimeout):
+            patch.setattr(subprocess.Popen, "kill", lambda self: None)
+            within(60, lambda: worker.compile(Candidate("CPU_A"), 0.1))
 
 
 SCRIPT = """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import resource
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +28,26 @@ def starting(faults: Mapping[str, str]) -> StartWorker:
         return Worker(folder, objective, name)
 
     return start
+
+
+Result = TypeVar("Result")
+
+
+def within(seconds: float, act: Callable[[], Result]) -> Result:
+    """What it returns or raises; fails where it takes longer, without waiting for it."""
+    answers: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(act())
+        except BaseException as error:
+            answers.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    answer = answers.get(timeout=seconds)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 Entry = Callable[[str, str], None]

@@ -75,13 +75,11 @@ def unsure(placement: Placement, busy: float = 0.0) -> str:
         for name, figures in placement.measured.items()
         if name not in simple | {COPIES} and not figures.get("failed")
     }
-    noisy = [name for name, one in ran.items() if one["ci"][0] < 1 < selection.MAY_GAIN < one["ci"][1]]
     gains = {name: placement.predicted_gain(name) or 0.0 for name in ran}
     best = max(gains, key=gains.__getitem__, default="")
     cores = any(kind_of(name) == "CPU" for name in placement.devices)
-    if noisy:
-        better = ", ".join(dict.fromkeys(map(placer_of, noisy)))
-        why = f"{better} may be better, but rounds are too few or differ too much to tell"
+    if placement.unsure:
+        why = f"{', '.join(placement.unsure)} may be better, but rounds are too few or differ too much to tell"
     elif cores and busy > _BUSY and gains.get(best, 0.0) > selection.MAY_GAIN:
         why = (
             f"{placer_of(best)} is predicted {times(gains[best], over=BEST_SINGLE)}, and other programs used"
@@ -191,6 +189,7 @@ def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[st
         "seconds": placement.seconds,
         "why": placement.why,
         "notes": placement.notes,
+        "unsure": placement.unsure,
         "messages": list(lines),
     }
 
@@ -202,7 +201,10 @@ def of_json(data: Mapping[str, Any]) -> Placement:
     try:
         kept = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
         return Placement(
-            devices=tuple(data["devices"]), affinity=data["placement"], **{name: data[name] for name in kept}
+            devices=tuple(data["devices"]),
+            affinity=data["placement"],
+            unsure=tuple(data["unsure"]),
+            **{name: data[name] for name in kept},
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"a machine's answer lacks what a placement has: {error}") from error

@@ -1,9 +1,8 @@
 """Candidates of one model, compiled in workers of their own and compared in interleaved trials.
 
-As many are compiled at the same time as memory allows. Where that is not all, they run in heats: each heat has the best
-simple candidate of those before in it, so that everything is compared with that one in the same rounds; who loses makes
-room. That there is no room for all of them is nobody's fault: a candidate that fails while others are compiled is tried
-again alone before it counts as failed.
+As many are compiled at the same time as memory allows. Where that is not all, they run in batches: each batch also has
+the best simple candidate of those before (the anchor), so that everything is compared with that one in the same rounds;
+losers make room. A candidate that fails while others are in memory is tried again alone before it counts as failed.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class Comparison:
                 device, or of the first where none is.
             objective: "latency" of one request, or "throughput" with several in flight.
             core: has the devices; only asked for their precision and memory.
-            simple: names of those that need no placement. The best of them is what heats have in common.
+            simple: names of those that need no placement. The best of them is what batches have in common.
             needs: bytes that each candidate needs on each device, as the simulator counts them; of those that are not
                 named nothing is known.
             first: names in the order in which they are compiled, where there may not be time or memory for all; those
@@ -188,33 +187,34 @@ class Comparison:
         until: float = math.inf,
         halving: bool = True,
     ) -> Rates:
-        """Compares candidates, in heats where there is no room for all.
+        """Compares candidates, in batches where there is no room for all.
 
         Args:
             names: of candidates; all that are ready by default.
-            rounds, seconds, until, halving: see `ov_hsdag.measuring.interleaving.race`; of each heat.
+            rounds, seconds, until, halving: see `ov_hsdag.measuring.interleaving.race`; of each batch.
 
         Returns:
-            Rates of those that did not fail. Where there were heats, they are as if the best simple candidate had been
-            equally fast in all of them.
+            Rates of those that did not fail. Where there were batches, they are as if the best simple candidate had
+            been equally fast in all of them.
         """
         wanted = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in wanted if name in self._waiting]
-        heat = [name for name in wanted if name not in waiting]
-        rates = self._heat(heat, rounds, seconds, _part_of_time(until, len(heat), len(wanted)), halving) if heat else {}
+        batch = [name for name in wanted if name not in waiting]
+        ends = _part_of_time(until, len(batch), len(wanted))
+        rates = self._run_batch(batch, rounds, seconds, ends, halving) if batch else {}
         if not waiting:
             return rates
-        heats = _Heats(rates, self._simple)
+        batches = _Batches(rates, self._simple)
         while waiting:
-            heat = self._next_heat(heats.anchor, waiting)
-            if heat and time.monotonic() < until:
-                left = len(heat) + len(waiting)
-                heats.add(self._heat(heat, rounds, seconds, _part_of_time(until, len(heat), left), halving))
-            for name in (*heat, *waiting) if time.monotonic() >= until else ():
-                if name not in heats.names:
+            batch = self._next_batch(batches.anchor, waiting)
+            if batch and time.monotonic() < until:
+                ends = _part_of_time(until, len(batch), len(batch) + len(waiting))
+                batches.add(self._run_batch(batch, rounds, seconds, ends, halving))
+            for name in (*batch, *waiting) if time.monotonic() >= until else ():
+                if name not in batches.names:
                     self._fail(name, _NO_TIME)
                     waiting = [other for other in waiting if other != name]
-        return heats.rates([name for name in wanted if name not in self.failed]) if heats.count > 1 else rates
+        return batches.rates([name for name in wanted if name not in self.failed])
 
     def close(self) -> None:
         """Ends the workers and removes what they shared."""
@@ -318,18 +318,18 @@ class Comparison:
         self._evict(name)
         while self._workers and not self._room.fits(name, self._workers):
             self._evict(next(iter(self._workers)))
-        crowd = list(self._workers)
+        others = list(self._workers)
         try:
             outputs = self._compile(name, self._end)
         except WorkerTimeout:
             raise
         except WorkerError:
-            if not crowd:
+            if not others:
                 raise
-            for other in (*crowd, name):
+            for other in (*others, name):
                 self._evict(other)
             outputs = self._compile(name, self._end)
-            self._room.most = len(crowd)  # that and this one were too many
+            self._room.most = len(others)  # that and this one were too many
         self._check({name: outputs})
         if name in self.failed:
             raise WorkerError(self.failed[name])
@@ -346,7 +346,7 @@ class Comparison:
 
     # What is compared.
 
-    def _heat(self, names: Sequence[str], rounds: int, seconds: float, until: float, halving: bool) -> Rates:
+    def _run_batch(self, names: Sequence[str], rounds: int, seconds: float, until: float, halving: bool) -> Rates:
         begin = time.monotonic()
 
         def begins(number: int, count: int) -> None:
@@ -362,17 +362,17 @@ class Comparison:
         return {name: rates for name, rates in result.rates.items() if name not in self.failed}
 
     def _leave(self, name: str, rates: Mapping[str, Sequence[float]]) -> None:
-        """Frees what a loser holds; the best simple one comes back in later heats and the head-to-head."""
+        """Frees what a loser holds; the best simple one comes back in later batches and the head-to-head."""
         known = {other: rates[other] for other in self._simple if rates.get(other)}
         if not known or name != choice.best(known):
             self._evict(name)
 
-    def _next_heat(self, anchor: str | None, waiting: list[str]) -> list[str]:
+    def _next_batch(self, anchor: str | None, waiting: list[str]) -> list[str]:
         """Compiles waiting candidates, one at least and as many as there is room for beside the anchor."""
         for name in list(self._workers):
             if name != anchor:
                 self._evict(name)
-        heat = [anchor] if anchor else []
+        batch = [anchor] if anchor else []
         joined = 0
         while waiting and (not joined or self._room.fits(waiting[0], self._workers)):
             name = waiting.pop(0)
@@ -385,14 +385,14 @@ class Comparison:
             except WorkerError as error:
                 self._fail(name, str(error))
             else:
-                if joined and any(other not in self._workers for other in heat):
-                    # It fits alone only, and has turned out the others: the next heat is its.
+                if joined and any(other not in self._workers for other in batch):
+                    # It fits alone only, and has turned out the others: the next batch is its.
                     waiting.insert(0, name)
                     self._waiting.append(name)
                     break
-                heat.append(name)
+                batch.append(name)
                 joined += 1
-        return heat if joined else []
+        return batch if joined else []
 
     def rate(self, name: str, seconds: float) -> float:
         """Inferences per second of a candidate in a trial of about so many seconds. Raises WorkerError.
@@ -402,17 +402,17 @@ class Comparison:
         worker = self._admit(name)
         if worker.shortest_trial > SECONDS and time.monotonic() >= self._end:
             raise WorkerTimeout(_NO_TIME)
-        crowd = [other for other in self._workers if other != name]
+        others = [other for other in self._workers if other != name]
         try:
             return self._trial(worker, name, seconds)
         except WorkerError as error:
             # Where memory runs out, Linux kills one of the workers, and not always the one that asked for more.
-            if "SIGKILL" not in str(error) or not crowd:
+            if "SIGKILL" not in str(error) or not others:
                 raise
-            for other in (*crowd, name):
+            for other in (*others, name):
                 self._evict(other)
             rate = self._trial(self._admit(name), name, seconds)
-            self._room.most = len(crowd)
+            self._room.most = len(others)
             return rate
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:
@@ -452,21 +452,19 @@ class _Admitted:
         return self.comparison.rate(self.name, seconds)
 
 
-class _Heats:
-    """Rates of several heats, each with the anchor in it: the best simple candidate of those before.
+class _Batches:
+    """Rates of several batches, each with the anchor in it: the best simple candidate of those before.
 
     Attributes:
         anchor: what later heats are compared with; None where nothing ran yet.
-        count: heats in which something ran.
     """
 
     def __init__(self, rates: Rates, simple: Sequence[str]) -> None:
-        """From the rates of the first heat."""
+        """From the rates of the first batch."""
         self._simple = simple
         self._to_anchor: dict[str, list[float]] = {}
         self._unit = 1.0
         self.anchor: str | None = None
-        self.count = 0
         self.add(rates)
 
     @property
@@ -475,15 +473,14 @@ class _Heats:
         return self._to_anchor.keys()
 
     def add(self, rates: Rates) -> None:
-        """Adds a heat."""
+        """Adds a batch."""
         rates = {name: own for name, own in rates.items() if own}
         if not rates:
             return
-        self.count += 1
         common = self.anchor if self.anchor in rates else next(iter(rates))
         base = rates[common]
         if common != self.anchor:
-            # The first heat, or the anchor has failed: then what it was compared with is known as measured.
+            # The first batch, or the anchor has failed: then what it was compared with is known as measured.
             unit = self._unit / statistics.median(base)
             self._to_anchor = {name: [one * unit for one in own] for name, own in self._to_anchor.items()}
         for name, own in rates.items():
@@ -499,7 +496,7 @@ class _Heats:
         self.anchor = best
 
     def rates(self, names: Sequence[str]) -> Rates:
-        """As if the anchor had been equally fast in all heats."""
+        """As if the anchor had been equally fast in all batches."""
         return {name: [one * self._unit for one in self._to_anchor[name]] for name in names if name in self._to_anchor}
 
 

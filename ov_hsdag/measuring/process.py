@@ -136,8 +136,8 @@ class Workshop:
         """Writes the folder.
 
         Args:
-            model: with unique friendly names (`legality.normalize`); not changed. What it carries of a placement is
-                left out.
+            model: with unique friendly names (`ov_hsdag.model.normalize`); not changed. What it carries of a placement
+                is left out.
             inputs: an array for each input of the model, or what is timed, the phases of a workload.
             objective: "latency" of one request, or "throughput" with several in flight.
             start_worker: starts a worker; `Worker` by default.
@@ -360,7 +360,9 @@ class Worker:
     def _kill(self) -> None:
         self.alive = False
         self._process.kill()
-        self._process.wait()
+        # A process that hangs in a device's driver is gone only when the driver lets it go.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE)
         for stream in (self._process.stdin, self._log):
             if stream is not None:
                 with contextlib.suppress(OSError):

@@ -133,9 +133,9 @@ class Copies:
         """See `Runner.rate`: inferences of all copies per second."""
         with ThreadPoolExecutor(len(self._runners)) as pool:
             for number, timed in enumerate(self._timed):
-                crowd = _Crowd(len(self._runners))
+                concurrent = ConcurrentTrials(len(self._runners))
                 share = seconds / len(self._timed)
-                trials = [pool.submit(crowd.run, runner.phase(number), share) for runner in self._runners]
+                trials = [pool.submit(concurrent.run, runner.phase(number), share) for runner in self._runners]
                 errors = [error for trial in trials if (error := trial.exception()) is not None]
                 for error in errors:
                     if not isinstance(error, threading.BrokenBarrierError):
@@ -148,30 +148,35 @@ class Copies:
         return self._runners[0].outputs()
 
 
-class _Crowd:
-    """Trials that run at the same time."""
+class ConcurrentTrials:
+    """Trials of several copies that start together, each going on until all have what they need, or one has failed."""
 
     def __init__(self, count: int) -> None:
-        self._begin, self._lock = threading.Barrier(count), threading.Lock()
-        self.present = count
+        self._barrier, self._lock = threading.Barrier(count), threading.Lock()
+        self._unfinished, self._failed = count, False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the others still need this one's load."""
+        return self._unfinished > 0 and not self._failed
 
     def run(self, phase: _Phase, seconds: float) -> float:
-        """A trial of one of them. One that fails ends the others."""
+        """The trial of one copy. One that fails ends the others."""
         try:
             return phase.throughput(seconds, self)
         except BaseException:
-            self._begin.abort()
-            self.present = 0
+            self._failed = True
+            self._barrier.abort()
             raise
 
-    def meet(self) -> None:
+    def start(self) -> None:
         """Waits for all. Raises BrokenBarrierError where another has failed."""
-        self._begin.wait()
+        self._barrier.wait()
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Counts one that has what it needs."""
         with self._lock:
-            self.present -= 1
+            self._unfinished -= 1
 
 
 def phases_of(inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs]) -> list[TimedInputs]:
@@ -211,7 +216,7 @@ class _Phase:
             if self.inference * len(self._replays) > _LONG:
                 break
 
-    def throughput(self, seconds: float, crowd: _Crowd | None = None) -> float:
+    def throughput(self, seconds: float, concurrent: ConcurrentTrials | None = None) -> float:
         """Inferences that end while requests are always under way, over the time that whole rounds of them take.
 
         The first to end tells that the pipeline is full; what ends after the last was started runs while it empties.
@@ -220,19 +225,19 @@ class _Phase:
 
         Args:
             seconds: about how long.
-            crowd: others that run at the same time: all begin together, and go on until the last has its trial.
+            concurrent: with trials of other copies, which start together and go on until the last has finished.
         """
         self._rewind()
         finished, requests = self._finished, len(self._replays)
         finished.clear()
-        if crowd is not None:
-            crowd.meet()
+        if concurrent is not None:
+            concurrent.start()
         while len(finished) <= requests or time.perf_counter() - finished[0] < seconds:
             self._start()
         last = (len(finished) - 1) // requests * requests
-        if crowd is not None:
-            crowd.leave()
-        while crowd is not None and crowd.present:
+        if concurrent is not None:
+            concurrent.finish()
+        while concurrent is not None and concurrent.unfinished:
             self._start()
         self._queue.wait_all()
         return last / (finished[last] - finished[0])

@@ -71,12 +71,15 @@ class Result:
         chosen: name of the candidate to use; None where nothing ran.
         placements: of all candidates, uint8 [groups].
         why: why it was chosen, where that is no gain; else "".
+        unsure: placers whose placements may well be better than the simple candidate that was chosen: rounds were too
+            few, or differed too much, to tell.
     """
 
     measured: dict[str, dict[str, Any]]
     chosen: str | None
     placements: dict[str, Placed]
     why: str = ""
+    unsure: tuple[str, ...] = ()
 
 
 def check_possible(core: ov.Core, devices: DeviceSet) -> None:
@@ -165,6 +168,7 @@ def select(
             if not one["failed"]:
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
     why = ""
+    unsure: tuple[str, ...] = ()
     if chosen is None:
         reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items()}
         short = all(map(out_of_time, comparison.failed.values()))
@@ -172,12 +176,19 @@ def select(
     else:
         why = _why(chosen, list(others), rates, devices, simple, head_to_head, comparison.failed)
         if chosen in simple:
+            unsure = _unsure({name: measured[name] for name in others})
             # HETERO's own choice may be a single device.
             winner = chosen
             chosen = next(name for name in simple if np.array_equal(simple[name], placements[winner]))
             if chosen != winner:
                 why = f"{winner} does the same, and {why}"
-    return Result(measured, chosen, placements, why)
+    return Result(measured, chosen, placements, why, unsure)
+
+
+def _unsure(measured: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Placers of those placements that may be better by `MAY_GAIN`, or worse. measured: of placements, by name."""
+    intervals = {name: one["ci"] for name, one in measured.items() if not one["failed"]}
+    return tuple(dict.fromkeys(placer_of(name) for name, (low, high) in intervals.items() if low < 1 < MAY_GAIN < high))
 
 
 def _parts(

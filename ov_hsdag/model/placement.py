@@ -85,9 +85,11 @@ class Placement:
         seconds: phase of placing → seconds.
         why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
         notes: name of a candidate → why it was left out or not measured, in some words.
+        unsure: names of placers whose placements may well be better than the simple candidate that was chosen: measured
+            rounds were too few, or differed too much, to tell.
         source: what `report` draws from; None where the placement was not made here, but read.
 
-    The last four do not travel with the model.
+    The last five do not travel with the model.
     """
 
     devices: tuple[str, ...]
@@ -101,6 +103,7 @@ class Placement:
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
     notes: dict[str, str] = field(default_factory=dict)
+    unsure: tuple[str, ...] = ()
     source: ReportData | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
