@@ -1,0 +1,143 @@
+"""Types of the native core (cpp_ext/bindings*.cpp)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BYTES: int
+
+class Graph:
+    def __init__(
+        self,
+        kind: NDArray[np.uint8],
+        input_ptr: NDArray[np.int32],
+        input_output: NDArray[np.int32],
+        output_ptr: NDArray[np.int32],
+        output_bytes: NDArray[np.int64],
+        weight_bytes: NDArray[np.int64],
+    ) -> None: ...
+
+class Problem:
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        node_us: NDArray[np.float64],
+        supported: NDArray[np.bool_],
+        groups: NDArray[np.int32],
+        transfer_us: NDArray[np.float64],
+        transfer_us_per_byte: NDArray[np.float64],
+        submodel_us: NDArray[np.float64],
+        memory_bytes: NDArray[np.int64],
+        same_submodel: NDArray[np.int32],
+        fused_with: NDArray[np.int32],
+        fusion_penalty_us: NDArray[np.float64],
+        moved_bytes: NDArray[np.int64],
+        held_bytes: NDArray[np.int64],
+        live_bytes: NDArray[np.int64],
+        transfer_share: NDArray[np.float64],
+        rule: int,
+    ) -> None: ...
+    def evaluate(
+        self, placements: NDArray[np.uint8], threads: int = 1, most_work: int | None = None
+    ) -> dict[str, NDArray[Any]]: ...
+
+class Refiner:
+    def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...
+    def refine(
+        self,
+        placements: NDArray[np.uint8],
+        throughput: bool,
+        max_moves: int = 0,
+        budget_ms: float = 0.0,
+        threads: int = 1,
+        seed: int = 0,
+        processor_time: bool = False,
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]: ...
+
+class Multilevel:
+    def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...
+    def search(
+        self,
+        throughput: bool,
+        *,
+        max_moves: int = 0,
+        budget_ms: float = 0.0,
+        seed: int = 0,
+        target: int = 160,
+        starts: NDArray[np.uint8] | None = None,
+        rating: NDArray[np.float64] | None = None,
+        processor_time: bool = False,
+        labels: NDArray[np.uint64] | None = None,
+    ) -> tuple[NDArray[np.uint8], float, NDArray[np.float64], int, NDArray[np.uint8], NDArray[np.float64]]: ...
+
+def split(graph: Graph, device: NDArray[np.uint8], rule: int) -> dict[str, Any]: ...
+def merge_groups(nodes: int, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]: ...
+def colocate_chains(
+    graph: Graph, group: NDArray[np.int32], label: NDArray[np.int64], weight: NDArray[np.float64], most: float
+) -> NDArray[np.int32]: ...
+def structure_features(
+    nodes: int,
+    edge_index: NDArray[np.int64],
+    exact_nodes: int = 5000,
+    samples: int = 512,
+    seed: int = 0,
+    threads: int = 1,
+) -> dict[str, Any]: ...
+def parse(
+    nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int
+) -> NDArray[np.int32]: ...
+def contiguous_partitions(
+    kind: NDArray[np.int32],
+    throughput: bool,
+    *,
+    span: NDArray[np.float64] | None = None,
+    separable: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]] | None = None,
+    links: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+    any_order: bool = True,
+    skip: bool = False,
+    sequences: int = 1,
+    per_sequence: int = 1,
+) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]: ...
+def split_rule_of(openvino_version: str) -> int: ...
+
+class Legality:
+    def __init__(
+        self,
+        graph: Graph,
+        types: Sequence[str],
+        variables: Sequence[str],
+        movable: NDArray[np.bool_],
+        open_lengths: NDArray[np.bool_],
+        ranks: NDArray[np.int16],
+        shape_ptr: NDArray[np.int32],
+        dimensions: NDArray[np.int64],
+    ) -> None: ...
+    @property
+    def constant(self) -> NDArray[np.bool_]: ...
+    @property
+    def replicable(self) -> NDArray[np.bool_]: ...
+    @property
+    def colocated(self) -> NDArray[np.int32]: ...
+    @property
+    def hosts(self) -> NDArray[np.int32]: ...
+    @property
+    def groups(self) -> NDArray[np.int32]: ...
+    @property
+    def same_submodel(self) -> NDArray[np.int32]: ...
+    def host_devices(self, known: NDArray[np.int32], devices: int) -> NDArray[np.int32]: ...
+    def replication(
+        self, home: NDArray[np.int32], copyable: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int32], list[tuple[int, int, list[tuple[int, int]]]]]: ...
+    def settle(self, device: NDArray[np.int32], devices: int, rule: int) -> NDArray[np.uint8]: ...
+
+def repair(
+    graph: Graph,
+    group: NDArray[np.int32],
+    same_submodel: NDArray[np.int32],
+    device: NDArray[np.uint8],
+    supported: NDArray[np.bool_],
+    rule: int,
+) -> NDArray[np.uint8]: ...
