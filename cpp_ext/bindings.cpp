@@ -99,8 +99,52 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     return problem;
 }
 
+// The arrays of a batch's breakdowns, one after the other.
+py::dict breakdown_arrays(const Problem& problem, const std::vector<Breakdown>& breakdowns) {
+    const auto batch = static_cast<py::ssize_t>(breakdowns.size());
+    const auto devices = static_cast<py::ssize_t>(problem.devices);
+    const auto nodes = static_cast<py::ssize_t>(problem.graph->nodes());
+    py::array_t<double> node({batch, nodes}), fusion({batch, nodes});
+    py::array_t<double> latency({batch, py::ssize_t{kTerms}}), busy({batch, devices, py::ssize_t{kTerms}});
+    std::vector<std::int32_t> pointer{0}, outputs;
+    std::vector<std::uint8_t> sources, targets;
+    std::vector<std::int64_t> bytes;
+    std::vector<double> us, source_us, target_us;
+    for (py::ssize_t i = 0; i < batch; ++i) {
+        const Breakdown& one = breakdowns[static_cast<std::size_t>(i)];
+        std::copy(one.node_us.begin(), one.node_us.end(), node.mutable_data() + i * nodes);
+        std::copy(one.fusion_us.begin(), one.fusion_us.end(), fusion.mutable_data() + i * nodes);
+        std::copy(one.latency_us.begin(), one.latency_us.end(), latency.mutable_data() + i * kTerms);
+        std::copy(one.busy_us.begin(), one.busy_us.end(), busy.mutable_data() + i * devices * kTerms);
+        for (const Transfer& transfer : one.transfers) {
+            outputs.push_back(transfer.output);
+            sources.push_back(transfer.source);
+            targets.push_back(transfer.target);
+            bytes.push_back(transfer.bytes);
+            us.push_back(transfer.us);
+            source_us.push_back(transfer.source_us);
+            target_us.push_back(transfer.target_us);
+        }
+        pointer.push_back(static_cast<std::int32_t>(outputs.size()));
+    }
+    py::dict result;
+    result["node_us"] = node;
+    result["fusion_us"] = fusion;
+    result["latency_us"] = latency;
+    result["busy_us"] = busy;
+    result["transfer_ptr"] = to_array(pointer);
+    result["transfer_output"] = to_array(outputs);
+    result["transfer_source"] = to_array(sources);
+    result["transfer_target"] = to_array(targets);
+    result["transfer_bytes"] = to_array(bytes);
+    result["transfer_us"] = to_array(us);
+    result["transfer_source_us"] = to_array(source_us);
+    result["transfer_target_us"] = to_array(target_us);
+    return result;
+}
+
 py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements, int threads,
-                  std::optional<std::int64_t> most_work) {
+                  std::optional<std::int64_t> most_work, bool breakdown) {
     const std::int32_t groups = problem.groups();
     expect_placements(placements, groups, problem.devices);
     const py::ssize_t batch = placements.shape(0);
@@ -109,6 +153,7 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
     py::array_t<std::int64_t> memory({batch, devices}), bytes(batch);
     py::array_t<std::int32_t> submodels(batch), cuts(batch);
     py::array_t<std::uint8_t> infeasible(batch);
+    std::vector<Breakdown> breakdowns(breakdown ? static_cast<std::size_t>(batch) : 0);
     {
         const auto* data = placements.data();
         auto* latency_out = latency.mutable_data();
@@ -125,7 +170,8 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
             return [&, simulator = Simulator(problem)](std::size_t item) mutable {
                 const auto i = static_cast<py::ssize_t>(item);
                 const Evaluation& e =
-                    simulator.evaluate(data + i * groups, most_work.value_or(std::numeric_limits<std::int64_t>::max()));
+                    simulator.evaluate(data + i * groups, most_work.value_or(std::numeric_limits<std::int64_t>::max()),
+                                       breakdown ? &breakdowns[item] : nullptr);
                 latency_out[i] = e.latency_us;
                 period_out[i] = e.period_us;
                 std::copy(e.busy_us.begin(), e.busy_us.end(), busy_out + i * devices);
@@ -146,6 +192,7 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
     result["submodels"] = submodels;
     result["cut_tensors"] = cuts;
     result["infeasible"] = infeasible;
+    if (breakdown) result["breakdown"] = breakdown_arrays(problem, breakdowns);
     return result;
 }
 
@@ -203,8 +250,10 @@ PYBIND11_MODULE(_native, module) {
              py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
              py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("held_bytes"), py::arg("live_bytes"),
              py::arg("transfer_share"), py::arg("rule"))
-        .def("evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1, py::arg("most_work") = py::none(),
-             "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices].");
+        .def(
+            "evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1, py::arg("most_work") = py::none(),
+            py::arg("breakdown") = false,
+            "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices]; 'breakdown': the terms.");
 
     bind_policy(module);
     bind_placers(module);

@@ -1,6 +1,7 @@
 #include "simulate.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 namespace ov_hsdag {
 
@@ -13,7 +14,7 @@ Simulator::Simulator(const Problem& problem)
     result_.memory_bytes.resize(static_cast<std::size_t>(problem.devices));
 }
 
-const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_t most_work) {
+const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_t most_work, Breakdown* breakdown) {
     const auto devices = static_cast<std::size_t>(problem_.devices);
     for (std::size_t node = 0; node < device_.size(); ++node) device_[node] = placement[problem_.group[node]];
     const Split& split = splitter_.split(device_.data(), most_work);
@@ -38,30 +39,37 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_
         if (split.submodel[problem_.same_submodel[i]] != split.submodel[problem_.same_submodel[i + 1]])
             result_.infeasible |= kSeparated;
     }
-    charge_broken_fusions(split);
+    visit_broken_fusions(split, [&](std::size_t node, double us) { result_.busy_us[device_[node]] += us; });
     for (const double busy : result_.busy_us) result_.latency_us += busy;
-    charge_transfers(split);
+    result_.transfer_bytes = 0;
+    result_.cut_tensors = 0;
+    visit_transfers(split, [&](const Transfer& transfer) {
+        result_.latency_us += transfer.us;
+        result_.busy_us[transfer.source] += transfer.source_us;
+        result_.busy_us[transfer.target] += transfer.target_us;
+        result_.transfer_bytes += transfer.bytes;
+        ++result_.cut_tensors;
+    });
+    if (breakdown != nullptr) break_down(split, *breakdown);
     result_.period_us = *std::max_element(result_.busy_us.begin(), result_.busy_us.end());
     measure_memory(split);
     return result_;
 }
 
-void Simulator::charge_broken_fusions(const Split& split) {
+template <typename Visit>
+void Simulator::visit_broken_fusions(const Split& split, const Visit& visit) const {
     if (problem_.fused_with.empty()) return;
     const auto devices = static_cast<std::size_t>(problem_.devices);
     for (std::size_t node = 0; node < device_.size(); ++node) {
         const std::size_t at = node * devices + device_[node];
         const std::int32_t with = problem_.fused_with[at];
-        if (with >= 0 && split.submodel[with] != split.submodel[node]) {
-            result_.busy_us[device_[node]] += problem_.fusion_penalty_us[at];
-        }
+        if (with >= 0 && split.submodel[with] != split.submodel[node]) visit(node, problem_.fusion_penalty_us[at]);
     }
 }
 
-void Simulator::charge_transfers(const Split& split) {
+template <typename Visit>
+void Simulator::visit_transfers(const Split& split, const Visit& visit) {
     const auto devices = static_cast<std::size_t>(problem_.devices);
-    result_.transfer_bytes = 0;
-    result_.cut_tensors = 0;
     std::fill(sent_.begin(), sent_.end(), 0);
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         const std::int32_t from = graph_.source[e];
@@ -79,13 +87,49 @@ void Simulator::charge_transfers(const Split& split) {
         const std::size_t link = sender * devices + receiver;
         const auto bytes = problem_.moved(output);
         const double us = problem_.transfer_us[link] + problem_.transfer_us_per_byte[link] * static_cast<double>(bytes);
-        result_.latency_us += us;
-        // Both ends are busy with a transfer, as far as their own engines copy.
-        result_.busy_us[sender] += us * problem_.share(sender);
-        result_.busy_us[receiver] += us * problem_.share(receiver);
-        result_.transfer_bytes += bytes;
-        ++result_.cut_tensors;
+        visit(Transfer{.output = output,
+                       .source = sender,
+                       .target = receiver,
+                       .bytes = bytes,
+                       .us = us,
+                       .source_us = us * problem_.share(sender),
+                       .target_us = us * problem_.share(receiver)});
     }
+}
+
+void Simulator::break_down(const Split& split, Breakdown& breakdown) {
+    const auto devices = static_cast<std::size_t>(problem_.devices);
+    breakdown.node_us.resize(device_.size());
+    breakdown.fusion_us.assign(device_.size(), 0.0);
+    breakdown.transfers.clear();
+    breakdown.latency_us.assign(kTerms, 0.0);
+    breakdown.busy_us.assign(devices * kTerms, 0.0);
+    const auto charge = [&](std::size_t device, Term term, double us) {
+        breakdown.busy_us[device * kTerms + term] += us;
+    };
+    for (std::size_t node = 0; node < device_.size(); ++node) {
+        breakdown.node_us[node] = problem_.node_us[node * devices + device_[node]];
+        charge(device_[node], kNodes, breakdown.node_us[node]);
+    }
+    for (const std::uint8_t device : split.submodel_device) charge(device, kSubmodels, problem_.submodel_us[device]);
+    visit_broken_fusions(split, [&](std::size_t node, double us) {
+        breakdown.fusion_us[node] = us;
+        charge(device_[node], kFusions, us);
+    });
+    visit_transfers(split, [&](const Transfer& transfer) {
+        breakdown.transfers.push_back(transfer);
+        breakdown.latency_us[kTransfers] += transfer.us;
+        charge(transfer.source, kTransfers, transfer.source_us);
+        charge(transfer.target, kTransfers, transfer.target_us);
+    });
+    for (std::size_t device = 0; device < devices; ++device) {
+        for (const Term term : {kNodes, kFusions, kSubmodels}) {
+            breakdown.latency_us[term] += breakdown.busy_us[device * kTerms + term];
+        }
+    }
+    std::sort(breakdown.transfers.begin(), breakdown.transfers.end(), [](const Transfer& a, const Transfer& b) {
+        return std::tie(a.output, a.target) < std::tie(b.output, b.target);
+    });
 }
 
 void Simulator::measure_memory(const Split& split) {

@@ -31,17 +31,45 @@ struct Evaluation {
     std::vector<std::int64_t> memory_bytes;  // [devices] weights, states and, per submodel, the peak of live tensors
 };
 
+// A tensor that moves to another device, once for all that read it there.
+struct Transfer {
+    std::int32_t output = 0;
+    std::uint8_t source = 0, target = 0;  // devices
+    std::int64_t bytes = 0;
+    double us = 0;
+    double source_us = 0, target_us = 0;  // in which its ends are busy with it, as far as their own engines copy
+};
+
+// What the time of a placement is spent on.
+enum Term : std::uint8_t { kNodes, kFusions, kSubmodels, kTransfers, kTerms };
+
+// The terms of a placement's evaluation.
+struct Breakdown {
+    std::vector<double> node_us;      // [nodes] on its device, broken fusions not included
+    std::vector<double> fusion_us;    // [nodes] what it takes longer as its fusion is broken
+    std::vector<Transfer> transfers;  // by output, then by target
+    std::vector<double> latency_us;   // [terms] sums up to Evaluation::latency_us
+    std::vector<double> busy_us;      // [devices, terms] sums up to Evaluation::busy_us
+};
+
 // Evaluates placements of a problem, to which it refers. One per thread.
 class Simulator {
 public:
     explicit Simulator(const Problem& problem);
-    // placement: [groups] device numbers. most_work: see Splitter::split. The result is valid until the next call.
+    // placement: [groups] device numbers. most_work: see Splitter::split. breakdown: filled where it is given. The
+    // result is valid until the next call.
     const Evaluation& evaluate(const std::uint8_t* placement,
-                               std::int64_t most_work = std::numeric_limits<std::int64_t>::max());
+                               std::int64_t most_work = std::numeric_limits<std::int64_t>::max(),
+                               Breakdown* breakdown = nullptr);
 
 private:
-    void charge_broken_fusions(const Split& split);
-    void charge_transfers(const Split& split);
+    // Calls visit(node, µs) for each node that takes longer as its fusion is broken.
+    template <typename Visit>
+    void visit_broken_fusions(const Split& split, const Visit& visit) const;
+    // Calls visit(transfer) for each tensor and each device that receives it.
+    template <typename Visit>
+    void visit_transfers(const Split& split, const Visit& visit);
+    void break_down(const Split& split, Breakdown& breakdown);
     void measure_memory(const Split& split);
 
     const Problem& problem_;

@@ -41,8 +41,12 @@ class Problem:
         rule: int,
     ) -> None: ...
     def evaluate(
-        self, placements: NDArray[np.uint8], threads: int = 1, most_work: int | None = None
-    ) -> dict[str, NDArray[Any]]: ...
+        self,
+        placements: NDArray[np.uint8],
+        threads: int = 1,
+        most_work: int | None = None,
+        breakdown: bool = False,
+    ) -> dict[str, Any]: ...
 
 class Refiner:
     def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_problem
 
@@ -98,6 +98,44 @@ def test_simulator_equals_the_definitions(
         for key, value in reference(problem, placement).items():
             np.testing.assert_array_equal(getattr(result, key)[row], value, err_msg=key)
         assert result.period_us[row] == result.busy_us[row].max()
+    check_breakdown(problem, placements, result)
+
+
+def check_breakdown(problem: PlacementProblem, placements: np.ndarray, result: Evaluation) -> None:
+    """Terms sum up to the results, exactly, as all costs are whole numbers; and each is what it is by definition."""
+    found = problem.breakdown(placements)
+    for field in dataclasses.fields(Evaluation):
+        np.testing.assert_array_equal(getattr(found.evaluation, field.name), getattr(result, field.name))
+    np.testing.assert_array_equal(found.latency_us.sum(axis=1), result.latency_us)
+    np.testing.assert_array_equal(found.busy_us.sum(axis=2), result.busy_us)
+    np.testing.assert_array_equal(found.busy_us[:, :, :3].sum(axis=1), found.latency_us[:, :3])
+    assert np.diff(found.transfer_ptr).tolist() == result.cut_tensors.tolist()
+    for row, placement in enumerate(placements):
+        device, split = placement[problem.groups], problem.split(placement)
+        busy = np.zeros((len(problem.devices), 4))
+        nodes = np.arange(problem.graph.nodes)
+        np.testing.assert_array_equal(found.node_us[row], problem.node_us[nodes, device])
+        fused_with, penalty_us = (array[nodes, device] for array in problem.fusions)
+        broken = (fused_with >= 0) & (split["submodel"][fused_with] != split["submodel"])
+        np.testing.assert_array_equal(found.fusion_us[row], np.where(broken, penalty_us, 0.0))
+        np.add.at(busy[:, 0], device, found.node_us[row])
+        np.add.at(busy[:, 1], device, found.fusion_us[row])
+        np.add.at(busy[:, 2], split["submodel_device"], problem.submodel_us[split["submodel_device"]])
+        own = slice(*found.transfer_ptr[row : row + 2])
+        source, target = found.transfer_source[own], found.transfer_target[own]
+        us = (
+            problem.transfer_us[source, target]
+            + problem.transfer_us_per_byte[source, target] * (problem.graph.output_bytes[found.transfer_output[own]])
+        )
+        np.testing.assert_array_equal(found.transfer_us[own], us)
+        np.testing.assert_array_equal(found.transfer_source_us[own], us * problem.transfer_shares[source])
+        np.testing.assert_array_equal(found.transfer_target_us[own], us * problem.transfer_shares[target])
+        np.add.at(busy[:, 3], source, found.transfer_source_us[own])
+        np.add.at(busy[:, 3], target, found.transfer_target_us[own])
+        np.testing.assert_array_equal(found.busy_us[row], busy)
+        assert found.transfer_bytes[own].sum() == result.transfer_bytes[row]
+        assert device[problem.graph.output_node[found.transfer_output[own]]].tolist() == source.tolist()
+        assert found.latency_us[row, 3] == us.sum()
 
 
 def test_reasons_for_infeasibility_are_told_apart() -> None:

@@ -12,6 +12,7 @@ section 5.2, arXiv:1707.02038).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -266,24 +267,14 @@ class Corrector:
 
     def terms(self, placements: NDArray[np.uint8]) -> Terms:
         """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
-        problem, devices = self.problem, len(self.problem.devices)
         batch = np.atleast_2d(placements)
-        result = problem.evaluate(batch)
-        shape = (devices, KINDS, PARTS)
-        work = np.zeros((len(batch), *shape))
-        submodel = np.zeros((len(batch), devices))
-        nodes = np.arange(problem.graph.nodes)
-        for row, placement in enumerate(batch):
-            device = placement[problem.groups].astype(np.int64)
-            cell = np.ravel_multi_index((device, self._kind, self._part), shape)
-            split = problem.split(placement)
-            us = problem.node_us[nodes, device]
-            us = us + problem.node_fusion_penalty_us(placement, split["submodel"])
-            work[row] = np.bincount(cell, us, np.prod(shape)).reshape(shape)
-            count = np.bincount(split["submodel_device"], minlength=devices)
-            submodel[row] = count * problem.submodel_us
-        transfer = np.maximum(result.busy_us - work.sum(axis=(2, 3)) - submodel, 0.0)
-        return Terms(work, transfer, submodel, result.submodels)
+        found = self.problem.breakdown(batch)
+        shape = (len(batch), len(self.problem.devices), KINDS, PARTS)
+        device = batch[:, self.problem.groups].astype(np.int64)
+        cell = np.ravel_multi_index((np.arange(len(batch))[:, None], device, self._kind, self._part), shape)
+        work = np.bincount(cell.ravel(), (found.node_us + found.fusion_us).ravel(), math.prod(shape))
+        *_, submodels, transfers = found.busy_us.transpose(2, 0, 1)
+        return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, found.evaluation.submodels)
 
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
         """Returns predicted log(reference time / placement time).

@@ -55,19 +55,14 @@ def terms(
     Operations, submodels, transfers, layouts, fusions, and operations of devices that are not among `alone`, those
     that run the whole model (None: all do).
     """
-    known = np.array([alone is None or name in alone for name in problem.devices])
-    nodes = np.arange(problem.graph.nodes)
+    batch = np.stack(placements)
+    found = problem.breakdown(batch)
+    known = np.array([alone is None or name in alone for name in problem.devices])[batch[:, problem.groups]]
+    own, helped = (np.where(chosen, found.node_us, 0.0).sum(axis=1) for chosen in (known, ~known))
+    *_, calls, transfers = found.latency_us.T
     ends = layout_ends(problem.graph)
-    rows = []
-    for placement in placements:
-        device = placement[problem.groups]
-        split = problem.split(placement)
-        penalty = problem.node_fusion_penalty_us(placement, split["submodel"])
-        work, calls = problem.node_us[nodes, device], problem.submodel_us[split["submodel_device"]].sum()
-        rest = float(problem.evaluate(placement).latency_us[0]) - work.sum() - calls - penalty.sum()
-        own, helped = work[known[device]].sum(), work[~known[device]].sum()
-        rows.append([own, calls, max(rest, 0.0), penalty[ends].sum(), penalty[~ends].sum(), helped])
-    return np.array(rows)
+    layouts, fusions = (found.fusion_us[:, chosen].sum(axis=1) for chosen in (ends, ~ends))
+    return np.stack([own, calls, transfers, layouts, fusions, helped], axis=1)
 
 
 def fit_scale_factors(parts: Floats, us: Floats) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
+from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, PlacementProblem
 
 # Moves that change the objective by less than this share of it make no difference.
 _NOTHING = 1e-6
@@ -39,6 +39,7 @@ class Cut:
         source, target: device numbers.
         bytes: that move.
         us: time of the transfer, µs.
+        source_us, target_us: in which these devices are busy with it, µs.
     """
 
     node: int
@@ -47,6 +48,8 @@ class Cut:
     target: int
     bytes: int
     us: float
+    source_us: float
+    target_us: float
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,14 @@ class Explanation:
     placement: NDArray[np.uint8]
 
     @cached_property
-    def evaluation(self) -> Any:
-        """What the simulator says of the placement, `Evaluation` of a batch of one."""
-        return self.problem.evaluate(self.placement)
+    def breakdown(self) -> Breakdown:
+        """The terms of what the simulator says of the placement, of a batch of one."""
+        return self.problem.breakdown(self.placement)
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What the simulator says of the placement, of a batch of one."""
+        return self.breakdown.evaluation
 
     @cached_property
     def score_us(self) -> float:
@@ -141,9 +149,7 @@ class Explanation:
     @cached_property
     def node_us(self) -> NDArray[np.float64]:
         """Time of each node where it is, penalties of broken fusions included, µs, float64 [nodes]."""
-        nodes = np.arange(self.problem.graph.nodes)
-        own = self.problem.node_us[nodes, self.device]
-        return own + self.problem.node_fusion_penalty_us(self.placement, self.submodel)
+        return self.breakdown.node_us[0] + self.breakdown.fusion_us[0]
 
     @cached_property
     def device(self) -> NDArray[np.uint8]:
@@ -153,12 +159,23 @@ class Explanation:
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
         """The tensors that move between devices, in the order of the graph."""
-        return tuple(_cuts(self.problem, self.device, self.submodel))
+        found, node = self.breakdown, self.problem.graph.output_node
+        columns = (
+            node[found.transfer_output],
+            found.transfer_output,
+            found.transfer_source,
+            found.transfer_target,
+            found.transfer_bytes,
+            found.transfer_us,
+            found.transfer_source_us,
+            found.transfer_target_us,
+        )
+        return tuple(Cut(*cut) for cut in zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
     def parts(self) -> Parts:
         """The time of one request by what it is spent on."""
-        return _parts(self.problem, self.placement, self._split)
+        return Parts(*self.breakdown.latency_us[0].tolist())
 
     def move(self, group: int, device: int) -> Move:
         """What moving a colocation group would change. Raises ValueError for the device that it is on."""
@@ -169,24 +186,18 @@ class Explanation:
         return self._moves[group, device]
 
     def _evaluated_move(self, group: int, device: int) -> Move:
-        problem, moved = self.problem, self._with(group, device)
-        result = problem.evaluate(moved)
+        problem = self.problem
+        found = problem.breakdown(self._with(group, device))
+        result = found.evaluation
         limits = problem.memory_bytes
         over = np.where(limits >= 0, result.memory_bytes[0] - limits, 0)
         value = result.latency_us if problem.objective == "latency" else result.period_us
         infeasible = int(result.infeasible[0])
-        split = problem.split(moved)
-        us = problem.node_us[problem.groups == group]
-        nodes = float((us[:, device] - us[:, self.placement[group]]).sum())
-        fusions = float(problem.node_fusion_penalty_us(moved, split["submodel"]).sum()) - self.parts.fusions
-        submodels = float(problem.submodel_us[split["submodel_device"]].sum()) - self.parts.submodels
-        # The rest: collecting the tensors that move would take several times as long as all of the above.
-        transfers = float(result.latency_us[0] - self.evaluation.latency_us[0]) - nodes - fusions - submodels
         return Move(
             group,
             device,
             np.inf if infeasible else float(value[0]) - self.score_us,
-            Parts(nodes, fusions, submodels, transfers),
+            Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist()),
             infeasible,
             max(int(over.max()), 0),
         )
@@ -363,35 +374,3 @@ def told_parts(parts: Parts) -> str:
     )
     told = [f"{name} {value:+,.1f} µs" for name, value in named if abs(value) >= 0.05]
     return ", ".join(told) if told else "less than 0.1 µs in all"
-
-
-def _cuts(problem: PlacementProblem, device: NDArray[np.uint8], submodel: NDArray[np.int32]) -> list[Cut]:
-    """As the simulator counts them: a tensor goes to each device once (cpp_ext/simulate.cpp, charge_transfers)."""
-    graph = problem.graph
-    source, target = graph.input_source, graph.input_node
-    crossing = (
-        (device[source] != device[target])
-        & (graph.kinds[target] != NodeKind.RESULT)
-        & (graph.kinds[source] != NodeKind.CONSTANT)
-        & (submodel[source] != submodel[target])
-    )
-    pairs = np.unique(np.stack([graph.input_output[crossing], device[target[crossing]]], axis=1), axis=0)
-    moved = graph.output_bytes if problem.moved_bytes is None else problem.moved_bytes
-    found = []
-    for output, to in pairs.tolist():
-        node = int(graph.output_node[output])
-        link, size = (int(device[node]), to), int(moved[output])
-        us = float(problem.transfer_us[link] + problem.transfer_us_per_byte[link] * size)
-        found.append(Cut(node, output, link[0], to, size, us))
-    return found
-
-
-def _parts(problem: PlacementProblem, placement: NDArray[np.uint8], split: dict[str, Any]) -> Parts:
-    device = placement[problem.groups]
-    submodel = np.asarray(split["submodel"], np.int32)
-    return Parts(
-        float(problem.node_us[np.arange(problem.graph.nodes), device].sum()),
-        float(problem.node_fusion_penalty_us(placement, submodel).sum()),
-        float(problem.submodel_us[split["submodel_device"]].sum()),
-        sum(cut.us for cut in _cuts(problem, device, submodel)),
-    )

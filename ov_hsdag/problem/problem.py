@@ -79,6 +79,43 @@ class Evaluation:
         return np.where(self.infeasible == 0, value, np.inf)
 
 
+TERMS = ("nodes", "fusions", "submodels", "transfers")
+"""What time is spent on: operations, what they take longer as fusions are broken, calls of submodels, transfers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Breakdown:
+    """The terms of the simulator's results for a batch of placements.
+
+    Attributes:
+        evaluation: the results.
+        node_us: time of each node where it is, broken fusions not included, µs, float64 [batch, nodes].
+        fusion_us: what each node takes longer as its fusion is broken, µs, float64 [batch, nodes].
+        latency_us: by `TERMS`, which sum up to the latency of one request, µs, float64 [batch, 4].
+        busy_us: by `TERMS`, which sum up to each device's work, µs, float64 [batch, devices, 4].
+        transfer_ptr: where the transfers of each placement begin in the arrays below, int32 [batch + 1].
+        transfer_output: number of the tensor among the graph's outputs, int32 [transfers].
+        transfer_source, transfer_target: device numbers, uint8 [transfers].
+        transfer_bytes: that move, int64 [transfers].
+        transfer_us: time of the transfer, µs, float64 [transfers].
+        transfer_source_us, transfer_target_us: in which these devices are busy with it, µs, float64 [transfers].
+    """
+
+    evaluation: Evaluation
+    node_us: NDArray[np.float64]
+    fusion_us: NDArray[np.float64]
+    latency_us: NDArray[np.float64]
+    busy_us: NDArray[np.float64]
+    transfer_ptr: NDArray[np.int32]
+    transfer_output: NDArray[np.int32]
+    transfer_source: NDArray[np.uint8]
+    transfer_target: NDArray[np.uint8]
+    transfer_bytes: NDArray[np.int64]
+    transfer_us: NDArray[np.float64]
+    transfer_source_us: NDArray[np.float64]
+    transfer_target_us: NDArray[np.float64]
+
+
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
     """A graph, devices, costs, limits and an objective. Placements are uint8 [groups] arrays of device numbers.
@@ -256,22 +293,6 @@ class PlacementProblem:
             np.zeros(shape) if self.fusion_penalty_us is None else self.fusion_penalty_us,
         )
 
-    def node_fusion_penalty_us(
-        self, placement: NDArray[np.integer[Any]], submodel: NDArray[np.int32]
-    ) -> NDArray[np.float64]:
-        """Penalties of the fusions that a placement breaks.
-
-        Args:
-            placement: device numbers, [groups].
-            submodel: submodel of each node, from `split(placement)`, [nodes].
-
-        Returns:
-            What each node costs more, µs, float64 [nodes].
-        """
-        nodes = np.arange(self.graph.nodes)
-        fused_with, penalty_us = (array[nodes, placement[self.groups]] for array in self.fusions)
-        return np.where((fused_with >= 0) & (submodel[fused_with] != submodel), penalty_us, 0.0)
-
     @cached_property
     def tensor_fusion_penalty_us(self) -> NDArray[np.float64]:
         """Penalty of the fusion that a device breaks by receiving the tensor, µs, float64 [tensors, devices]."""
@@ -327,6 +348,12 @@ class PlacementProblem:
         """
         batch = np.atleast_2d(np.asarray(placements, np.uint8))
         return Evaluation(**self.native.evaluate(batch, threads, most_work))
+
+    def breakdown(self, placements: NDArray[np.integer[Any]]) -> Breakdown:
+        """As `evaluate`, with the terms that the results are sums of; placements: [batch, groups] or one [groups]."""
+        found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), breakdown=True)
+        terms = found.pop("breakdown")
+        return Breakdown(Evaluation(**found), **terms)
 
     def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> NDArray[np.float64]:
         """The objective of each placement, lower is better, inf where infeasible, µs, float64 [batch]."""

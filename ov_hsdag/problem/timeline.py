@@ -64,13 +64,12 @@ def stages(explained: Explanation) -> list[Stage]:
         readers = np.unique(explained.submodel[problem.graph.consumers(cut.output)])
         first = [position[one] for one in readers.tolist() if one >= 0 and device[one] == cut.target]
         arriving[min(first, default=len(order) - 1)].append(number)
-    shares, own = problem.transfer_shares.tolist(), _busy_us(explained)
+    own = _busy_us(explained)
     found = []
     for place, submodel in enumerate(order):
         for number in arriving[place]:
             cut = explained.cuts[number]
-            busy = {end: cut.us * shares[end] for end in (cut.source, cut.target)}
-            found.append(Stage(-1, number, cut.us, busy))
+            found.append(Stage(-1, number, cut.us, {cut.source: cut.source_us, cut.target: cut.target_us}))
         busy = {one: us for one, us in enumerate(own[submodel].tolist()) if us}
         found.append(Stage(submodel, -1, sum(busy.values()), busy))
     return found

@@ -179,7 +179,9 @@ class Scheduler:
         of_unit[unit[inside]] = np.asarray(split["submodel_device"])[submodel[inside]]
 
         rows = np.arange(graph.nodes)
-        node_us = problem.node_us[rows, device] + problem.node_fusion_penalty_us(placement, unit.astype(np.int32))
+        fused_with, penalty_us = (array[rows, device] for array in problem.fusions)
+        broken = (fused_with >= 0) & (unit[fused_with] != unit)
+        node_us = problem.node_us[rows, device] + np.where(broken, penalty_us, 0.0)
         us = np.bincount(unit[inside], node_us[inside], count) + problem.submodel_us[of_unit]
         levels = np.zeros(count, np.int64)
         if priority is not None:
