@@ -20,15 +20,19 @@ TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own con
 if TYPE_CHECKING:
     from typing import Any
 
+    from ov_hsdag.integration.copies import Copies
     from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.place import place
     from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 
-__all__ = ["HSDAGPlacement", "Placement", "PlacementNotFollowedWarning", "__version__", "extension_path", "place"]
+__all__ = [
+    "Copies", "HSDAGPlacement", "Placement", "PlacementNotFollowedWarning", "__version__", "extension_path", "place",
+]  # fmt: skip
 
 _HOMES = {
+    "Copies": "ov_hsdag.integration.copies",
     "HSDAGPlacement": "ov_hsdag.integration.passes",
     "Placement": "ov_hsdag.model.placement",
     "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+from numpy.typing import NDArray
 
+import ov_hsdag
 from ov_hsdag.cli.placed import copies
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import selection
@@ -22,7 +27,9 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
+from tests.test_bench import only_forty
 from tests.worker_faults import starting, within
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -175,7 +182,78 @@ def test_a_line_says_where_they_are_better(measured: dict[str, Any] | None, told
         baselines={COPIES: figures},
     )
     line = copies(placement)
-    assert bool(line) == bool(told) and told in line and "\n" not in line
+    assert bool(line) == bool(told) and told in line
     if told:
-        assert "1 MiB on GPU, 2 MiB on CPU" in line and "AUTO:GPU,CPU" in line
+        assert "1 MiB on GPU, 2 MiB on CPU" in line
     assert copies(replace(placement, predicted={"throughput_ips": 119.0}, measured=None)) == ""
+
+
+def device_of(request: ov.InferRequest) -> str:
+    (name,) = request.get_compiled_model().get_property("EXECUTION_DEVICES")
+    return str(name)
+
+
+def test_the_lines_of_python_run_on_all_devices(model: ov.Model, two_cpu_core: ov.Core, tmp_path: Path) -> None:
+    path = tmp_path / "model.xml"
+    ov.save_model(model, path, compress_to_fp16=False)
+    x = np.random.default_rng(0).standard_normal((40, *model.input().shape), np.float32)
+    placement = Placement(
+        devices=DEVICES.names,
+        affinity={"a": "CPU_A"},
+        objective="throughput",
+        predicted={"throughput_ips": 100.0},
+        baselines={COPIES: {"throughput_ips": 200.0, "memory_bytes": dict.fromkeys(DEVICES.names, 1 << 20)}},
+    )
+    _, *lines = copies(placement).splitlines()
+    assert len(lines) == 5
+    ran: dict[int, tuple[str, NDArray[Any]]] = {}
+    code = "\n".join(line.removeprefix("    ") for line in lines)
+    code = code.replace("print(number, request.results)", "keep(number, request)")
+
+    def keep(number: int, request: ov.InferRequest) -> None:
+        ran[number] = device_of(request), np.array(request.results[0])
+
+    exec(code, {"openvino": ov, "ov_hsdag": ov_hsdag, "model": path, "requests": x, "keep": keep})
+    expected = two_cpu_core.compile_model(model, "CPU_A")
+    assert sorted(ran) == list(range(40)) and {device for device, _ in ran.values()} == set(DEVICES.names)
+    for number, (_, output) in ran.items():
+        np.testing.assert_allclose(output, expected(x[number])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_device_that_is_free_gets_the_next_request(model: ov.Model, two_cpu_core: ov.Core) -> None:
+    queue = ov_hsdag.Copies([two_cpu_core.compile_model(model, name) for name in DEVICES.names], requests=1)
+    others_done, ran = threading.Event(), Counter[str]()
+
+    def held(request: ov.InferRequest, number: int) -> None:
+        ran[device_of(request)] += 1
+        if device_of(request) == "CPU_A":
+            assert others_done.wait(60)
+        elif number == 9:
+            others_done.set()
+
+    queue.set_callback(held)
+    x = np.zeros(model.input().shape, np.float32)
+    within(60, lambda: [queue.start_async(x, number) for number in range(10)] and queue.wait_all())
+    assert len(queue) == 2 and ran == {"CPU_A": 1, "CPU_B": 9}
+
+
+def test_an_inference_that_fails_is_an_exception_and_the_others_go_on(two_cpu_core: ov.Core) -> None:
+    queue = ov_hsdag.Copies([two_cpu_core.compile_model(only_forty(), name) for name in DEVICES.names])
+    ran: list[int] = []
+    queue.set_callback(lambda request, number: ran.append(number))
+    for number, size in enumerate((40, 39, 80)):  # of 39 nothing can be made
+        queue.start_async(np.zeros(size, np.float32), number)
+    with pytest.raises(RuntimeError):
+        within(60, queue.wait_all)
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        queue.start_async({"no such input": np.zeros(40, np.float32)})
+    for number in range(3, 20):  # no request is lost
+        within(60, lambda number=number: queue.start_async(np.zeros(40, np.float32), number))
+    queue.wait_all()
+    assert sorted(ran) == [0, *range(2, 20)]
+    queue.set_callback(lambda request, number: 1 / 0)
+    queue.start_async(np.zeros(40, np.float32))
+    with pytest.raises(ZeroDivisionError):
+        queue.wait_all()
+    with pytest.raises(UserError):
+        ov_hsdag.Copies([])

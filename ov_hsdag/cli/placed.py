@@ -128,7 +128,10 @@ def show_what_next(
 
 
 def copies(placement: Placement) -> str:
-    """A line where a copy of the model on each device is better than the placement; "" otherwise."""
+    """Where a copy of the model on each device is better than the placement, that and how to run it; "" otherwise.
+
+    In Python, as AUTO with CUMULATIVE_THROUGHPUT leaves out all virtual devices but one (docs/facts.md).
+    """
     predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
     own = (placement.predicted or {}).get("throughput_ips")
     if predicted is None or not own:
@@ -145,8 +148,13 @@ def copies(placement: Placement) -> str:
     needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
     memory = ", ".join(f"{size / 2**20:,.0f} MiB on {name}" for name, size in needs.items())
     return (
-        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory}:"
-        f" compile it on each and share the requests, as AUTO:{','.join(needs)} does with CUMULATIVE_THROUGHPUT"
+        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory};"
+        " in Python:\n"
+        "    core = openvino.Core()\n"
+        f"    queue = ov_hsdag.Copies([core.compile_model(model, name) for name in {[*needs]}])\n"
+        "    queue.set_callback(lambda request, number: print(number, request.results))\n"
+        "    for number, inputs in enumerate(requests): queue.start_async(inputs, number)\n"
+        "    queue.wait_all()"
     )
 
 

@@ -1,0 +1,102 @@
+"""The whole model on each of several devices, which share the requests: `ov_hsdag.Copies`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Requests of each device: while Python hands the outputs of one over, the device works at the other.
+_REQUESTS = 2
+
+
+class Copies:
+    """Compiled models of one model that are used like one `openvino.AsyncInferQueue`.
+
+    Each next request goes to whichever device is free. A device that is twice as fast gets twice as many.
+    """
+
+    def __init__(self, compiled: Sequence[ov.CompiledModel], requests: int = 0) -> None:
+        """
+        Args:
+            compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
+            requests: in flight on each device; 0: as many as the device asks for, and two at least.
+
+        Raises:
+            UserError: no compiled models.
+        """
+        if not compiled:
+            raise UserError("Copies needs the model compiled for at least one device, got none")
+        counts = [requests or max(int(one.get_property(_OPTIMAL)), _REQUESTS) for one in compiled]
+        self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
+        # In turns, so that the first requests go to all devices.
+        for number in range(max(counts)):
+            for one, count in zip(compiled, counts, strict=True):
+                if number < count:
+                    self._free.put(one.create_infer_request())
+        self._count = sum(counts)
+        self._waiters = ThreadPoolExecutor(self._count, "ov_hsdag.Copies")
+        self._started: list[Future[None]] = []
+        self._callback: Callable[[ov.InferRequest, Any], object] | None = None
+
+    def __len__(self) -> int:
+        """Requests in flight at most."""
+        return self._count
+
+    def set_callback(self, callback: Callable[[ov.InferRequest, Any], object]) -> None:
+        """Sets what is called with each request that has ended and its userdata, in a thread of its own.
+
+        Args:
+            callback: takes the request, whose `results` hold until it returns, and the userdata.
+        """
+        self._callback = callback
+
+    def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
+        """Starts the next request, on the device that is free first. Waits where all requests are in flight.
+
+        Args:
+            inputs: as of `openvino.InferRequest.start_async`.
+            userdata: handed on to the callback.
+            share_inputs: as of `openvino.InferRequest.start_async`.
+
+        Raises:
+            RuntimeError: an earlier request failed; the rest of them goes on.
+            Exception: the callback's, of an earlier request.
+        """
+        self._raise_errors([one for one in self._started if one.done()])
+        request = self._free.get()
+        try:
+            request.start_async(inputs, share_inputs=share_inputs)
+        except BaseException:
+            self._free.put(request)
+            raise
+        self._started.append(self._waiters.submit(self._finish, request, userdata))
+
+    def wait_all(self) -> None:
+        """Waits until all requests have ended, callbacks included. Raises as `start_async`."""
+        self._raise_errors(list(self._started))
+
+    def _finish(self, request: ov.InferRequest, userdata: Any) -> None:
+        try:
+            request.wait()
+            if self._callback is not None:
+                self._callback(request, userdata)
+        finally:
+            self._free.put(request)
+
+    def _raise_errors(self, ended: Sequence[Future[None]]) -> None:
+        """Waits for requests and forgets them; raises the first one's error where some failed."""
+        errors = [error for one in ended if (error := one.exception()) is not None]
+        gone = set(ended)
+        self._started = [one for one in self._started if one not in gone]
+        if errors:
+            raise errors[0]
+
+
+_OPTIMAL = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
