@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import complete
+from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.analysis import prepare
@@ -46,7 +48,8 @@ def explain(
         objective: "latency" or "throughput"; by default the placement's.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         core: asked what the devices support, where it has them. A new one by default.
-        shapes: example shapes of dynamic inputs, by input name.
+        shapes: example shapes of dynamic inputs, by input name. Of inputs without one, and so of `memory` and
+            `workload`, what the placement was made with counts.
         memory: bytes that the model may have on a device, in place of the profile's limits.
         costs: measured costs of the model, used for the devices that they hold for.
         workload: as in `ov_hsdag.place`.
@@ -62,11 +65,22 @@ def explain(
         given = given.map_to(devices.names)
     chosen = objective or given.objective
     core = core or new_core()
-    known = resolve_profile(profile, devices.names, core).with_memory(memory or {})
+    made_with = given.settings or {}
+    if profile is None and "profile" in made_with:
+        warnings.warn(
+            f"the placement was made with the profile {made_with['profile']}, and here the built-in ones count:"
+            " --profile (in Python, profile=) gives others",
+            stacklevel=2,
+        )
+    limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in devices.names}
+    known = resolve_profile(profile, devices.names, core).with_memory(limits | dict(memory or {}))
+    if workload is None and context is None:
+        workload, context = made_with.get("workload"), made_with.get("context")
+        shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {}))
     asked = Workload.asked(workload, context)
     phases = asked.phases_with(model, shapes) if asked else ()
     original = {node.get_friendly_name() for node in model.get_ops()}
-    analysis = prepare(model, devices.names, core, known, shapes=phases[-1].shapes if phases else shapes)
+    analysis = prepare(model, devices.names, core, known, shapes=phases[-1].shapes if phases else shapes or None)
     given.check_nodes(original.union(analysis.graph.names))
     if phases:
         problem, costs = price_workload(analysis, chosen, known, core, phases).problem, None

@@ -138,6 +138,7 @@ def place(
         kv_precision,
         search_seconds,
     )
+    settings = _settings(shapes, memory, workload, context, kv_precision, profile)
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
     asked = Workload.asked(workload, context)
     phases = asked.phases_with(model, shapes) if asked else ()
@@ -193,7 +194,7 @@ def place(
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
-        placement = _placement(choice, problem, request, measured_costs, clock)
+        placement = replace(_placement(choice, problem, request, measured_costs, clock), settings=settings)
         if of_workload and placement.predicted is not None:
             placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
     with clock("write"):
@@ -219,6 +220,29 @@ _PHASES = {
 """Phases of `Placement.seconds`, as people are told them."""
 
 _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
+
+
+def _settings(
+    shapes: Mapping[str, Sequence[int]] | None,
+    memory: Mapping[str, int] | None,
+    workload: Workload | str | None,
+    context: int | None,
+    kv_precision: str | None,
+    profile: Profile | str | PathLike[str] | None,
+) -> dict[str, Any]:
+    """What the caller gave, for `Placement.settings`."""
+    if isinstance(workload, Workload):
+        context = context or workload.context or None
+        workload = workload.told()
+    given = {
+        "shapes": {name: [int(size) for size in shape] for name, shape in (shapes or {}).items()} or None,
+        "memory": {name: int(limit) for name, limit in (memory or {}).items()} or None,
+        "workload": workload,
+        "context": context,
+        "kv_precision": kv_precision,
+        "profile": None if profile is None or isinstance(profile, Profile) else Path(profile).name,
+    }
+    return {"command": "place"} | {key: value for key, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)

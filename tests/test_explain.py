@@ -20,6 +20,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import select
 from tests.decoders import stateful_decoder
@@ -223,6 +224,41 @@ def test_a_placement_that_was_made_elsewhere(tmp_path: Path) -> None:
     done = run("explain", path, "--affinity", tmp_path / "affinity.json", "-d", PAIR, "--json")
     assert done.returncode == 0, done.stderr
     assert {one["device"] for one in json.loads(done.stdout)["nodes"]} == {"CPU"}
+
+
+def test_what_the_placement_was_made_with_counts(tmp_path: Path) -> None:
+    x = ops.parameter(ov.PartialShape([-1, 256]), np.float32, name="x")
+    node: ov.Node = x
+    for seed in range(6):
+        weights = np.random.default_rng(seed).standard_normal((256, 256), np.float32)
+        node = ops.relu(ops.matmul(node, ops.constant(weights), False, False))
+    plain, path = tmp_path / "plain.xml", tmp_path / "placed.xml"
+    ov.save_model(ov.Model([ops.result(node)], [x], "layers"), plain, compress_to_fp16=False)
+    asked = ("--shape", "x=[640,256]", "--memory", "GPU=3MiB,CPU=4MiB")
+    done = run("place", plain, "--device", PAIR, "--no-measure", "-o", path, *asked)
+    assert done.returncode == 0, done.stderr
+    stored = json.loads(run("show", path, "--json").stdout)["predicted"]
+    found = json.loads(run("explain", path, "--json").stdout)
+    assert found["latency_us"] == pytest.approx(stored["latency_us"], rel=1e-3)
+    assert [one["memory_limit_bytes"] for one in found["devices"].values()] == [3 << 20, 4 << 20]
+    # What is given now goes before it.
+    other = json.loads(run("explain", path, "--json", "--shape", "x=[1,256]", "--memory", "GPU=5MiB").stdout)
+    assert other["latency_us"] < 0.5 * found["latency_us"]
+    assert [one["memory_limit_bytes"] for one in other["devices"].values()] == [5 << 20, 4 << 20]
+    run("report", path, "-o", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    command = json.loads(page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])
+    assert command["done"]["command"] == (
+        "ov-hsdag place MODEL --device HETERO:GPU,CPU --objective latency --shape 'x=[640,256]'"
+        f" --memory GPU={3 << 20},CPU={4 << 20}"
+    )
+    # A model that has other inputs by now is explained all the same.
+    model = ov.Core().read_model(path)
+    model.reshape([32, 256])
+    assert explain(model).summary()["latency_us"] < 0.5 * found["latency_us"]
+    model.set_rt_info('{"shapes": {"x": ["1"]}}', ["ov_hsdag", "settings"])
+    with pytest.raises(UserError, match="cannot be read"):
+        Placement.of(model)
 
 
 def test_what_cannot_be_explained_is_told_in_one_line(placed: Path, tmp_path: Path) -> None:

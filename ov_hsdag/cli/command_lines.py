@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ov_hsdag.devices.discovery import DeviceInfo
+    from ov_hsdag.model.placement import Placement
 
 TRY_OUT = 'export OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"'
 """Makes two devices of a machine that has one, in a shell."""
@@ -35,6 +36,25 @@ def this_command() -> str:
 def again(*more: str, without: Collection[str] = ()) -> list[str]:
     """Words of the command that runs, after "ov-hsdag", with some more, and without some flags."""
     return [*(word for word in sys.argv[1:] if word not in without), *more]
+
+
+def command_of(placement: Placement) -> str:
+    """The command that makes a placement, without paths, as what is inside a model tells it; "" where it does not."""
+    made_with = placement.settings
+    if made_with is None or placement.chosen in ("affinity", "given"):
+        return ""
+    memory = ",".join(f"{name}={limit}" for name, limit in made_with.get("memory", {}).items())
+    given = {
+        "--device": placement.hetero,
+        "--objective": placement.objective,
+        "--shape": [f"{name}=[{','.join(map(str, shape))}]" for name, shape in made_with.get("shapes", {}).items()],
+        "--memory": memory or None,
+        **{
+            f"--{key.replace('_', '-')}": made_with.get(key)
+            for key in ("workload", "context", "kv_precision", "profile")
+        },
+    }
+    return command_line(made_with.get("command", "place"), "MODEL", *options(given))
 
 
 def options(given: Mapping[str, object]) -> list[object]:

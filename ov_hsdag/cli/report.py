@@ -9,7 +9,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.command_lines import this_command
+from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.explain import PlacedModel, explained
 
 ReportOutput = Annotated[
@@ -54,7 +54,7 @@ def report(
             if is_picture(output):
                 data = picture_data(found.explanation, found.placement, file.stem)
             else:
-                data = report_data(found, file.stem, {"command": this_command()}, tell)
+                data = report_data(found, file.stem, {"command": command_of(found.placement)}, tell)
             write_report(output, data)
         size = output.stat().st_size if output.is_file() else 0
         show({"output": str(output), "bytes": size}, f"{output}: {size / 2**20:,.1f} MiB, for any browser")

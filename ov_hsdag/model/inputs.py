@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,20 @@ def example_shapes(
     for model, own_shapes in zip(models, result, strict=True):
         input_shapes(model, own_shapes or {})
     return result
+
+
+def with_earlier_shapes(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]], earlier: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[int]]:
+    """The shapes, and those that were given earlier of inputs that they do not name, as far as they still fit."""
+    found = dict(shapes)
+    for port in model.inputs:
+        names = {port.get_node().get_friendly_name(), *port.get_names()}
+        for name in names & set(earlier) if names.isdisjoint(shapes) else ():
+            with contextlib.suppress(UserError):
+                input_shapes(model, {name: earlier[name]})
+                found[name] = earlier[name]
+    return found
 
 
 def _input(name: str) -> str:

@@ -82,6 +82,9 @@ class Placement:
             has in measured, too, times_chosen and times_chosen_ci, how many times better it was than the chosen one.
         policy: name of the policy that was asked, or None.
         chosen: name of the placer whose placement this is.
+        settings: what else it was made with, where that is known: command ("place", "finetune"), shapes {input: sizes},
+            memory {device: bytes}, workload, context, kv_precision and profile (name of the file), each where it was
+            given.
         seconds: phase of placing → seconds.
         why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
         notes: name of a candidate → why it was left out or not measured, in some words.
@@ -100,6 +103,7 @@ class Placement:
     baselines: dict[str, Any] = field(default_factory=dict)
     policy: str | None = None
     chosen: str = "given"
+    settings: dict[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     why: str = ""
     notes: dict[str, str] = field(default_factory=dict)
@@ -179,6 +183,7 @@ class Placement:
             "baselines": self.baselines,
             "policy": self.policy,
             "chosen": self.chosen,
+            "settings": self.settings,
         }
         for key, value in entries.items():
             if value is None:
@@ -228,6 +233,7 @@ class Placement:
                 baselines=_all_figures(optional("baselines")) or {},
                 policy=text("policy") if model.has_rt_info([RT_INFO, "policy"]) else None,
                 chosen=text("chosen"),
+                settings=_settings(optional("settings")),
             )
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise UserError(
@@ -514,6 +520,19 @@ def _figures(value: Any) -> dict[str, Any] | None:
     if not isinstance(value.get("failed"), str | None):
         raise TypeError("expected a reason")
     _names(value.get("measured_costs") or ())
+    return dict(value)
+
+
+def _settings(value: Any) -> dict[str, Any] | None:
+    """Settings of a placement from JSON. Raises TypeError."""
+    if value is None:
+        return None
+    shapes, memory = value.get("shapes") or {}, value.get("memory") or {}
+    numbers = [*memory.values(), *(size for shape in shapes.values() for size in shape), value.get("context", 1)]
+    if not all(type(number) is int and 0 < number < 1 << 62 for number in numbers):
+        raise TypeError("expected positive numbers")
+    if not all(isinstance(value.get(key, ""), str) for key in ("command", "workload", "kv_precision", "profile")):
+        raise TypeError("expected texts")
     return dict(value)
 
 

@@ -112,6 +112,10 @@ class Workload:
             return cls.parse(workload, context or 0)
         return workload if context is None else replace(workload, context=context)
 
+    def told(self) -> str:
+        """What `parse` reads."""
+        return f"prompt={self.prompt},generate={self.generate},batch={self.batch}"
+
     @property
     def tokens(self) -> int:
         """Tokens for whose states there must be memory."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,8 @@ def finetune(
     outcome = run(output, problem, judge_of, network, budget, settings, about, report, prior)
     if keys:
         keep(_experience(outcome.state, problem, keys))
-    placement = _placement(outcome, problem)
+    given = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
+    placement = replace(_placement(outcome, problem), settings={"command": "finetune", **given})
     set_affinities(model, placement.affinity)
     placement.embed(model)
     save_model_atomically(model, output / "model.xml", compress_to_fp16=compress_to_fp16)
