@@ -184,6 +184,7 @@ llm:
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
+	@echo "build/site/index.html; its search needs a server: python -m http.server --directory build/site"
 
 # The package is there, and is not built again: this installs what its extra names.
 $(VENV)/.docs: $(VENV)/.installed

@@ -36,7 +36,9 @@ def shown(capsys: pytest.CaptureFixture[str], text: str = "", **given: object) -
     return capsys.readouterr().out.splitlines()
 
 
-def test_each_placer_has_one_row_and_a_line_in_the_legend(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_placer_has_one_row_and_a_line_in_the_legend(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = shown(capsys, table=candidates_table(ROWS, "throughput", measured=True))
     assert max(map(len, lines)) <= 80
     rows = [line.split() for line in lines if re.match(r"[* ] \w\S*  ", line)]
@@ -48,6 +50,9 @@ def test_each_placer_has_one_row_and_a_line_in_the_legend(capsys: pytest.Capture
     text = " ".join(" ".join(lines).split())
     assert "hsdag: learned policy and local search, the best of 3 proposals." in text
     assert "mincut: minimum cut." in text and "* chosen." in text
+    monkeypatch.setattr(console, "quiet", True)
+    legend = next(number for number, line in enumerate(lines) if line.startswith("* chosen."))
+    assert shown(capsys, table=candidates_table(ROWS, "throughput", measured=True)) == lines[:legend]
     # Cells go on in the next line, in their column; nothing is lost.
     last = [line[58:].strip() for line in lines]
     assert WHY in " ".join(last)

@@ -19,6 +19,7 @@ import typer.main
 from ov_hsdag.cli import command_lines, doctor
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
+from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.test_cli import MAIN, PACKAGE, assert_one_error_line, convolutions, random_numbers, run, verified
@@ -100,6 +101,8 @@ def test_no_hook_and_no_folder_for_measuring(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_busy_machine_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (64.0 * (os.cpu_count() or 1), 0.0, 0.0))
     assert checks()["measuring"].state == NOTE
+    cores = usable_cores()
+    assert checks()["measuring"].found.startswith(f"{cores}.0 of {cores} cores are at work")
 
     def missing() -> Path:
         raise UserError("there is no extension library for OpenVINO 2026.4.1 yet: run: ov-hsdag extension --build")
@@ -138,7 +141,7 @@ def test_hints_come_last_and_not_with_quiet_or_json(model: Path, tmp_path: Path)
     assert words == ["ov-hsdag", "verify", str(placed), "--device", "HETERO:CPU_A,CPU_B"]
     quiet = run("place", model, *options, "--quiet")
     assert (quiet.returncode, quiet.stderr) == (0, "")
-    assert quiet.stdout == told.stdout.partition("run with: ")[0]
+    assert quiet.stdout == told.stdout.partition("* chosen.")[0]
     assert "next" not in run("place", model, *options, "--json").stdout
 
 

@@ -151,13 +151,12 @@ with console.progress("placing") as tell:
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-def test_the_picture_of_a_terminal_vanishes() -> None:
-    """What is left on the screen is what was printed beside it."""
+def seen_on_a_terminal(**variables: str) -> bytes:
     import pty
 
     parent, child = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    others = {name: value for name, value in os.environ.items() if name != "JPY_PARENT_PID"}
+    environment = {**others, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
     process = subprocess.Popen([sys.executable, "-c", IN_A_TERMINAL], stderr=child, env=environment)
     os.close(child)
     seen = b""
@@ -165,6 +164,22 @@ def test_the_picture_of_a_terminal_vanishes() -> None:
         while data := os.read(parent, 4096):
             seen += data
     assert process.wait(60) == 0
+    return seen
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_the_picture_of_a_terminal_vanishes() -> None:
+    """What is left on the screen is what was printed beside it."""
+    seen = seen_on_a_terminal()
     assert b"placing: searching" in seen and b"warning: something\r\n" in seen
     erase_line = b"\x1b[2K"
     assert erase_line in seen[seen.rindex(b"placing: searching") :]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_a_notebook_and_a_log_get_lines() -> None:
+    """Of what vanishes on a screen they would keep everything."""
+    assert seen_on_a_terminal(JPY_PARENT_PID="1") == b"warning: something\r\n"
+    environment = {**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    log = subprocess.run([sys.executable, "-c", IN_A_TERMINAL], stderr=subprocess.PIPE, env=environment, check=True)
+    assert log.stderr == b"warning: something\n"

@@ -77,7 +77,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 _SHARED = {
     "quiet": Annotated[
         bool,
-        typer.Option("--quiet", "-q", help="Results, warnings and errors alone: no progress, no hint at what is next."),
+        typer.Option(
+            "--quiet", "-q", help="Results, warnings and errors alone: no progress, no legend, no hint at what is next."
+        ),
     ],
     "verbose": Annotated[
         bool, typer.Option("--verbose", "-v", help="Tell each step, with the seconds that it took, as a line.")

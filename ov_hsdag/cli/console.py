@@ -127,8 +127,8 @@ def progress(text: str) -> Iterator[Tell]:
     """Tell on standard error what the block does while it runs.
 
     In a terminal with a spinner, and a bar where the block tells the share that is done, both of which vanish; without
-    one by a line every ten seconds. With --verbose each step that has ended is a line with the seconds that it took;
-    with --quiet nothing is told.
+    one, and in a notebook, by a line every ten seconds. With --verbose each step that has ended is a line with the
+    seconds that it took; with --quiet nothing is told.
 
     Args:
         text: what the block does: "reading model.xml".
@@ -141,7 +141,7 @@ def progress(text: str) -> Iterator[Tell]:
         return
     ended = _told_step if verbose else None
     stderr = Console(stderr=True)
-    if not stderr.is_terminal:
+    if not _on_a_screen():
         with lines(text, message, ended) as work:
             yield work
         return
@@ -151,6 +151,15 @@ def progress(text: str) -> Iterator[Tell]:
             yield work
         finally:
             work.end()
+
+
+def _on_a_screen() -> bool:
+    """Whether what is printed on standard error can vanish again.
+
+    rich takes FORCE_COLOR for a terminal, which kernels of notebooks and some CI set, and a notebook's `!` gives
+    commands a pseudo-terminal; a cell keeps all that was ever printed.
+    """
+    return sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
 def _told_step(text: str, seconds: float) -> None:
@@ -185,7 +194,10 @@ class Show:
         self._descriptor = descriptor
 
     def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
-        """Print a command's result: `data` as JSON, or `text` and `table` (its caption under it) for people."""
+        """Print a command's result: `data` as JSON, or for people `text` and `table`, its caption under it.
+
+        The caption, a legend, is left out with --quiet.
+        """
         if self._descriptor is None:
             _for_people(text, table)
         else:
@@ -245,7 +257,7 @@ def _for_people(text: str, table: Table | None) -> None:
     if table is not None:
         caption, table.caption = table.caption, None
         console.print(table)
-        if caption:
+        if caption and not quiet:
             print(wrapped(printable(str(caption)), console.width, indent=""))
 
 

@@ -169,7 +169,7 @@ def _memory(core: ov.Core) -> Check:
 
 
 def _measuring() -> Check:
-    from ov_hsdag.devices.cpu import usable_cores
+    from ov_hsdag.devices.cpu import busy_cores, usable_cores
     from ov_hsdag.measuring.process import require_temporary_folder
 
     try:
@@ -177,7 +177,7 @@ def _measuring() -> Check:
     except RunError as error:
         return Check("measuring", PROBLEM, one_line(error), "set TMPDIR to a folder that can be written")
     cores = usable_cores()
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    busy = busy_cores()
     if busy > 0.5 * cores:
         told = f"{busy:.1f} of {cores} cores are at work: what is measured now will differ from round to round"
         return Check("measuring", NOTE, told, "measure when nothing else runs")
