@@ -189,7 +189,7 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
         Method("pipeline", Contiguous().place),
         Method("refinement from the best single", _refined_singles),
         Method(ALONE, _greedy(policy)),
-        Method("policy, best of its candidates", HSDAGPlacer(policy, refined=0).place),
+        Method("policy, best of its candidates", HSDAGPlacer(policy, moves=0).place),
         Method(REFINED, HSDAGPlacer(policy).place),
     ]
     if untrained is not None:

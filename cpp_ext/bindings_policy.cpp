@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -80,6 +81,24 @@ py::array_t<std::int32_t> parse_graph(std::int32_t nodes, const Array<std::int64
     return to_array(cluster);
 }
 
+py::array_t<float> sum_rows(const Array<float>& rows, const Array<std::int64_t>& index, std::int32_t size) {
+    if (rows.ndim() != 2) throw std::invalid_argument("expected 'rows' of shape [rows, columns]");
+    expect_shape(index, {rows.shape(0)}, "index");
+    const std::int64_t* target = index.data();
+    if (std::any_of(target, target + index.size(), [&](std::int64_t row) { return row < 0 || row >= size; })) {
+        throw std::invalid_argument("expected an 'index' below " + std::to_string(size));
+    }
+    const py::ssize_t columns = rows.shape(1);
+    py::array_t<float> result({static_cast<py::ssize_t>(size), columns});
+    float* sums = result.mutable_data();
+    std::fill(sums, sums + result.size(), 0.0F);
+    const float* row = rows.data();
+    for (py::ssize_t i = 0; i < rows.shape(0); ++i, row += columns) {
+        std::transform(row, row + columns, sums + target[i] * columns, sums + target[i] * columns, std::plus<>{});
+    }
+    return result;
+}
+
 std::unique_ptr<Refiner> make_refiner(std::shared_ptr<Problem> problem, const Array<std::int32_t>& coarse) {
     expect_shape(coarse, {problem->groups()}, "coarse");
     const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
@@ -118,6 +137,8 @@ void bind_policy(py::module_& module) {
                "Degrees, topological position, depth, height, fractal dimension and closeness of each node.");
     module.def("parse", &parse_graph, py::arg("nodes"), py::arg("edge_index"), py::arg("scores"), py::arg("levels"),
                py::arg("min_clusters"), "Clusters of nodes that dominant edges connect, int32 [nodes].");
+    module.def("sum_rows", &sum_rows, py::arg("rows"), py::arg("index"), py::arg("size"),
+               "Sums of the rows with the same index, float32 [size, columns]; 0 where there is none.");
 
     py::class_<Refiner>(module, "Refiner", "Local refinement of a problem's placements; coarse: int32 [groups].")
         .def(py::init(&make_refiner), py::arg("problem").none(false), py::arg("coarse"))

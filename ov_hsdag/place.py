@@ -90,8 +90,8 @@ def place(
         device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
         objective: "latency" of one request or "throughput" of many in flight.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
-        policy: name or folder of a learned policy that proposes placements as well, such as "base", which ships; by
-            default, and for "none", there is none.
+        policy: name or folder of the HSDAG policy that proposes a placement as well; by default the one that was
+            fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is asked.
         core: asked what the devices support, where it has them. A new one by default.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
         shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
@@ -290,9 +290,9 @@ def _resolve(
         )
     check_objective(objective)
     devices = DeviceSet.parse(device)
-    learned = policy_placers(policy)
     given = _given(affinity, devices)
     core = core or new_core()
+    learned = policy_placers(policy, core, devices.names) if given is None else []
     if measure:
         selection.check_possible(core, devices)
     limits = _checked_limits(memory or {}, devices)
@@ -392,7 +392,7 @@ def _candidates(
         )
         problem = found_for
     if hedged and request.given is None:
-        candidates += hedged_candidates(problem, request.learned or [Multilevel()])
+        candidates += hedged_candidates(problem, [Multilevel()])
     return problem, candidates
 
 
@@ -540,7 +540,7 @@ def _placement(
             if np.isfinite(problem.scores(candidate.placement)[0])
         }
         | ({} if copies is None else {COPIES: copies}),
-        policy=Path(learned[0].policy).name if learned and learned[0].policy else None,
+        policy=Path(learned[0].policy).name if learned and learned[0].policy and len(problem.devices) > 1 else None,
         chosen=chosen.name,
         seconds=clock.seconds,
         why=choice.why,

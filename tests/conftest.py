@@ -11,6 +11,7 @@ import pytest
 import ov_hsdag
 from ov_hsdag.calibration import experience
 from ov_hsdag.devices import virtual
+from ov_hsdag.policy import tuned
 from research.zoo.catalog import select
 
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     What tests measure is no experience for the user's own models.
     """
     os.environ[experience.VARIABLE] = "0"
+    os.environ[tuned.VARIABLE] = "0"
     found = Path(ov_hsdag.__file__).resolve().parent
     if TREE.is_dir() and found != TREE:
         raise pytest.UsageError(f"{TREE} has no compiled core, the tests would be of {found}: pip install -e .")

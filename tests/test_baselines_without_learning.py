@@ -268,5 +268,5 @@ def test_the_network_alone_is_the_best_of_what_it_proposes() -> None:
         scores = problem.scores(proposed)
         assert best is not None and best.cost * 1e6 == scores.min()
         np.testing.assert_array_equal(best.placement, proposed[scores.argmin()])
-        better += problem.scores(HSDAGPlacer(refined=0).place(problem))[0] < scores.min()
+        better += problem.scores(HSDAGPlacer(moves=0).place(problem))[0] < scores.min()
     assert better

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
+import safetensors.numpy
+from safetensors.numpy import load_file
 
 from ov_hsdag.calibration import experience
 from ov_hsdag.cli import console
@@ -32,7 +34,7 @@ from ov_hsdag.integration import extension
 from ov_hsdag.measuring import process, worker
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import RT_INFO, Placement
-from ov_hsdag.policy.bundle import SHIPPED, PolicyFolder, check_folder
+from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.storage.model_folder import longest_context
@@ -284,25 +286,19 @@ def test_a_record_that_is_nested_too_deep_is_refused(policy: Path) -> None:
 
 
 def test_a_policy_of_another_network_is_refused_when_it_is_asked(policy: Path) -> None:
-    """Digests hold, and the model computes something: of other features."""
-    x = ops.parameter([-1, 3], ov.Type.f32, name="node_x")
-    x.output(0).get_tensor().set_names({"node_x"})
-    results = []
-    for name in ("h", "edge_score", "logits"):
-        result = ops.result(ops.relu(x))
-        result.output(0).get_tensor().set_names({name})
-        result.input_value(0).get_tensor().set_names({name})
-        results.append(result)
-    ov.save_model(ov.Model(results, [x], "other"), policy / "policy.xml")
-    record = json.loads((policy / "policy.json").read_text(encoding="utf-8"))
-    for name in ("policy.xml", "policy.bin"):
-        content = (policy / name).read_bytes()
-        record["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (policy / "policy.json").write_text(json.dumps(record))
+    """Digests hold, and there are weights: of other names and shapes."""
     from ov_hsdag.policy.placer import HSDAGPlacer
 
     problem = random_problem(np.random.default_rng(0), nodes=9)
-    refusal(lambda: HSDAGPlacer(policy).place(problem))
+    name = "encoder.input.parts.0.weight"
+    weights = load_file(policy / WEIGHTS_FILE)
+    for changed in ({**weights, name: weights[name][:, 1:]}, {key: weights[key] for key in weights if key != name}):
+        content = safetensors.numpy.save(changed)
+        (policy / WEIGHTS_FILE).write_bytes(content)
+        record = json.loads((policy / "policy.json").read_text(encoding="utf-8"))
+        record["files"][WEIGHTS_FILE] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        (policy / "policy.json").write_text(json.dumps(record))
+        refusal(lambda: HSDAGPlacer(policy).place(problem))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_the_same_problem_gets_the_same_placement(untrained: Path) -> None:
 
 def test_proposals_are_distinct_supported_and_hold_the_single_devices(untrained: Path) -> None:
     problem = random_problem(5, nodes=80, devices=3, missing=0.15, grouped=True)
-    proposals = HSDAGPlacer(untrained, levels=(2, 0)).propose(problem)
+    proposals = HSDAGPlacer(untrained).propose(problem)
     assert len({row.tobytes() for row in proposals}) == len(proposals) > 20
     everywhere = problem.group_supported.all(axis=0)
     for device in range(3):
@@ -114,7 +114,7 @@ def test_proposals_are_distinct_supported_and_hold_the_single_devices(untrained:
 
 def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Path) -> None:
     problem = random_problem(6, nodes=80, devices=3, missing=0.1)
-    placer = HSDAGPlacer(untrained, levels=(1,))
+    placer = HSDAGPlacer(untrained)
     placement = placer.greedy(problem)
     policy = PolicyFolder.load(untrained)
     x = policy_input(problem, policy.features)
@@ -151,7 +151,7 @@ def test_refinement_only_improves_what_the_policy_found(untrained: Path) -> None
     gains = []
     for seed in range(6):
         problem = random_problem(seed, nodes=80, objective="throughput")
-        alone = problem.scores(HSDAGPlacer(untrained, refined=0).place(problem))[0]
+        alone = problem.scores(HSDAGPlacer(untrained, moves=0).place(problem))[0]
         gains.append(alone / problem.scores(HSDAGPlacer(untrained).place(problem))[0])
     assert min(gains) >= 1 and max(gains) > 1.02
 
@@ -168,10 +168,10 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
         asked.append(len(np.atleast_2d(placements)))
         return evaluate(self, placements, threads)
 
-    full = problem.scores(HSDAGPlacer(untrained, refined=0).place(problem))[0]
+    full = problem.scores(HSDAGPlacer(untrained, moves=0).place(problem))[0]
     monkeypatch.setattr(partitions, "_SIMULATED_NODES", 10 * problem.graph.nodes)
     monkeypatch.setattr(PlacementProblem, "evaluate", counted)
-    placement = HSDAGPlacer(untrained, refined=0).place(problem)
+    placement = HSDAGPlacer(untrained, moves=0).place(problem)
     assert 10 <= max(asked) <= 12  # single devices always
     assert evaluate(problem, placement).score(objective)[0] <= 1.05 * full
 

@@ -20,7 +20,7 @@ BASE = HSDAGConfig.base(Widths(**WIDTHS))
 PAPER = HSDAGConfig.paper(Widths(**WIDTHS))
 SMALL = dataclasses.replace(BASE, hidden=16, layers=2, context=1)
 CONFIGS = {"base": BASE, "paper": PAPER}
-CONFIGS |= {conv: dataclasses.replace(BASE, conv=conv) for conv in ("gcn", "sage", "gat")}
+CONFIGS["gcn"] = dataclasses.replace(BASE, conv="gcn", directed=False)
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +88,7 @@ def test_the_order_of_nodes_and_clusters_does_not_matter(name: str) -> None:
     torch.testing.assert_close(logits(net, [moved], [names[cluster[order]]])[names], expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "sees"), [("base", True), ("gcn", True), ("sage", True), ("gat", True), ("paper", False)]
-)
+@pytest.mark.parametrize(("name", "sees"), [("base", True), ("gcn", False), ("paper", False)])
 def test_the_direction_of_edges_is_known_except_to_the_papers_network(name: str, sees: bool) -> None:
     item = random_input(np.random.default_rng(4), 30, 2)
     back = dataclasses.replace(item, edge_index=item.edge_index[::-1].copy())
@@ -123,7 +121,7 @@ def test_a_cluster_is_scaled_by_the_mean_score_of_the_edges_inside_it() -> None:
     assert (scores.grad != 0).tolist() == [True, True, False, False]
 
 
-@pytest.mark.parametrize("name", ["base", "gcn", "sage", "gat"])
+@pytest.mark.parametrize("name", ["base", "gcn"])
 def test_a_policy_gradient_reaches_every_weight(name: str) -> None:
     generator = np.random.default_rng(6)
     inputs = [random_input(generator, 40, 2), random_input(generator, 40, 3)]

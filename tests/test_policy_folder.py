@@ -16,11 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
+import safetensors.numpy
 import torch
 
-from ov_hsdag.policy import bundle
-from ov_hsdag.policy.bundle import FORMAT_VERSION, PolicyFolder
+from ov_hsdag.policy import bundle, tuned
+from ov_hsdag.policy.bundle import FORMAT_VERSION, WEIGHTS_FILE, PolicyFolder
+from ov_hsdag.policy.candidates import policy_placers
+from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export, load
 from ov_hsdag.training.network import HSDAGNetwork
@@ -78,31 +82,44 @@ def vouch(folder: Path, name: str, content: bytes) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "no policy.json": (lambda f: (f / "policy.json").unlink(), r"policy\.json is missing; give a folder"),
-    "no weights": (lambda f: (f / "policy.bin").unlink(), r"incomplete: policy\.bin is missing; export or copy"),
-    "no model": (lambda f: (f / "policy.xml").unlink(), r"incomplete: policy\.xml is missing"),
-    "no safetensors": (lambda f: (f / "policy.safetensors").unlink(), r"policy\.safetensors is missing"),
+    "no weights": (
+        lambda f: (f / WEIGHTS_FILE).unlink(),
+        r"incomplete: policy\.safetensors is missing; export",
+    ),
     "newer format": (
         lambda f: edit(f, format=FORMAT_VERSION + 1),
-        rf"has format version 2, expected {FORMAT_VERSION};",
+        rf"has format version 3, expected {FORMAT_VERSION};",
     ),
     "older features": (lambda f: edit(f, features=0), r"has features version 0, expected \d+; train it anew"),
-    "cut weights": (lambda f: cut(f, "policy.bin", 1000), r"damaged: policy\.bin has 1000 bytes, expected \d+;"),
-    "empty weights": (lambda f: cut(f, "policy.bin", 0), r"damaged: policy\.bin has 0 bytes"),
-    "cut model": (lambda f: cut(f, "policy.xml", 5000), r"damaged: policy\.xml has 5000 bytes"),
+    "cut weights": (
+        lambda f: cut(f, WEIGHTS_FILE, 1000),
+        r"damaged: policy\.safetensors has 1000 bytes, expected",
+    ),
+    "empty weights": (lambda f: cut(f, WEIGHTS_FILE, 0), r"damaged: policy\.safetensors has 0 bytes"),
     "cut policy.json": (lambda f: cut(f, "policy.json", 100), r"not readable JSON; export"),
     "empty policy.json": (lambda f: cut(f, "policy.json", 0), r"not readable JSON; export"),
-    "flipped bits": (lambda f: flip(f, "policy.bin"), r"damaged: policy\.bin is not the file that was exported"),
+    "flipped bits": (
+        lambda f: flip(f, WEIGHTS_FILE),
+        r"damaged: policy\.safetensors is not the file that",
+    ),
     "a list": (lambda f: (f / "policy.json").write_text("[1]"), r"describes no policy: 'format' is missing"),
-    "no files": (lambda f: edit(f, files={}), r"does not say what policy\.xml should hold"),
-    "files of the wrong kind": (lambda f: edit(f, files={"policy.xml": 3}), r"does not say what policy\.xml"),
+    "no files": (lambda f: edit(f, files={}), r"does not say what policy\.safetensors should hold"),
+    "files of the wrong kind": (lambda f: edit(f, files={WEIGHTS_FILE: 3}), r"does not say what policy\.safetensors"),
     "format of the wrong kind": (lambda f: edit(f, format="1"), r"'format' is missing or malformed"),
     "no settings": (lambda f: edit(f, config=None), r"'config' is missing or malformed"),
     "empty settings": (lambda f: edit(f, config={}), r"the setting 'levels' is missing"),
     "unknown features": (
-        lambda f: edit(f, config={"levels": 1, "min_clusters": 2, "devices": None, "without": ["colour"]}),
+        lambda f: edit(f, config={**HSDAGConfig.base(Widths(1, 1, 1, 1)).to_dict(), "without": ["colour"]}),
         r"names the unknown feature set 'colour'",
     ),
-    "a model that is none": (lambda f: vouch(f, "policy.xml", b"<net"), r"OpenVINO cannot read policy"),
+    "no tensors": (
+        lambda f: vouch(f, WEIGHTS_FILE, b"<net"),
+        r"policy\.safetensors: it is no safetensors file",
+    ),
+    "an unknown convolution": (
+        lambda f: edit(f, config={**HSDAGConfig.base(Widths(1, 1, 1, 1)).to_dict(), "conv": "magic"}),
+        r"'conv' has to be one of gated, gcn",
+    ),
 }
 
 
@@ -125,7 +142,7 @@ def test_another_networks_settings_are_refused_for_training(policy: Path) -> Non
         load(policy)
 
 
-@pytest.mark.parametrize("target", ["policy.json", "policy.bin", "policy.xml", "policy.safetensors"])
+@pytest.mark.parametrize("target", ["policy.json", "policy.safetensors"])
 @pytest.mark.parametrize("vouched", [False, True])
 def test_a_pickle_in_the_place_of_a_file_is_never_executed(
     target: str, vouched: bool, policy: Path, tmp_path: Path
@@ -136,13 +153,9 @@ def test_a_pickle_in_the_place_of_a_file_is_never_executed(
     else:
         (policy / target).write_bytes(content)
     for reader in (PolicyFolder.load, load):
-        try:
+        with pytest.raises(UserError) as raised:
             reader(policy)
-        except UserError as error:
-            assert "\n" not in str(error)
-        else:
-            # Placing reads no safetensors, and OpenVINO takes any bytes for weights if the file is long enough.
-            assert vouched and reader == PolicyFolder.load and target == "policy.safetensors"
+        assert "\n" not in str(raised.value)
     assert not (tmp_path / "executed").exists()
 
 
@@ -217,7 +230,7 @@ def no_permission(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
-@pytest.mark.parametrize("locked", [".", "policy.json", "policy.xml", "policy.safetensors"])
+@pytest.mark.parametrize("locked", [".", "policy.json", "policy.safetensors"])
 def test_a_policy_that_may_not_be_read_is_told_in_one_line(exported: Path, locked: str) -> None:
     # pytest's own folders are closed to other users.
     with tempfile.TemporaryDirectory() as parent:
@@ -241,7 +254,7 @@ def test_a_file_that_may_not_be_read_is_no_policy() -> None:
         PolicyFolder.load(file.name)
 
 
-def test_a_policy_is_compiled_once_and_again_when_it_changes(policy: Path) -> None:
+def test_a_policy_is_read_once_and_again_when_it_changes(policy: Path) -> None:
     first = PolicyFolder.load(policy)
     assert PolicyFolder.load(str(policy)) is first
     export(HSDAGNetwork(load(policy).config), policy)
@@ -263,3 +276,57 @@ def test_threads_share_a_policy(policy: Path) -> None:
         for _ in range(5):
             for one, other in zip(pool.map(logits, inputs), expected, strict=True):
                 np.testing.assert_array_equal(one, other)
+
+
+def tensors(**entries: object) -> bytes:
+    header = json.dumps(entries).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(16)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"\xff" * 64, (2**62).to_bytes(8, "little") + b"{}", tensors(a=1), (2).to_bytes(8, "little") + b"[]",
+        tensors(a={"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}),
+        tensors(a={"dtype": "F32", "shape": [5], "data_offsets": [0, 20]}),
+        tensors(a={"dtype": "F32", "shape": [-2, -2], "data_offsets": [0, 16]}),
+        tensors(a={"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}),
+        tensors(a={"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]}),
+        tensors(a={"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}),
+    ],
+)  # fmt: skip
+def test_malformed_tensors_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^it is no safetensors file|^its header|^the tensor 'a' is malformed"):
+        read_tensors(content)
+
+
+def test_tensors_are_those_that_safetensors_wrote() -> None:
+    written = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.ones((), np.float16),
+        "c": np.zeros((0, 4), "f4"),
+    }
+    found = read_tensors(safetensors.numpy.save(written, {"made": "by"}))
+    assert found.keys() == written.keys()
+    for name, value in written.items():
+        assert found[name].dtype == np.float32
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_policy_of_one_machine_is_kept_for_its_devices(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_cpu_core: ov.Core
+) -> None:
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path / "kept"))
+    devices = ("CPU_A", "CPU_B")
+    assert tuned.find(two_cpu_core, devices) is None
+    for _ in range(2):  # a later one replaces an earlier one
+        tuned.keep(policy, two_cpu_core, devices)
+    found = tuned.find(two_cpu_core, devices)
+    assert found is not None and PolicyFolder.load(found).config == PolicyFolder.load(policy).config
+    assert [Path(str(placer.policy)) for placer in policy_placers(None, two_cpu_core, devices)] == [found]
+    assert tuned.find(two_cpu_core, ("CPU_B", "CPU_A")) is None and tuned.find(two_cpu_core, ("CPU_A", "GPU")) is None
+    (found / "policy.json").write_text("{")
+    with pytest.warns(UserWarning, match="the policy is not asked: .*not readable JSON"):
+        (fallback,) = policy_placers(None, two_cpu_core, devices)
+    assert Path(str(fallback.policy)).name == bundle.DEFAULT
+    assert policy_placers("none", two_cpu_core, devices) == []

@@ -26,7 +26,13 @@ ProfileFile = Annotated[
     Path | None, typer.Option("--profile", metavar="FILE.json", help="Device profiles instead of the built-in ones.")
 ]
 Policy = Annotated[
-    str | None, typer.Option("--policy", metavar="NAME|DIR", help='A learned policy proposes as well: "base" ships.')
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME|DIR",
+        help="The policy that proposes a placement as well; by default one that was fine-tuned on these devices, else"
+        ' "base", which ships; "none" for no policy.',
+    ),
 ]
 AffinityFile = Annotated[
     Path | None,

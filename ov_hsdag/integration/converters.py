@@ -83,7 +83,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--placement_policy",
         metavar="NAME|DIR",
-        help='A learned policy that proposes as well: its name or folder; "base" ships. Without it, none.',
+        help='Name or folder of the policy that proposes a placement as well; by default "base", which ships; "none"'
+        " for no policy.",
     )
     group.add_argument(
         "--placement_measure",

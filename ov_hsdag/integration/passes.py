@@ -59,7 +59,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
             device: The devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
             objective: "latency" of one request or "throughput" of many in flight.
             profile: Speeds of the devices, or the path of a profile's file; built-in profiles by default.
-            policy: Name or folder of a learned policy that proposes, too ("base" ships); by default there is none.
+            policy: Name or folder of the HSDAG policy; see :func:`ov_hsdag.place`.
             core: Asked what the devices support, where it has them. A new one by default.
             affinity: A placement that is given (or a file of one) instead of decided: {node: device}.
             shapes: Example shapes of dynamic inputs for the cost model, and for measuring, by input name.

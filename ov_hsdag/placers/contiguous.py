@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -189,12 +190,16 @@ class CoarsePartitions:
 
     @classmethod
     def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarsePartitions:
-        """The partitions of a problem.
+        """The partitions of a problem; computed once, as several placers ask.
 
         Args:
             problem: each of its groups has a device that supports it.
             threads: for the structural features of the view.
         """
+        return _coarse_partitions(problem, threads)
+
+    @classmethod
+    def _of(cls, problem: PlacementProblem, threads: int) -> CoarsePartitions:
         view = CoarseView.of(problem, threads)
         memory = _memory_shares(problem)
         us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
@@ -313,6 +318,11 @@ class CoarsePartitions:
             skip=True,
             sequences=sequences,
         )
+
+
+@lru_cache(maxsize=1)
+def _coarse_partitions(problem: PlacementProblem, threads: int) -> CoarsePartitions:
+    return CoarsePartitions._of(problem, threads)
 
 
 def _best(

@@ -90,11 +90,11 @@ def refined_best(
     if problem.objective == "throughput" and partitions.view.size <= _LARGE:
         orders = min(_ORDERED_GROUPS // partitions.view.size, _ORDERS)
         starts = np.concatenate([starts, partitions.placements((1.0,), _ORDERED_SEQUENCES, orders, seed)])
-    candidates = _ranked(problem, starts, threads)[:kept]
+    candidates = ranked(problem, starts, threads)[:kept]
     if problem.evaluate(candidates[0]).infeasible[0]:
         candidates = np.concatenate([candidates, _splits(problem), partitions.placements(_ROOMS, _SEQUENCES)])
-        repaired = [problem.repair(candidate) for candidate in _ranked(problem, candidates, threads)[:kept]]
-        candidates = _ranked(problem, np.stack(repaired), threads)
+        repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
+        candidates = ranked(problem, np.stack(repaired), threads)
     if not count:
         return candidates[0]
     moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
@@ -114,7 +114,7 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
 
 
-def _ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: int) -> NDArray[np.uint8]:
+def ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: int) -> NDArray[np.uint8]:
     """Best first; then those that only lack memory, the least first, which refinement may bring within the limits."""
     most = max(_SIMULATED, _SIMULATED_NODES // problem.graph.nodes)
     if len(placements) > most:

@@ -1,20 +1,16 @@
-"""Policy folders: trained HSDAG networks as OpenVINO models, checked before they are used. No torch here.
+"""Policy folders: trained HSDAG networks, checked before they are used. No torch here.
 
-A policy folder holds policy.json and the files that it lists with their sizes and digests. Nothing in it is ever
-unpickled: weights are OpenVINO IR and safetensors.
+A policy folder holds policy.json and policy.safetensors, whose size and digest policy.json gives. Folders of format 1,
+which hold weights in an OpenVINO model, are read as well. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
 import os
-import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
@@ -23,25 +19,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.devices import cpu
 from ov_hsdag.policy.features import FEATURE_VERSION, FeatureSet
+from ov_hsdag.policy.forward import Network
+from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, opened, read_json
+from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, read_bytes, read_json
 
 if TYPE_CHECKING:
-    import openvino as ov
-
     from ov_hsdag.policy.features import PolicyInput
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 SHIPPED = Path(__file__).parent.parent / "policies"
 """Policies of the package: a folder each, known by name."""
 
 DEFAULT = "base"
 
-FILES = ("policy.xml", "policy.bin", "policy.safetensors")
+WEIGHTS_FILE = "policy.safetensors"
+
+FILES = {1: ("policy.xml", "policy.bin", WEIGHTS_FILE), 2: (WEIGHTS_FILE,)}
+"""Files of a policy beside policy.json, by the version of its format."""
 
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 
@@ -51,38 +49,19 @@ _SETTINGS: dict[str, type | tuple[type, ...]] = {
     "min_clusters": int,
     "devices": (int, type(None)),
     "without": list,
+    "conv": str,
+    "layers": int,
+    "context": int,
+    "device_aware": bool,
 }
 
-_RANGES = {"levels": (0, 10**6), "min_clusters": (1, 10**6), "devices": (1, 255)}
-
-# Graphs are small: more threads wait for each other longer than they work.
-_THREADS = 2
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a policy's model: names of its inputs and outputs, in the order of the network's arguments."""
-
-    prefix: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-ENCODER = Part("", ("node_x", "edge_index", "edge_x", "pair_x", "device_x"), ("h", "edge_score"))
-"""n nodes, e edges, D devices: float32 [n, F], int64 [2, e], float32 [e, FE], float32 [n, D, FP], float32 [D, FD] →
-float32 [n, H], float32 [e]."""
-
-PLACER = Part(
-    "placer.",
-    ("h", "edge_score", "cluster", "clusters", "edge_index", "edge_x", "pair_x", "device_x"),
-    ("logits",),
-)
-"""The encoder's h and edge_score, the cluster of each node int64 [n], any int64 [c] (its size is the number of
-clusters) and the encoder's inputs → float32 [c, D]."""
+_RANGES = {
+    "levels": (0, 10**6), "min_clusters": (1, 10**6), "devices": (1, 255), "layers": (0, 64), "context": (0, 64),
+}  # fmt: skip
 
 
 def write_record(folder: Path, config: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    """Writes policy.json, the last step of an export: the other files are there.
+    """Writes policy.json, the last step of an export: the weights are there.
 
     Args:
         folder: where.
@@ -93,7 +72,7 @@ def write_record(folder: Path, config: Mapping[str, Any], run: Mapping[str, Any]
         "format": FORMAT_VERSION,
         "features": FEATURE_VERSION,
         "config": dict(config),
-        "files": {name: _fingerprint(folder / name) for name in FILES},
+        "files": {WEIGHTS_FILE: _fingerprint(read_bytes(folder / WEIGHTS_FILE, WEIGHTS))},
         "run": dict(run),
     }
     write_json(folder / "policy.json", record)
@@ -136,14 +115,13 @@ def ships(policy: str) -> bool:
     return (SHIPPED / policy / "policy.json").is_file()
 
 
-def check_folder(folder: str | PathLike[str]) -> dict[str, Any]:
-    """The content of policy.json, after checking all files.
+def check_folder(folder: str | PathLike[str]) -> Mapping[str, Any]:
+    """The content of policy.json, after reading all that belongs to the policy.
 
     Raises:
         UserError: a file is missing, damaged, of another version, or may not be read.
     """
-    with _reading(folder):
-        return _checked(Path(folder))
+    return _load(Path(folder)).record
 
 
 @contextmanager
@@ -157,14 +135,24 @@ def _reading(policy: str | PathLike[str]) -> Iterator[None]:
         raise UserError(f"policy '{path}' cannot be read: {reason}; {advice}") from error
 
 
-def _checked(folder: Path) -> dict[str, Any]:
+def _load(folder: Path) -> PolicyFolder:
+    """The policy in a folder; read once as long as its files stay the same."""
+    with _reading(folder):
+        paths = [path for name in ("policy.json", *FILES[1]) if (path := folder / name).is_file()]
+        stats = [path.stat() for path in paths]
+        return _read(folder, tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats))
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
     path = folder / "policy.json"
     if not path.is_file():
         pickles = sorted(file.name for file in folder.glob("*") if file.suffix in _PICKLES)
         hint = f" ({pickles[0]} is a pickle, which is never read)" if pickles else ""
         raise UserError(f"'{folder}' is no policy: policy.json is missing{hint}; give a folder that ov-hsdag exported")
     record = _read_record(path)
-    _check_version(folder, record, "format", FORMAT_VERSION, "install the release that wrote it, or train it anew")
+    expected = 1 if record["format"] == 1 else FORMAT_VERSION
+    _check_version(folder, record, "format", expected, "install the release that wrote it, or train it anew")
     _check_version(folder, record, "features", FEATURE_VERSION, "train it anew with this release")
     for key, kinds in _SETTINGS.items():
         if key not in record["config"] or not isinstance(record["config"][key], kinds):
@@ -175,12 +163,40 @@ def _checked(folder: Path) -> dict[str, Any]:
         value = record["config"][key]
         if value is not None and not least <= value <= most:
             raise UserError(f"'{path}' describes no policy: '{key}' has to be from {least} to {most}; export it again")
+    if record["config"]["conv"] not in ("gated", "gcn"):
+        raise UserError(f"'{path}' describes no policy: 'conv' has to be one of gated, gcn; export it again")
     for name in record["config"]["without"]:
         if not isinstance(name, str) or name not in FeatureSet.__dataclass_fields__:
             raise UserError(f"'{path}' names the unknown feature set {name!r:.60}; export it again")
-    for name in FILES:
-        _check_file(folder, name, record["files"].get(name))
-    return record
+    contents = {name: _checked(folder, name, record["files"].get(name)) for name in FILES[record["format"]]}
+    try:
+        weights = read_tensors(contents[WEIGHTS_FILE])
+    except ValueError as error:
+        raise UserError(f"policy '{folder}' is damaged: {WEIGHTS_FILE}: {error}; export or copy it again") from error
+    if record["format"] == 1:
+        weights = {**weights_of_model(folder / "policy.xml"), **weights}
+    return PolicyFolder(folder, record, Network(weights, record["config"]))
+
+
+def weights_of_model(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Weights in the OpenVINO model of a policy of format 1, by their names in the network.
+
+    Raises:
+        UserError: OpenVINO cannot read the model.
+    """
+    import openvino as ov
+
+    marker = "self.network."
+    try:
+        constants = [node for node in ov.Core().read_model(path).get_ops() if node.get_type_name() == "Constant"]
+    except RuntimeError as error:
+        raise UserError(f"OpenVINO cannot read policy '{path}': {one_line(error)}; export it again") from error
+    named = {node.get_friendly_name(): node for node in constants}
+    return {
+        name.removeprefix(marker): np.array(node.data, np.float32)
+        for name, node in named.items()
+        if name.startswith(marker)
+    }
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -200,7 +216,8 @@ def _check_version(folder: Path, record: Mapping[str, Any], key: str, expected: 
         raise UserError(f"policy '{folder}' has {key} version {record[key]!r:.20}, expected {expected}; {advice}")
 
 
-def _check_file(folder: Path, name: str, expected: object) -> None:
+def _checked(folder: Path, name: str, expected: object) -> bytes:
+    """The content of a file, which has to be the one that was exported."""
     path = folder / name
     if not path.is_file():
         raise UserError(f"policy '{folder}' is incomplete: {name} is missing; export or copy it again")
@@ -212,19 +229,14 @@ def _check_file(folder: Path, name: str, expected: object) -> None:
             f"policy '{folder}' is damaged: {name} has {size} bytes, expected {wanted}{_what(path)};"
             " export or copy it again"
         )
-    if _fingerprint(path) != expected:
+    content = read_bytes(path, WEIGHTS)
+    if _fingerprint(content) != expected:
         raise UserError(f"policy '{folder}' is damaged: {name} is not the file that was exported; copy it again")
+    return content
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
-    digest, size = hashlib.sha256(), 0
-    with opened(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-            if size > WEIGHTS:
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return {"bytes": size, "sha256": digest.hexdigest()}
+def _fingerprint(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _what(path: Path) -> str:
@@ -238,31 +250,38 @@ def _what(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PolicyFolder:
-    """A policy, compiled for the CPU. Safe to use from several threads.
+    """A policy, ready to run. Safe to use from several threads.
 
     Attributes:
         path: its folder.
-        config: settings of the network, as `HSDAGConfig.to_dict()` wrote them.
-        run: the record of the run that made it.
+        record: the content of policy.json.
+        network: its network.
     """
 
     path: Path
-    config: Mapping[str, Any]
-    run: Mapping[str, Any]
-    _encoder: ov.CompiledModel
-    _placer: ov.CompiledModel
-    _local: threading.local = field(default_factory=threading.local)
+    record: Mapping[str, Any]
+    network: Network
 
     @staticmethod
     def load(policy: str | PathLike[str] | None = None) -> PolicyFolder:
-        """A policy by name or folder; the shipped one by default. Compiled once in a process as long as it is the same.
+        """A policy by name or folder; the shipped one by default. Read once in a process as long as it is the same.
 
         Raises:
             UserError: there is none, or its folder does not pass `check_folder`.
         """
-        folder = find(policy).resolve()
-        record = check_folder(folder)
-        return _compile(folder, json.dumps(record, sort_keys=True))
+        return _load(find(policy).resolve())
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Settings of the network, as `HSDAGConfig.to_dict()` wrote them."""
+        config: Mapping[str, Any] = self.record["config"]
+        return config
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """The record of the run that made it."""
+        run = self.record.get("run")
+        return run if isinstance(run, dict) else {}
 
     @property
     def features(self) -> FeatureSet:
@@ -286,11 +305,10 @@ class PolicyFolder:
         return None if devices is None else int(devices)
 
     def encode(self, x: PolicyInput) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Node embeddings [n, H] and edge scores [e]; see `ENCODER`."""
-        values = {name: getattr(x, name) for name in ENCODER.inputs}
-        h, edge_score = self._infer("encoder", self._encoder, ENCODER, values)
-        nodes, edges = len(x.node_x), x.edge_index.shape[1]
-        self._expect(h.ndim == 2 and len(h) == nodes and edge_score.shape == (edges,), h, edge_score)
+        """Node embeddings [n, H] and edge scores [e]; see `Network.encode`."""
+        with self._running():
+            h, edge_score = self.network.encode(x)
+        self._expect_finite(h, edge_score)
         return h, edge_score
 
     def place(
@@ -300,78 +318,24 @@ class PolicyFolder:
         edge_score: NDArray[np.float32],
         cluster: NDArray[np.integer[Any]],
     ) -> NDArray[np.float32]:
-        """Logits [c, D]; see `PLACER`.
-
-        Args:
-            x: the input of `encode`.
-            h: its first output.
-            edge_score: its second.
-            cluster: cluster of each node, numbered from 0 without gaps, [n].
-        """
-        cluster = cluster.astype(np.int64)
-        values = {name: getattr(x, name, None) for name in PLACER.inputs}
-        count = int(cluster.max()) + 1
-        values |= {"h": h, "edge_score": edge_score, "cluster": cluster, "clusters": np.arange(count)}
-        (logits,) = self._infer("placer", self._placer, PLACER, values)
-        self._expect(logits.shape == (count, len(x.device_x)), logits)
+        """Logits [c, D]; see `Network.logits`."""
+        with self._running():
+            logits = self.network.logits(x, h, edge_score, cluster)
+            if logits.shape[1:] != (len(x.device_x),):
+                raise ValueError(f"it has scores for {logits.shape[1]} devices")
+        self._expect_finite(logits)
         return logits
 
-    def _infer(
-        self, key: str, compiled: ov.CompiledModel, part: Part, values: Mapping[str, Any]
-    ) -> list[NDArray[np.float32]]:
-        request = getattr(self._local, key, None)
-        if request is None:
-            request = compiled.create_infer_request()
-            setattr(self._local, key, request)
-        named = {part.prefix + name: np.ascontiguousarray(value) for name, value in values.items()}
-        wanted = {port.any_name for port in compiled.inputs}
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Turns what weights of other names and shapes lead to into a UserError."""
         try:
-            request.infer({name: value for name, value in named.items() if name in wanted}, share_inputs=True)
-            return [np.array(request.get_tensor(name).data) for name in part.outputs]
-        except RuntimeError as error:
+            yield
+        except (KeyError, ValueError, IndexError) as error:
             raise UserError(
                 f"policy '{self.path}' does not run on this model's features: {one_line(error)}; export it again"
             ) from error
 
-    def _expect(self, fits: bool, *outputs: NDArray[np.float32]) -> None:
-        """Raises UserError where outputs have not the documented shapes, or are no finite numbers."""
-        if not fits or not all(array.dtype.kind == "f" and np.isfinite(array).all() for array in outputs):
+    def _expect_finite(self, *outputs: NDArray[np.float32]) -> None:
+        if not all(np.isfinite(array).all() for array in outputs):
             raise UserError(f"policy '{self.path}' computes no scores of nodes and devices: train or export it again")
-
-
-@lru_cache(maxsize=4)
-def _compile(folder: Path, record: str) -> PolicyFolder:
-    import openvino as ov
-
-    core = ov.Core()
-    # bf16 would be the default of CPUs with AMX, and candidates would depend on the machine.
-    properties = {
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": min(_THREADS, cpu.usable_cores()),
-        "NUM_STREAMS": 1,
-    }
-
-    def compile_part(part: Part) -> ov.CompiledModel:
-        return core.compile_model(_part(model, part), "CPU", properties)
-
-    values = json.loads(record)
-    try:
-        model = core.read_model(folder / "policy.xml")
-        with ThreadPoolExecutor(2) as pool:
-            encoder, placer = pool.map(compile_part, (ENCODER, PLACER))
-    except RuntimeError as error:
-        raise UserError(f"OpenVINO cannot read policy '{folder}': {one_line(error)}; export it again") from error
-    run = values.get("run")
-    return PolicyFolder(folder, values["config"], run if isinstance(run, dict) else {}, encoder, placer)
-
-
-def _part(model: ov.Model, part: Part) -> ov.Model:
-    import openvino as ov
-
-    results = [result for result in model.get_results() if set(part.outputs) & result.input_value(0).get_names()]
-    parameters = [
-        parameter
-        for parameter in model.get_parameters()
-        if parameter.get_friendly_name().startswith(PLACER.prefix) == (part is PLACER)
-    ]
-    return ov.Model(results, parameters, "hsdag")

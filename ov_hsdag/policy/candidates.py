@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +18,14 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.partitions import Partitions
 from ov_hsdag.placers.single import simple_placers
-from ov_hsdag.policy import bundle
+from ov_hsdag.policy import bundle, tuned
+from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 MARGIN = 0.005
 """A split must be predicted to beat the best single device (and any placement a simpler one) by more than this share to
@@ -55,19 +61,32 @@ class NamedPlacement:
     placement: NDArray[np.uint8]
 
 
-def policy_placers(policy: str | PathLike[str] | None) -> list[HSDAGPlacer]:
-    """The learned placer, or none: by default, and where `policy` is "none".
+def policy_placers(
+    policy: str | PathLike[str] | None, core: ov.Core | None = None, devices: Sequence[str] = ()
+) -> list[HSDAGPlacer]:
+    """The learned placer.
 
-    Search without a network finds as much in the same time, so the policy is asked only where it is named.
+    Args:
+        policy: name or folder of the policy; "none": no policy; None: the one that was fine-tuned on these devices,
+            else the one that ships.
+        core: has the devices, where they are on this machine.
+        devices: names of the devices.
 
     Raises:
-        UserError: there is no such policy, or its folder cannot be used.
+        UserError: there is no such policy, or its folder cannot be used. By default, this is a warning.
     """
-    if policy is None or policy == "none":
+    if policy == "none":
         return []
-    folder = bundle.find(policy)
-    bundle.check_folder(folder)
-    return [HSDAGPlacer(folder)]
+    if policy is not None:
+        return [HSDAGPlacer(PolicyFolder.load(policy).path)]
+    kept = tuned.find(core, devices) if core is not None and len(devices) > 1 else None
+    for default in (kept, bundle.DEFAULT):
+        try:
+            if default is not None:
+                return [HSDAGPlacer(PolicyFolder.load(default).path)]
+        except UserError as error:
+            warnings.warn(f"the policy is not asked: {error}", stacklevel=2)
+    return []
 
 
 def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = None) -> list[Placer]:
@@ -99,7 +118,7 @@ def find_candidates(
         UserError: a policy does not fit the problem.
         RunError: a policy does not run.
     """
-    found = _learned_candidates(problem, learned)
+    found = _learned_candidates(problem, learned if len(problem.devices) > 1 else ())
     return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found
 
 

@@ -1,4 +1,4 @@
-"""HSDAG, the learned policy: features → encoder → parsing → placer → candidates → simulator → refinement → best.
+"""HSDAG, the learned policy: features → encoder → parsing → placer → proposals → simulator → refinement → best.
 
 Duan et al., "A structure-aware framework for learning device placements on computation graphs", NeurIPS 2024
 (arXiv:2405.14185). Clusters come from a graph parsing network (Song et al., "Graph parsing networks", ICLR 2024), and
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.placers.base import distinct
-from ov_hsdag.placers.contiguous import CoarsePartitions
-from ov_hsdag.placers.partitions import refined_best
+from ov_hsdag.placers.partitions import ranked
+from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.bundle import PolicyFolder
-from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
 from ov_hsdag.utils.errors import UserError
 
@@ -29,39 +29,44 @@ _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
-# Coarse groups; above, placing each for itself takes long and scatters submodels.
-_LARGE = 4000
+# Moves of the local search from the best proposal: a few milliseconds.
+_MOVES = 50_000
+
+# Proposals that are repaired where HETERO runs none of them.
+_REPAIRED = 4
 
 
 @dataclass(frozen=True)
 class HSDAGPlacer:
-    """The best of what the policy proposes, and of contiguous partitions of several orders, refined.
+    """The best of what the policy proposes by the simulator, refined by a short local search.
 
     Attributes:
         policy: a policy's name or folder; the shipped one by default.
-        levels: how often parsing merges clusters, an entry for each clustering that is placed (0: every coarse group
-            for itself). None: as trained and, unless the graph is large, not at all.
-        samples: sampled placements for each clustering and temperature.
-        refined: how many of the best candidates are refined; 0 leaves the policy alone.
+        samples: sampled placements for each temperature.
+        moves: of the refinement; 0 leaves the policy alone.
         seed: of the samples and the refinement; the same problem always gets the same placement.
     """
 
     policy: str | PathLike[str] | None = None
-    levels: tuple[int, ...] | None = None
     samples: int = 5
-    refined: int = 4
+    moves: int = _MOVES
     seed: int = 0
     name: str = "hsdag"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`.
+        """See `Placer.place`. Never worse than a single device.
 
         Raises:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
         threads = usable_cores()
-        partitions = CoarsePartitions.of(problem, threads)
-        return refined_best(problem, self.propose(problem, partitions), partitions, self.refined, self.seed, threads)
+        best = ranked(problem, self.propose(problem), threads)[:_REPAIRED]
+        if problem.evaluate(best[0]).infeasible[0]:
+            best = ranked(problem, np.stack([problem.repair(placement) for placement in best]), threads)
+        if not self.moves:
+            return best[0]
+        refined, _ = refine(problem, best[0], max_moves=self.moves, threads=threads, seed=self.seed)
+        return refined[0]
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
@@ -72,65 +77,46 @@ class HSDAGPlacer:
         """
         reading = self._read(problem)
         first: NDArray[np.uint8] | None = None
-        for cluster in self._clusterings(reading):
-            logits, of_group = reading.logits(cluster), cluster[reading.x.coarse]
-            for leaning in lean(logits):
-                choice = within_memory(problem, leaning, logits, of_group)
-                placement = expand(choice[None], logits, of_group, problem.group_supported)[0]
-                if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
-                    return placement
-                first = placement if first is None else first
+        for leaning in lean(reading.logits):
+            choice = within_memory(problem, leaning, reading.logits, reading.of_group)
+            placement = expand(choice[None], reading.logits, reading.of_group, problem.group_supported)[0]
+            if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
+                return placement
+            first = placement if first is None else first
         assert first is not None
         return first
 
-    def propose(self, problem: PlacementProblem, partitions: CoarsePartitions | None = None) -> NDArray[np.uint8]:
-        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups].
+    def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
+        reading = self._read(problem)
+        singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
+        samples = sample(reading.logits, self.samples, np.random.default_rng(self.seed))
+        choices = np.concatenate([lean(reading.logits), samples])
+        proposed = expand(choices, reading.logits, reading.of_group, problem.group_supported)
+        return distinct(np.concatenate([singles, proposed]))
 
-        partitions: the problem's, where they are known already.
-        """
-        reading = self._read(problem, partitions)
-        generator = np.random.default_rng(self.seed)
-        found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
-        for cluster in self._clusterings(reading):
-            logits = reading.logits(cluster)
-            choices = np.concatenate([lean(logits), sample(logits, self.samples, generator)])
-            found.append(expand(choices, logits, cluster[reading.x.coarse], problem.group_supported))
-        return distinct(np.concatenate(found))
-
-    def _read(self, problem: PlacementProblem, partitions: CoarsePartitions | None = None) -> _Reading:
+    def _read(self, problem: PlacementProblem) -> _Reading:
         policy = PolicyFolder.load(self.policy)
         if policy.devices not in (None, len(problem.devices)):
             raise UserError(
                 f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
                 " choose another policy"
             )
-        x = policy_input(problem, policy.features, usable_cores(), partitions)
-        return _Reading(policy, x, *policy.encode(x))
-
-    def _clusterings(self, reading: _Reading) -> list[NDArray[np.int32]]:
-        policy, x = reading.policy, reading.x
+        x = policy_input(problem, policy.features, usable_cores())
+        h, edge_score = policy.encode(x)
         nodes = len(x.node_x)
-        found: list[NDArray[np.int32]] = []
-        for levels in self.levels or ((policy.levels, 0) if nodes <= _LARGE else (policy.levels,)):
-            cluster = np.arange(nodes, dtype=np.int32)
-            if levels:
-                cluster = _native.parse(nodes, x.edge_index, reading.edge_score, levels, policy.min_clusters)
-            if not any(np.array_equal(cluster, other) for other in found):
-                found.append(cluster)
-        return found
+        cluster = np.arange(nodes, dtype=np.int32)
+        if policy.levels:
+            cluster = _native.parse(nodes, x.edge_index, edge_score, policy.levels, policy.min_clusters)
+        return _Reading(policy.place(x, h, edge_score, cluster), cluster[x.coarse])
 
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """What the policy's encoder makes of a problem: h [n, H], edge_score [e]."""
+    """What the policy makes of a problem: logits of clusters [c, D], and the cluster of each group [groups]."""
 
-    policy: PolicyFolder
-    x: PolicyInput
-    h: NDArray[np.float32]
-    edge_score: NDArray[np.float32]
-
-    def logits(self, cluster: NDArray[np.int32]) -> NDArray[np.float32]:
-        return self.policy.place(self.x, self.h, self.edge_score, cluster)
+    logits: NDArray[np.float32]
+    of_group: NDArray[np.int32]
 
 
 def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:

@@ -44,11 +44,10 @@ class HSDAGConfig:
         without: feature groups that are switched off, fields of `FeatureSet`.
         hidden: width of every hidden state, H.
         layers: GNN layers of the encoder.
-        conv: "gcn" (the paper's; Kipf & Welling 2017, arXiv:1609.02907), "sage" (Hamilton et al. 2017,
-            arXiv:1706.02216), "gat" (Veličković et al. 2018, arXiv:1710.10903), or "gated" (Bresson & Laurent 2017,
+        conv: "gcn" (the paper's; Kipf & Welling 2017, arXiv:1609.02907) or "gated" (Bresson & Laurent 2017,
             arXiv:1711.07553): gates per edge and channel that see the edge's features.
-        directed: one convolution per direction of the edges, summed, so that producers and consumers differ; otherwise
-            one convolution over the symmetric graph, as published.
+        directed: one convolution per direction of the edges, summed, so that producers and consumers differ ("gated");
+            otherwise one convolution over the symmetric graph, as published ("gcn").
         device_aware: the encoder sees what (node, device) pairs look like, pooled over devices.
         context: message passing layers between clusters, devices and the whole graph, before clusters are placed.
         devices: None: clusters are scored against embeddings of any number and kind of devices. A number: the paper's
@@ -67,7 +66,7 @@ class HSDAGConfig:
     without: tuple[str, ...] = ()
     hidden: int = 64
     layers: int = 4
-    conv: Literal["gcn", "sage", "gat", "gated"] = "gated"
+    conv: Literal["gcn", "gated"] = "gated"
     directed: bool = True
     device_aware: bool = True
     context: int = 3
@@ -157,6 +156,8 @@ class HSDAGConfig:
             for name, choices in _CHOICES.items():
                 if given[name] not in choices:
                     raise TypeError(f"{name} has to be one of {', '.join(map(str, choices))}")
+            if config.directed != (config.conv == "gated"):
+                raise TypeError("gated convolutions are directed, others are not")
             config.features  # noqa: B018 knows which features there are
             return config
         except (KeyError, TypeError, ValueError) as error:
@@ -170,6 +171,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, 10**6), "dropout": (0.0, 1.0), "discount": (0.0, 1.0),
 }  # fmt: skip
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "conv": ("gcn", "sage", "gat", "gated"), "reward": ("log", "inverse"), "directed": (False, True),
+    "conv": ("gcn", "gated"), "reward": ("log", "inverse"), "directed": (False, True),
     "device_aware": (False, True), "carry": (False, True),
 }  # fmt: skip

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GCNConv, ResGatedGraphConv, SAGEConv
+from torch_geometric.nn import GCNConv, ResGatedGraphConv
 from torch_geometric.utils import scatter
 
 from ov_hsdag.training.config import HSDAGConfig
@@ -259,37 +259,26 @@ class _Layer(nn.Module):
 
     def __init__(self, config: HSDAGConfig) -> None:
         super().__init__()
-        self.conv = config.conv
+        self.directed = config.directed
         self.convs = nn.ModuleList(_convolution(config) for _ in range(2 if config.directed else 1))
         self.dropout = nn.Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.hidden)
 
     def forward(self, h: Tensor, edge_index: Tensor, edge_x: Tensor) -> Tensor:
         back = edge_index.flip(0)
-        if len(self.convs) == 1:
-            message = self._convolve(0, h, torch.cat([edge_index, back], 1), torch.cat([edge_x, edge_x]))
+        if self.directed:
+            message = self.convs[0](h, edge_index, edge_x) + self.convs[1](h, back, edge_x)
         else:
-            message = self._convolve(0, h, edge_index, edge_x) + self._convolve(1, h, back, edge_x)
+            message = self.convs[0](h, torch.cat([edge_index, back], 1))
         normed: Tensor = self.norm(h + self.dropout(torch.relu(message)))
         return normed
-
-    def _convolve(self, which: int, h: Tensor, edge_index: Tensor, edge_x: Tensor) -> Tensor:
-        conv = self.convs[which]
-        out: Tensor = conv(h, edge_index, edge_x) if self.conv in ("gat", "gated") else conv(h, edge_index)
-        return out
 
 
 def _convolution(config: HSDAGConfig) -> nn.Module:
     width = config.hidden
     if config.conv == "gcn":
         return GCNConv(width, width)
-    if config.conv == "sage":
-        return SAGEConv(width, width)
-    if config.conv == "gat":
-        return GATConv(width, width // 4, heads=4, edge_dim=config.widths.edge)
-    if config.conv == "gated":
-        return ResGatedGraphConv(width, width, edge_dim=config.widths.edge, aggr="mean")
-    raise ValueError(f"expected conv 'gcn', 'sage', 'gat' or 'gated', got '{config.conv}'")
+    return ResGatedGraphConv(width, width, edge_dim=config.widths.edge, aggr="mean")
 
 
 class _Devices(nn.Module):

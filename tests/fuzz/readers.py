@@ -26,7 +26,7 @@ from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.measuring import worker
 from ov_hsdag.model.placement import RT_INFO, Placement
-from ov_hsdag.policy.bundle import FILES, SHIPPED, check_folder
+from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, check_folder
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage import folder_writing, overwriting
 from ov_hsdag.storage.model_folder import longest_context
@@ -181,8 +181,7 @@ def _records() -> list[bytes]:
 
 
 def _read_record(path: Path) -> None:
-    for name in FILES:
-        (path.parent / name).symlink_to(SHIPPED / "base" / name)
+    (path.parent / WEIGHTS_FILE).symlink_to(SHIPPED / "base" / WEIGHTS_FILE)
     HSDAGConfig.from_dict(check_folder(path.parent)["config"])
 
 

@@ -1,0 +1,48 @@
+"""Tensors of a safetensors file (github.com/huggingface/safetensors, "Format"), without a package for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.utils.reading import SETTINGS, parse_json
+
+_TYPES: dict[str, np.dtype[np.floating[Any]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
+
+
+def read_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
+    """Tensors by name.
+
+    Args:
+        content: of the file: the length of a JSON header in 8 bytes, the header, the data.
+
+    Raises:
+        ValueError: it is no such file, or has tensors of other types than F16 and F32.
+    """
+    begin = 8 + int.from_bytes(content[:8], "little")
+    if len(content) < 8 or not 8 <= begin <= min(len(content), SETTINGS):
+        raise ValueError("it is no safetensors file")
+    try:
+        header = parse_json(content[8:begin].decode())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError("its header is no JSON") from error
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    data = memoryview(content)[begin:]
+    return {name: _tensor(name, entry, data) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _tensor(name: str, entry: Any, data: memoryview) -> NDArray[np.float32]:
+    try:
+        dtype, shape, (first, last) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+            raise ValueError
+        if not first <= last <= len(data) or math.prod(shape) * dtype.itemsize != last - first:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"the tensor {name!r:.60} is malformed") from None
+    return np.frombuffer(data[first:last], dtype).reshape(shape).astype(np.float32, copy=False)

@@ -1,0 +1,78 @@
+"""Policies that were fine-tuned on this machine's devices, kept in the user's cache for the placings that follow.
+
+`OV_HSDAG_POLICIES` names another folder; set to 0 none is kept or used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ov_hsdag.costs.stored import identity
+from ov_hsdag.devices.discovery import absent
+from ov_hsdag.policy.bundle import WEIGHTS_FILE
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+VARIABLE = "OV_HSDAG_POLICIES"
+
+# Of the name of a device list's folder; in it is the policy's, whose name is what placements say of it.
+_DIGITS, _NAME = 32, "fine-tuned"
+
+
+def keep(policy: Path, core: ov.Core, devices: Sequence[str]) -> None:
+    """Keeps a copy of a policy for placings on these devices; one that was kept before is replaced.
+
+    Args:
+        policy: folder of the policy.
+        core: has the devices.
+        devices: their names, in the order of the device list.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    cache = _cache()
+    if cache is None or absent(core, devices):
+        return
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / _key(core, devices)
+    with tempfile.TemporaryDirectory(dir=cache) as temporary:
+        new = Path(temporary) / "new"
+        (new / _NAME).mkdir(parents=True)
+        for name in ("policy.json", WEIGHTS_FILE):
+            shutil.copyfile(policy / name, new / _NAME / name)
+        if folder.exists():
+            folder.rename(Path(temporary) / "old")
+        new.rename(folder)
+
+
+def find(core: ov.Core, devices: Sequence[str]) -> Path | None:
+    """The policy that was kept for these devices, on this machine; None where there is none."""
+    cache = _cache()
+    if cache is None or not cache.is_dir() or absent(core, devices):
+        return None
+    folder = cache / _key(core, devices) / _NAME
+    return folder if folder.is_dir() else None
+
+
+def _cache() -> Path | None:
+    named = os.environ.get(VARIABLE)
+    if named:
+        return None if named == "0" else Path(named)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ov_hsdag" / "policies"
+    except RuntimeError:  # no home directory
+        return None
+
+
+def _key(core: ov.Core, devices: Sequence[str]) -> str:
+    """Name of the folder: what the devices are, whatever the release of OpenVINO."""
+    known = [{**identity(core, name), "openvino": None} for name in devices]
+    return hashlib.sha256(json.dumps([list(devices), known]).encode()).hexdigest()[:_DIGITS]
