@@ -68,14 +68,14 @@ def test_throughput_on_two_equal_devices_uses_both(core: ov.Core, name: str, tmp
             assert np.abs(actual - wanted).max() <= 1e-3 * np.abs(wanted).max()
 
 
-def test_the_shipped_policy_proposes_where_it_is_named_without_torch() -> None:
+def test_the_shipped_policy_is_asked_in_every_placing_without_torch() -> None:
     code = """
 import sys
 import tempfile
 sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
 import openvino as ov, ov_hsdag
 model = ov.convert_model(sys.argv[1])
-for policy in (None, "base"):
+for policy in (None, "base", "none"):
     placement = ov_hsdag.place(model, device="HETERO:GPU,NPU,CPU", objective="throughput", policy=policy)
     print(placement.policy, "hsdag" in placement.baselines, "search" in placement.baselines)
 """
@@ -86,7 +86,7 @@ for policy in (None, "base"):
         cwd=Path(__file__).parent.parent,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["None False True", "base True True"]
+    assert done.stdout.splitlines() == ["base True True", "base True True", "None False True"]
 
 
 def test_a_policy_that_does_not_run_is_an_error_where_it_was_asked_for(
@@ -97,7 +97,8 @@ def test_a_policy_that_does_not_run_is_an_error_where_it_was_asked_for(
 
     monkeypatch.setattr(HSDAGPlacer, "place", broken)
     model = ZOO["squeezenet"].build()
-    assert "hsdag" not in ov_hsdag.place(model, device=PAIR, core=core).baselines
+    with pytest.warns(UserWarning, match="the policy is not asked: no such kernel"):
+        assert "hsdag" not in ov_hsdag.place(model, device=PAIR, core=core).baselines
     with pytest.raises(RunError, match=r"the policy .*base' does not run: no such kernel"):
         ov_hsdag.place(model, device=PAIR, policy="base", core=core)
 

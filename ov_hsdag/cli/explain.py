@@ -162,6 +162,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     if unable:
         told.append(f"impossible on {' and on '.join(unable)} alone")
     lines.append(f"predicted: {', '.join(told)}")
+    lines += [line for line in (found.placement.proposal(),) if line]
     for one in sorted(summary["submodels"], key=lambda one: one["order"])[:_SUBMODELS]:
         kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
         lines.append(

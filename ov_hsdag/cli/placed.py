@@ -33,7 +33,7 @@ def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> 
         more: lines that the placement does not know: where its costs come from, shapes that were assumed.
         busy: see `unsure`.
     """
-    own = (phases(placement), advice(placement), copies(placement), unsure(placement, busy))
+    own = (phases(placement), placement.proposal(), advice(placement), copies(placement), unsure(placement, busy))
     return [line for line in (*more, *own) if line]
 
 

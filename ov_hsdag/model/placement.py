@@ -28,6 +28,12 @@ VERSION = 1
 BEST_SINGLE = "the best single device"
 """What every figure of a gain is relative to, in everything that is printed."""
 
+HSDAG = "hsdag"
+"""Name of the candidate that the policy proposes."""
+
+# Predictions that differ by less are equal for people.
+_ALIKE = 5e-4
+
 NOISY = 4.0
 """An interval whose ends are further apart than this factor says nothing: "noise" is printed in its place."""
 
@@ -431,6 +437,23 @@ class Placement:
         """How many times better than the best single device a candidate is predicted; None where that is not known."""
         own = self.predicted if candidate == self.chosen else self.baselines.get(candidate)
         return self._gain(own or {}, self.baselines)
+
+    def proposal(self) -> str:
+        """What the policy proposed, and how far that is from what was chosen, in a line; "" where none was asked."""
+        if self.policy is None:
+            return ""
+        asked, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
+        if placer_of(self.chosen) == HSDAG:
+            return f"{asked} what was chosen"
+        if proposed is None:
+            return f"{asked} nothing that the devices run"
+        own, other = self._gain(self.predicted or {}, self.baselines), self._gain(proposed, self.baselines)
+        if not own or not other:
+            return f"{asked} another placement, not taken"
+        behind = own / other - 1
+        if abs(behind) < _ALIKE:
+            return f"{asked} a placement that is predicted to be as good"
+        return f"{asked} a placement predicted {abs(behind):.1%} {'worse' if behind > 0 else 'better'}, not taken"
 
     def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
         """How many times better than the best single device the objective is; None where that is not known."""

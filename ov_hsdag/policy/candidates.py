@@ -83,7 +83,7 @@ def policy_placers(
     for default in (kept, bundle.DEFAULT):
         try:
             if default is not None:
-                return [HSDAGPlacer(PolicyFolder.load(default).path)]
+                return [HSDAGPlacer(PolicyFolder.load(default).path, optional=True)]
         except UserError as error:
             warnings.warn(f"the policy is not asked: {error}", stacklevel=2)
     return []
@@ -161,8 +161,13 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
     for placer in placers:
         try:
             found.append(run(placer, problem))
-        except RuntimeError as error:
-            raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
+        except Exception as error:
+            if placer.optional:  # whatever is wrong with a policy that nobody asked for
+                warnings.warn(f"the policy is not asked: {one_line(error)}", stacklevel=2)
+                continue
+            if isinstance(error, RuntimeError):
+                raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
+            raise
     return found
 
 

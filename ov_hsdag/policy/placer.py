@@ -45,12 +45,14 @@ class HSDAGPlacer:
         samples: sampled placements for each temperature.
         moves: of the refinement; 0 leaves the policy alone.
         seed: of the samples and the refinement; the same problem always gets the same placement.
+        optional: placing goes on without it where it fails, with a warning.
     """
 
     policy: str | PathLike[str] | None = None
     samples: int = 5
     moves: int = _MOVES
     seed: int = 0
+    optional: bool = False
     name: str = "hsdag"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:

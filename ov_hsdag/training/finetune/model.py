@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -22,7 +23,7 @@ from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Judge, Measurer
 from ov_hsdag.model.placement import Placement, set_affinities
 from ov_hsdag.model.shapes import input_shapes
-from ov_hsdag.policy import bundle
+from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
@@ -135,6 +136,11 @@ def finetune(
     outcome = run(output, problem, judge_of, network, budget, settings, about, report, prior)
     if keys:
         keep(_experience(outcome.state, problem, keys))
+    if not simulated:
+        try:
+            tuned.keep(output / "policy", core, devices.names)
+        except OSError as error:  # the run's own folder has it
+            warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
     given = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
     placement = replace(_placement(outcome, problem), settings={"command": "finetune", **given})
     set_affinities(model, placement.affinity)
