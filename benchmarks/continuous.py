@@ -40,10 +40,10 @@ from benchmarks.machine import about
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.process import Candidate
-from ov_hsdag.measuring.rivals import Rival, measure
 from ov_hsdag.model import complete
-from ov_hsdag.place import place
 from ov_hsdag.placers.multilevel import search
+from ov_hsdag.placing.place import place
+from ov_hsdag.placing.rivals import Rival, measure
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from ov_hsdag.memory_fit import fit
+from ov_hsdag.placing.memory_fit import fit
 from ov_hsdag.storage.files import write_json
 from research.zoo.decoders import DecoderSize
 from research.zoo.stored_decoders import write_decoder

@@ -38,7 +38,7 @@ from onnx import TensorProto, numpy_helper
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.place import place
+from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import one_line

@@ -31,7 +31,7 @@ from benchmarks.placement_quality import Cell, cells
 from benchmarks.policies import Policies
 from benchmarks.workers import Workers, add_ray, start
 from ov_hsdag.placers.multilevel import Multilevel, search
-from ov_hsdag.policy.candidates import (
+from ov_hsdag.placing.candidates import (
     MARGIN,
     NamedPlacement,
     best_by_prediction,

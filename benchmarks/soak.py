@@ -47,7 +47,7 @@ from ov_hsdag.calibration import experience
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.place import place
+from ov_hsdag.placing.place import place
 from ov_hsdag.storage.files import save_model_atomically, write_json, write_text
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.plot import Axis, Series, plot

@@ -30,9 +30,9 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import Candidate
-from ov_hsdag.measuring.rivals import Rival, contenders, measure
 from ov_hsdag.model import complete
-from ov_hsdag.place import place
+from ov_hsdag.placing.place import place
+from ov_hsdag.placing.rivals import Rival, contenders, measure
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.storage.files import write_json

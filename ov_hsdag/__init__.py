@@ -6,8 +6,6 @@ follow a placement that a model carries; ``OV_HSDAG_DISABLE=1`` keeps them off. 
 
 from __future__ import annotations
 
-import sys
-
 from ov_hsdag import _source_tree
 
 # Where this is true, the names below belong to nobody: `sys.modules` holds the installed package by now.
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
     from ov_hsdag.model.placement import Placement
-    from ov_hsdag.place import place
+    from ov_hsdag.placing.place import place
     from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 
 __all__ = [
@@ -37,7 +35,7 @@ _HOMES = {
     "Placement": "ov_hsdag.model.placement",
     "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",
     "extension_path": "ov_hsdag.integration.extension",
-    "place": "ov_hsdag.place",
+    "place": "ov_hsdag.placing.place",
 }
 
 
@@ -58,15 +56,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
 
 
-class _Package(type(sys)):  # type: ignore[misc]
-    """Keeps ``ov_hsdag.place`` the function: importing the module of that name would bind the module there."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "place" and isinstance(value, type(sys)):
-            value = value.place
-        super().__setattr__(name, value)
-
-
 if not _GAVE_WAY:
-    sys.modules[__name__].__class__ = _Package
     _autoload.install()

@@ -16,8 +16,8 @@ import pytest
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
-from ov_hsdag.measuring.rivals import SHARES, contenders, measure
-from ov_hsdag.policy.candidates import policy_placers
+from ov_hsdag.placing.candidates import policy_placers
+from ov_hsdag.placing.rivals import SHARES, contenders, measure
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops

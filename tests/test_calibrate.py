@@ -41,7 +41,7 @@ from ov_hsdag.model import normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import set_affinities
-from ov_hsdag.place import place
+from ov_hsdag.placing.place import place
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError

@@ -648,7 +648,7 @@ main()
 
 class TestSurroundings:
     @pytest.mark.parametrize("native", [False, True])
-    @pytest.mark.parametrize("module", ["typer", "ov_hsdag.cli.verify", "numpy", "openvino", "ov_hsdag.place"])
+    @pytest.mark.parametrize("module", ["typer", "ov_hsdag.cli.verify", "numpy", "openvino", "ov_hsdag.placing.place"])
     def test_interrupted_while_it_starts(self, model: Path, out: Path, module: str, native: bool) -> None:
         code = INTERRUPTED.format(module=module, native=native)
         done = run("place", model, "--device", DEVICE, "--no-measure", "--output", out, code=code)

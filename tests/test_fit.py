@@ -18,10 +18,10 @@ import ov_hsdag
 from ov_hsdag.cli.fit import verdict
 from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.devices import discovery
-from ov_hsdag.memory_fit import ContextProblems, Fit, fit
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
+from ov_hsdag.placing.memory_fit import ContextProblems, Fit, fit
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem

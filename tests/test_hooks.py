@@ -458,7 +458,7 @@ def test_pass_hands_all_arguments_to_placing(monkeypatch: pytest.MonkeyPatch) ->
         calls.append({"device": device, **options})
         return Placement(("CPU_A", "CPU_B"), {})
 
-    monkeypatch.setattr(importlib.import_module("ov_hsdag.place"), "place", place)
+    monkeypatch.setattr(importlib.import_module("ov_hsdag.placing.place"), "place", place)
     model = ov.convert_model(SQUEEZENET)
     given = {name: object() for name in parameters}
     ov_hsdag.HSDAGPlacement(**given).run_on_model(model)

@@ -29,7 +29,7 @@ from ov_hsdag.devices import device_set
 from ov_hsdag.measuring.selection import Result
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.policy.candidates import MARGIN
+from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import build_problem
@@ -334,7 +334,7 @@ def test_what_was_measured_is_left_to_the_models_that_follow(
         devices = {name: DeviceCosts(identity(core, name), "now", *costs) for name in prepared.devices}
         return ModelCosts(graph_hash(prepared.graph), devices), None
 
-    monkeypatch.setattr(import_module("ov_hsdag.place"), "calibrate_prepared", calibrated)
+    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_prepared", calibrated)
 
     def figures(ratio: float | None) -> dict[str, Any]:
         ends = None if ratio is None else [ratio / 1.1, ratio * 1.1]

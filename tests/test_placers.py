@@ -17,7 +17,7 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.node_count import NodeCount
 from ov_hsdag.placers.partitions import Partitions
 from ov_hsdag.placers.single import HeteroDefault, SingleDevice
-from ov_hsdag.policy.candidates import unlearned_placers
+from ov_hsdag.placing.candidates import unlearned_placers
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.zoo.catalog import ZOO

@@ -21,9 +21,9 @@ import pytest
 import safetensors.numpy
 import torch
 
+from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import FORMAT_VERSION, WEIGHTS_FILE, PolicyFolder
-from ov_hsdag.policy.candidates import policy_placers
 from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export, load

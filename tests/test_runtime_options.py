@@ -14,7 +14,7 @@ from ov_hsdag.cli.verify import verify
 from ov_hsdag.devices import runtime_options
 from ov_hsdag.measuring.process import Candidate, Workshop
 from ov_hsdag.model.inputs import timed_inputs
-from ov_hsdag.place import place
+from ov_hsdag.placing.place import place
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 from tests.decoders import generate, stateful_decoder
 

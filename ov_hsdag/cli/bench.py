@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.measuring.rivals import Result
     from ov_hsdag.model.workload import Phase, Workload
+    from ov_hsdag.placing.rivals import Result
     from ov_hsdag.policy.placer import HSDAGPlacer
 
 Models = Annotated[
@@ -210,7 +210,7 @@ def _run(
 ) -> tuple[list[Result], dict[str, str]]:
     """The results, and of what is left out the name and why."""
     from ov_hsdag.costs.stored import load_beside
-    from ov_hsdag.measuring.rivals import contenders, measure
+    from ov_hsdag.placing.rivals import contenders, measure
     from ov_hsdag.problem.pricing import build_problem, build_workload_problem
 
     with console.progress(path.name) as tell:
@@ -232,8 +232,8 @@ def _run(
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
     """The learned placers, under different names. Raises UserError where one cannot be used."""
+    from ov_hsdag.placing.candidates import policy_placers
     from ov_hsdag.policy.bundle import DEFAULT, ships
-    from ov_hsdag.policy.candidates import policy_placers
 
     if text is None:
         return policy_placers(DEFAULT) if ships(DEFAULT) else []

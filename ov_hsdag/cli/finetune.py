@@ -143,8 +143,8 @@ def finetune(
         import torch
 
     from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.placing.candidates import MARGIN
     from ov_hsdag.policy import bundle
-    from ov_hsdag.policy.candidates import MARGIN
     from ov_hsdag.training import finetune as tuning
     from ov_hsdag.training.curves import PLOT
 

@@ -17,7 +17,7 @@ from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.memory_fit import Fit, Need
+    from ov_hsdag.placing.memory_fit import Fit, Need
 
 Context = Annotated[
     int | None,
@@ -49,8 +49,8 @@ def fit(
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.memory import parse_memory
     from ov_hsdag.devices.virtual import new_core
-    from ov_hsdag.memory_fit import fit as fit_model
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.placing.memory_fit import fit as fit_model
 
     file = common.one_file(model, part, "count")
     devices = DeviceSet.parse(device)

@@ -177,8 +177,8 @@ def place(
     from ov_hsdag.costs.stored import load_beside, path_beside
     from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
-    from ov_hsdag.place import place as place_model
-    from ov_hsdag.policy.candidates import policy_placers
+    from ov_hsdag.placing.candidates import policy_placers
+    from ov_hsdag.placing.place import place as place_model
     from ov_hsdag.report.write import check_report
     from ov_hsdag.storage.files import check_not_input, save_model_atomically
     from ov_hsdag.storage.folder_writing import write_folder

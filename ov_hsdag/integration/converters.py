@@ -150,7 +150,7 @@ def _checked(
     from ov_hsdag.costs.builtin import builtin_profile
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.policy.candidates import policy_placers
+    from ov_hsdag.placing.candidates import policy_placers
     from ov_hsdag.problem.problem import check_objective
     from ov_hsdag.report.write import check_report
 
@@ -200,7 +200,7 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
 
 
 def _place(model: ov.Model, request: _Request) -> Placement:
-    from ov_hsdag.place import place
+    from ov_hsdag.placing.place import place
     from ov_hsdag.utils.progress import lines
 
     with lines(f"placing on {request.device}", lambda line: print(f"[ INFO ] {line}", flush=True)) as tell:

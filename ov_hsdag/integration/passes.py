@@ -80,7 +80,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         def run(model: ov.Model) -> Placement:
             # Making a pass stays cheap: measuring is imported where placing is.
             from ov_hsdag.measuring import selection
-            from ov_hsdag.place import place
+            from ov_hsdag.placing.place import place
 
             return place(
                 model,

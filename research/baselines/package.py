@@ -16,8 +16,8 @@ from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing.candidates import best_by_prediction, find_candidates, policy_placers
 from ov_hsdag.policy.bundle import DEFAULT
-from ov_hsdag.policy.candidates import best_by_prediction, find_candidates, policy_placers
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError

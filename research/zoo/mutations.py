@@ -16,7 +16,7 @@ from openvino.preprocess import PrePostProcessor
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.placement import Placement, remove_affinities
-from ov_hsdag.place import place
+from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops

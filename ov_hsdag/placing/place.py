@@ -26,13 +26,12 @@ from ov_hsdag.devices.memory import MOST
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
-from ov_hsdag.memory_fit import ContextProblems, HostMemory
 from ov_hsdag.model import complete
 from ov_hsdag.model.placement import Placement, placer_of, set_affinities
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, is_unbounded
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.policy.candidates import (
+from ov_hsdag.placing.candidates import (
     MARGIN,
     NamedPlacement,
     best_by_prediction,
@@ -42,6 +41,7 @@ from ov_hsdag.policy.candidates import (
     require_runnable,
     why_left_out,
 )
+from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.copies import COPIES, copies_summary

@@ -19,7 +19,7 @@ from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.single import simple_placers
-from ov_hsdag.policy.candidates import NamedPlacement, best_by_prediction, run
+from ov_hsdag.placing.candidates import NamedPlacement, best_by_prediction, run
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import WorkloadProblem, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
