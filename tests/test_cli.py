@@ -191,7 +191,7 @@ class TestPlace:
         assert f"costs: built-in profiles {profiles} (--profile gives others)" in " ".join(done.stdout.split())
         assert "assumed:" not in done.stdout
         text = " ".join(done.stdout.split())
-        assert "left out: does not fit, needs" in text and "of the 0.000977 MiB on GPU" in text
+        assert "left out: does not fit, needs" in text and "of the 1 KiB on GPU" in text
         assert "same placement as" in text and "x the best single device: predicted." in text
         assert max(map(len, done.stdout.replace(str(out), "out.xml").splitlines())) <= 80
 

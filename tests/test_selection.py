@@ -30,6 +30,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.simulated_machine import Machine
@@ -373,6 +374,23 @@ def test_what_is_no_memory_limit(text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1000, "1,000 bytes"),
+        (1024, "1 KiB"),
+        (57_461_965, "54.8 MiB"),
+        (2**30 - 2**20, "1,023 MiB"),
+        (2**31 + 2**22, "2.004 GiB"),
+        (10**15, "909.5 TiB"),
+    ],
+)
+def test_memory_as_users_read_it(size: int, told: str) -> None:
+    assert format_bytes(size) == told
+
+
+@pytest.mark.parametrize(
     ("memory", "told"), [({"NPU": 1}, "not in HETERO"), ({"CPU": 0}, "positive"), ({"CPU": 1.5}, "positive")]
 )
 def test_bad_limits_are_refused(memory: dict[str, int], told: str) -> None:
@@ -381,7 +399,7 @@ def test_bad_limits_are_refused(memory: dict[str, int], told: str) -> None:
 
 
 def test_limits_override_the_profile() -> None:
-    with pytest.raises(RunError, match=r"GPU holds 0\.000954 MiB"):
+    with pytest.raises(RunError, match=r"GPU holds 1,000 bytes"):
         ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory={"GPU": 1000, "CPU": 1000})
     assert builtin_profile(["GPU"]).memory_bytes(["GPU"])[0] > 1000
 

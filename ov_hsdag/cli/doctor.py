@@ -17,6 +17,7 @@ from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import TRY_OUT, first_placing, in_order
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _memory(core: ov.Core) -> Check:
     from ov_hsdag.devices.discovery import free_bytes
 
     free = {name: free_bytes(core, name) for name in core.available_devices}
-    told = [f"{name} {'unknown' if size is None else f'{size / 2**30:.1f} GiB'}" for name, size in free.items()]
+    told = [f"{name} {'unknown' if size is None else format_bytes(size)}" for name, size in free.items()]
     return Check("free memory", OK, ", ".join(told))
 
 

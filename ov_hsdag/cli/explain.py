@@ -14,6 +14,7 @@ from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.place import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -150,10 +151,10 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     )
     for name, one in summary["devices"].items():
         limit = one["memory_limit_bytes"]
-        may = f" of {limit / 2**20:,.0f}" if limit is not None else ""
+        may = f" of {format_bytes(limit)}" if limit is not None else ""
         lines.append(
             f"{name}: {one['operations']:,} operations, {_ms(one['busy_us'])} a request,"
-            f" {one['memory_bytes'] / 2**20:,.1f}{may} MiB"
+            f" {format_bytes(one['memory_bytes'])}{may}"
         )
     told = [
         f"{times(gain)} {'copies on each device' if name == COPIES else name}" for name, gain in gains.items() if gain
@@ -175,9 +176,9 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     if cuts:
         total = sum(cut["bytes"] for cut in cuts)
         crossing = f"{console.count(len(cuts), 'tensor')} {'crosses' if len(cuts) == 1 else 'cross'}"
-        lines.append(f"{crossing}, {total / 2**20:,.2f} MiB; the longest transfers:")
+        lines.append(f"{crossing}, {format_bytes(total)}; the longest transfers:")
         lines += [
-            f"  {cut['tensor']}: {cut['from']} to {cut['to']}, {cut['bytes'] / 2**20:,.2f} MiB, {_ms(cut['us'])}"
+            f"  {cut['tensor']}: {cut['from']} to {cut['to']}, {format_bytes(cut['bytes'])}, {_ms(cut['us'])}"
             for cut in cuts[:3]
         ]
     if summary["closest_moves"]:

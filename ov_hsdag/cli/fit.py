@@ -13,6 +13,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
+from ov_hsdag.utils.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -112,7 +113,7 @@ def _shared(found: Fit) -> str:
     need = found.shared
     if need is None or need.room is None or need.total <= need.room:
         return ""
-    return f", where {' and '.join(found.sharing)} share {need.room / 2**20:,.0f} MiB of this machine's memory"
+    return f", where {' and '.join(found.sharing)} share {format_bytes(need.room)} of this machine's memory"
 
 
 def _at_most(found: Fit, name: str) -> str:
@@ -126,9 +127,7 @@ def _assumed(names: Sequence[str], core: ov.Core) -> list[str]:
     from ov_hsdag.devices.discovery import full_name
 
     known = [builtin_profile([name], core).device(name) for name in names if full_name(core, name) is None]
-    told = [
-        f"{one.name} has {one.memory_bytes / 2**30:.3g} GiB, as the built-in profile {one.builtin}" for one in known
-    ]
+    told = [f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in known]
     return [f"assumed: {', '.join(told)}; --memory tells what it is"] if told else []
 
 
@@ -140,7 +139,7 @@ def _counted(found: Fit) -> str:
     return (
         f"counted: {found.context:,} tokens of {found.batch} sequence{'s' if found.batch > 1 else ''}, up to"
         f" {found.prompt:,} of them read at once; KV caches in {precisions}. context: the most that fits."
-        f" OpenVINO's own memory, not counted: about {own / 2**20:.0f} MiB"
+        f" OpenVINO's own memory, not counted: about {format_bytes(own)}"
     )
 
 
@@ -155,13 +154,13 @@ def _rows(found: Fit) -> Iterator[tuple[str, str, Need]]:
 
 def _table(found: Fit) -> Table:
     table = Table(box=None)
-    table.add_column("MiB on")
+    table.add_column("on")
     columns = ("weights", "states", "tensors", "needed", "may have", "left")
     for column in (*columns, *(("context",) if found.largest else ())):
         table.add_column(column, justify="right")
     for label, key, need in _rows(found):
         counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
-        row = ["-" if bytes_ is None else f"{bytes_ / 2**20:.1f}" for bytes_ in counted]
+        row = ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
         if found.largest:
             most = found.largest.get(key)
             row.append("no limit" if most is None else str(most))

@@ -16,6 +16,7 @@ from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.placement import BEST_SINGLE, placer_of, times
 from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def copies(placement: Placement) -> str:
             return ""
         gain = f"is predicted {times(ratio)}"
     needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
-    memory = ", ".join(f"{size / 2**20:,.0f} MiB on {name}" for name, size in needs.items())
+    memory = ", ".join(f"{format_bytes(size)} on {name}" for name, size in needs.items())
     return (
         f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory};"
         " in Python:\n"

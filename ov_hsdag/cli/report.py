@@ -11,6 +11,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.explain import PlacedModel, explained
+from ov_hsdag.utils.byte_sizes import format_bytes
 
 ReportOutput = Annotated[
     Path | None,
@@ -57,4 +58,4 @@ def report(
                 data = report_data(found, file.stem, {"command": command_of(found.placement)}, tell)
             write_report(output, data)
         size = output.stat().st_size if output.is_file() else 0
-        show({"output": str(output), "bytes": size}, f"{output}: {size / 2**20:,.1f} MiB, for any browser")
+        show({"output": str(output), "bytes": size}, f"{output}: {format_bytes(size)}, for any browser")

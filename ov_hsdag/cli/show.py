@@ -14,6 +14,7 @@ from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -163,5 +164,5 @@ def _figures(figures: dict[str, Any]) -> str:
     if figures.get("times_best_single"):
         told.append(times(figures["times_best_single"], figures.get("times_best_single_ci"), BEST_SINGLE))
     memory = figures.get("memory_bytes") or {}
-    told += [f"{size / 2**20:,.1f} MiB on {name}" for name, size in memory.items()]
+    told += [f"{format_bytes(size)} on {name}" for name, size in memory.items()]
     return ", ".join(told)

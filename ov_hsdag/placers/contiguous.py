@@ -499,7 +499,7 @@ class _MemoryShares:
 
 def _memory_shares(problem: PlacementProblem) -> _MemoryShares:
     need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
-    return _MemoryShares(need, np.where(problem.memory_bytes >= 0, problem.memory_bytes / need, np.inf))
+    return _MemoryShares(need, problem.memory_limits / need)
 
 
 def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:

@@ -33,7 +33,6 @@ class Filling:
         allowed = crossing <= around.min(axis=1)
         allowed[[0, -1]] = True
         held = np.concatenate([np.zeros((1, len(problem.devices))), problem.group_held[order].cumsum(axis=0)])
-        limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes.astype(np.float64))
         alone = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
         live = np.maximum(np.diag(alone.memory_bytes) - held[-1], 0.0)
         cuts = np.flatnonzero(allowed)
@@ -42,7 +41,7 @@ class Filling:
             low, high, found = 0.0, 1.0, None
             for _ in range(_ROUNDS):
                 share = (low + high) / 2 if found is not None else high
-                ends = _ends(held, cuts, share * np.maximum(limits - reserve, 0.0))
+                ends = _ends(held, cuts, share * np.maximum(problem.memory_limits - reserve, 0.0))
                 if ends[-1] == len(order):
                     found, high = ends, share
                 elif found is None:
@@ -78,7 +77,7 @@ def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.f
 
 def crowded(problem: PlacementProblem) -> bool:
     """Whether a device cannot hold the model."""
-    if (problem.memory_bytes < 0).all():
+    if np.isinf(problem.memory_limits).all():
         return False
     singles = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
     return bool((singles.infeasible & OVER_MEMORY).any())

@@ -122,8 +122,7 @@ def ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: in
         promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
         placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
     result = problem.evaluate(placements, threads)
-    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
-    excess = np.maximum(result.memory_bytes - limits, 0).sum(axis=1)
+    excess = np.maximum(result.memory_bytes - problem.memory_limits, 0).sum(axis=1)
     return placements[np.lexsort((excess, result.broken, result.score(problem.objective)))]
 
 

@@ -22,6 +22,7 @@ from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -211,8 +212,7 @@ def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlac
 
 def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
     """Whether no candidate is feasible, memory is all that some of them lack, and there is enough for the weights."""
-    limits, weights = problem.memory_bytes, problem.graph.weight_bytes.sum()
-    if (limits >= 0).all() and weights > limits.sum():
+    if problem.graph.weight_bytes.sum() > problem.memory_limits.sum():
         return False
     found = _evaluate(problem, candidates)
     return bool((found.infeasible != 0).all() and not found.broken.all())
@@ -246,12 +246,12 @@ def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str
     for bit, reason in _BROKEN.items():
         if infeasible & bit:
             return f"left out: {reason}"
-    counted, limits = found.memory_bytes[0], problem.memory_bytes
-    needs, holds = problem.stored_bytes(counted), problem.stored_bytes(limits)
+    counted = found.memory_bytes[0]
+    figures = zip(problem.devices, problem.stored_bytes(counted), problem.stored_limits, strict=True)
     over = [
-        f"needs {_mebibytes(needs[number])} of the {_mebibytes(holds[number])} on {name}"
-        for number, name in enumerate(problem.devices)
-        if 0 <= limits[number] < counted[number]
+        f"needs {format_bytes(need)} of the {format_bytes(limit)} on {name}"
+        for (name, need, limit), exceeds in zip(figures, counted > problem.memory_limits, strict=True)
+        if limit is not None and exceeds
     ]
     return f"left out: does not fit, {', '.join(over)}"
 
@@ -263,13 +263,7 @@ def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -
 def _memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
     needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
     return ", ".join(
-        f"{name} holds {_mebibytes(limit)}, the model needs up to {_mebibytes(need)}"
-        for name, limit, need in zip(
-            problem.devices, problem.stored_bytes(problem.memory_bytes), problem.stored_bytes(needs), strict=True
-        )
-        if limit >= 0
+        f"{name} holds {format_bytes(limit)}, the model needs up to {format_bytes(need)}"
+        for name, limit, need in zip(problem.devices, problem.stored_limits, problem.stored_bytes(needs), strict=True)
+        if limit is not None
     )
-
-
-def _mebibytes(count: int) -> str:
-    return f"{count / 2**20:.0f} MiB" if count >= 2**24 else f"{count / 2**20:.3g} MiB"

@@ -272,7 +272,6 @@ def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str,
     constant = graph.kinds == NodeKind.CONSTANT
     weights, states = (np.bincount(device, held * which, len(names)) for which in (constant, ~constant))
     parts = [problem.stored_bytes(counted) for counted in (weights, states, total - weights - states)]
-    rooms = problem.stored_bytes(np.maximum(problem.memory_bytes, 0))
     nodes = np.bincount(device[~constant], minlength=len(names))
     return {
         name: Need(
@@ -280,7 +279,7 @@ def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str,
             states=parts[1][number],
             activations=parts[2][number],
             overhead=int(_OVERHEAD + _OVERHEAD_OF_NODE * nodes[number]),
-            room=rooms[number] if problem.memory_bytes[number] >= 0 else None,
+            room=problem.stored_limits[number],
         )
         for number, name in enumerate(names)
         if nodes[number]

@@ -50,6 +50,7 @@ from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile, with_measured
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.problem.report_data import ReportSource
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock
 
@@ -487,8 +488,8 @@ def _warn_of_shared_memory(problem: PlacementProblem, placement: NDArray[np.uint
     needed = host.needed(problem, problem.evaluate(placement).memory_bytes[0])
     if needed > host.room:
         warnings.warn(
-            f"{' and '.join(host.devices)} need {needed / 2**20:,.0f} MiB together, and share the"
-            f" {host.room / 2**20:,.0f} MiB of this machine",
+            f"{' and '.join(host.devices)} need {format_bytes(needed)} together, and share the"
+            f" {format_bytes(host.room)} of this machine",
             stacklevel=3,
         )
 

@@ -397,7 +397,7 @@ def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) ->
     devices = len(problem.devices)
     alone = _alone(view)
     total = view.best.sum()
-    limited = problem.memory_bytes >= 0
+    limited = np.isfinite(problem.memory_limits)
     ones = np.ones(devices)
     return np.stack(
         [

@@ -162,9 +162,9 @@ def within_memory(
         logits: float32 [c, D].
         cluster: cluster of each group [groups].
     """
-    if (problem.memory_bytes < 0).all():
+    limits = problem.memory_limits
+    if np.isinf(limits).all():
         return choice
-    limits = np.where(problem.memory_bytes < 0, np.inf, problem.memory_bytes)
     sizes = np.stack([np.bincount(cluster, held, len(choice)) for held in problem.group_held.T], axis=1)
     size = sizes.max(axis=1)
     # Clusters without weights have tensors, which count a little.

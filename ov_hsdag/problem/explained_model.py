@@ -65,14 +65,14 @@ class ExplainedModel:
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
         operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
-        memory, limits = problem.stored_bytes(result.memory_bytes[0]), problem.stored_bytes(problem.memory_bytes)
+        memory, limits = problem.stored_bytes(result.memory_bytes[0]), problem.stored_limits
         busy = result.busy_us[0]
         devices = {
             name: {
                 "operations": int((operations & (explained.device == index)).sum()),
                 "busy_us": float(busy[index]),
                 "memory_bytes": memory[index],
-                "memory_limit_bytes": limits[index] if problem.memory_bytes[index] >= 0 else None,
+                "memory_limit_bytes": limits[index],
             }
             for index, name in enumerate(problem.devices)
         }

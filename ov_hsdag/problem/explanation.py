@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, PlacementProblem
+from ov_hsdag.utils.byte_sizes import format_bytes
 
 # Moves that change the objective by less than this share of it make no difference.
 _NOTHING = 1e-6
@@ -189,8 +190,7 @@ class Explanation:
         problem = self.problem
         found = problem.breakdown(self._with(group, device))
         result = found.evaluation
-        limits = problem.memory_bytes
-        over = np.where(limits >= 0, result.memory_bytes[0] - limits, 0)
+        over = result.memory_bytes[0] - problem.memory_limits
         value = result.latency_us if problem.objective == "latency" else result.period_us
         infeasible = int(result.infeasible[0])
         return Move(
@@ -199,7 +199,7 @@ class Explanation:
             np.inf if infeasible else float(value[0]) - self.score_us,
             Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist()),
             infeasible,
-            max(int(over.max()), 0),
+            int(max(over.max(), 0)),
         )
 
     @cached_property
@@ -227,10 +227,9 @@ class Explanation:
         moved[np.arange(len(groups)), groups] = devices
         work = _ALL_WORK // (problem.group_count * max(len(problem.devices) - 1, 1))
         result = problem.evaluate(moved, min(usable_cores(), len(groups)), max(work, _LEAST_WORK))
-        limits = problem.memory_bytes
-        over = np.where(limits >= 0, result.memory_bytes - limits, 0).max(axis=1)
+        over = np.maximum(result.memory_bytes - problem.memory_limits, 0).max(axis=1).astype(np.int64)
         cost = result.score(problem.objective) - self.score_us
-        found = zip(cost.tolist(), result.infeasible.tolist(), np.maximum(over, 0).tolist(), strict=True)
+        found = zip(cost.tolist(), result.infeasible.tolist(), over.tolist(), strict=True)
         self._outcomes.update(zip(zip(groups.tolist(), devices.tolist(), strict=True), found, strict=True))
         return cost
 
@@ -340,11 +339,11 @@ class Explanation:
         if infeasible & 8:
             return Reason("nothing", f"on {there} a submodel would compute nothing")
         move = self.move(group, device)
-        over = problem.evaluate(self._with(group, device)).memory_bytes[0] - problem.memory_bytes
-        full = int(np.argmax(np.where(problem.memory_bytes >= 0, over, -1)))
+        over = problem.evaluate(self._with(group, device)).memory_bytes[0] - problem.memory_limits
+        full = int(np.argmax(over))
         scale = 1.0 if problem.storage_ratio is None else float(problem.storage_ratio[full])
-        missing = move.excess_bytes * scale / 2**20
-        text = f"on {there}, {problem.devices[full]} would need {missing:,.1f} MiB more than it may have"
+        missing = format_bytes(move.excess_bytes * scale)
+        text = f"on {there}, {problem.devices[full]} would need {missing} more than it may have"
         saved = -move.parts.total
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
 

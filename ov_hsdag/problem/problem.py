@@ -438,6 +438,17 @@ class PlacementProblem:
         """
         return repair.repair(self.graph, self.groups, self.same_submodel, placement, self.group_supported, self.rule)
 
+    @cached_property
+    def memory_limits(self) -> NDArray[np.float64]:
+        """`memory_bytes`, inf where there is no limit, float64 [devices]."""
+        return np.where(self.memory_bytes < 0, np.inf, self.memory_bytes)
+
+    @property
+    def stored_limits(self) -> list[int | None]:
+        """Memory limits as users gave them, None where there is none, [devices]."""
+        stored = self.stored_bytes(self.memory_bytes)
+        return [limit if most >= 0 else None for limit, most in zip(stored, self.memory_bytes, strict=True)]
+
     def stored_bytes(self, counted: NDArray[np.integer[Any]]) -> list[int]:
         """Bytes that each device stores for so many bytes of the graph, [devices] → [devices]."""
         return [int(n) for n in (counted if self.storage_ratio is None else np.floor(counted * self.storage_ratio))]

@@ -257,7 +257,6 @@ def _memory(explained: Explanation) -> list[dict[str, Any]]:
     """Of each device: bytes of weights, of states, and of tensors at the most; the limit, None where there is none."""
     problem = explained.problem
     total = problem.stored_bytes(explained.evaluation.memory_bytes[0])
-    limits = problem.stored_bytes(problem.memory_bytes)
     weights, states = _held(explained)
     found = []
     for device in range(len(problem.devices)):
@@ -269,7 +268,7 @@ def _memory(explained: Explanation) -> list[dict[str, Any]]:
                 "states": kept,
                 "tensors": max(total[device] - own - kept, 0),
                 "total": total[device],
-                "limit": limits[device] if problem.memory_bytes[device] >= 0 else None,
+                "limit": problem.stored_limits[device],
             }
         )
     return found

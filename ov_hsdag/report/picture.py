@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.svg import Drawing
 
 _WIDTH, _LEFT, _RIGHT = 920, 110, 24
@@ -58,7 +59,7 @@ def headline(data: Mapping[str, Any]) -> str:
     gain = (record["gains"].get(record["chosen"]) or [None, None])[1 if real else 0]
     better = f", {gain:.2f}x the best single device" if gain else ""
     count, moved = len(data["submodels"]["device"]), sum(data["cuts"]["bytes"])
-    crossing = f", {_bytes(moved)} between devices" if moved else ""
+    crossing = f", {format_bytes(moved)} between devices" if moved else ""
     return (
         f"HETERO:{','.join(data['devices'])}: {count:,} submodel{'' if count == 1 else 's'}{crossing}; "
         f"{told}{better} ({'measured' if real else 'predicted'})"
@@ -178,7 +179,7 @@ def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
         limit = one["limit"]
         if limit is not None and limit <= most:
             drawing.rectangle(_LEFT + limit / most * room - 1.5, y - 2, 3, 24, _CUT)
-        told = _bytes(one["total"]) + ("" if limit is None else f" of {_bytes(limit)}")
+        told = format_bytes(one["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
         drawing.text(_LEFT + room + 10, y + 14, told, fill=_TEXT)
 
 
@@ -188,13 +189,6 @@ def _time(us: float | None) -> str:
     if us >= 1e6:
         return f"{us / 1e6:,.2f} s"
     return f"{us / 1e3:,.2f} ms" if us >= 1e3 else f"{us:,.0f} µs"
-
-
-def _bytes(size: int) -> str:
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:,.1f} {name}"
-    return f"{size} bytes"
 
 
 def _cut(text: str, most: int) -> str:

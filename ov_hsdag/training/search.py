@@ -50,11 +50,11 @@ class Found:
 
 def limits_bind(problem: PlacementProblem) -> bool:
     """Returns whether some placement may exceed a memory limit."""
-    limited = problem.memory_bytes >= 0
+    limited = np.isfinite(problem.memory_limits)
     if not limited.any():
         return False
     needs = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))])).memory_bytes
-    return bool((needs.max(axis=1) * 1.2 > problem.memory_bytes)[limited].any())
+    return bool((needs.max(axis=1) * 1.2 > problem.memory_limits).any())
 
 
 def simple(problem: PlacementProblem) -> list[tuple[str, NDArray[np.uint8]]]:
@@ -99,7 +99,7 @@ def lagrangian_cuts(problem: PlacementProblem, rounds: int = 6) -> list[NDArray[
             time_multipliers *= np.exp(step * (busy / max(busy.max(), 1e-9) - busy.mean() / max(busy.max(), 1e-9)))
             time_multipliers /= time_multipliers.mean()
         if limited:
-            limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
+            limits = np.maximum(problem.memory_limits, 1)
             over = result.memory_bytes[0] / limits - 1
             slope = step * 2 * scale * np.where(over > 0, 1 + over, over)
             memory_multipliers = np.maximum(0, memory_multipliers + slope)
@@ -289,7 +289,7 @@ def energies(
     """
     result = problem.evaluate(placements, threads)
     value = result.latency_us if problem.objective == "latency" else result.period_us
-    limits = np.where(problem.memory_bytes < 0, np.inf, np.maximum(problem.memory_bytes, 1))
+    limits = np.maximum(problem.memory_limits, 1)
     over = np.maximum(result.memory_bytes / limits - 1, 0).sum(axis=1)
     energy = np.where(result.broken, np.inf, value * (1 + 3 * over + 0.05 * (over > 0)))
     return energy, result.score(problem.objective)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import shortened
 
 if TYPE_CHECKING:
@@ -233,4 +234,4 @@ def _of_bytes(data: bytes, begin: int, shape: tuple[int, ...], fortran: bool, dt
 
 
 def _too_large(path: str | os.PathLike[str], most: int) -> OSError:
-    return OSError(errno.EFBIG, f"it has more than {most // MIB:,} MiB, which no such file has", os.fspath(path))
+    return OSError(errno.EFBIG, f"it has more than {format_bytes(most)}, which no such file has", os.fspath(path))

@@ -87,7 +87,7 @@ def relaxed(problem: PlacementProblem) -> float:
         cost = np.append(np.zeros(len(columns)), 1.0)
     else:
         cost = np.append(work, 0.0)
-    limited = np.flatnonzero(problem.memory_bytes >= 0)
+    limited = np.flatnonzero(np.isfinite(problem.memory_limits))
     if len(limited):
         unit = np.maximum(problem.memory_bytes[limited], 1).astype(float)
         memory = sparse.diags(1 / unit) @ by_device[limited].multiply(held[None])
@@ -253,7 +253,7 @@ class _Programme:
             np.full(len(rows), -np.inf),
             np.zeros(len(rows)),
         )
-        for device in np.flatnonzero(problem.memory_bytes >= 0).tolist():
+        for device in np.flatnonzero(np.isfinite(problem.memory_limits)).tolist():
             limit = float(problem.memory_bytes[device])
             unit = max(limit, 1.0)
             share = problem.group_held[:, device] / unit

@@ -81,13 +81,12 @@ class TaskGraph:
     @cached_property
     def room(self) -> Floats:
         """Memory of each device that may be filled, inf where it has no limit, float64 [devices]."""
-        limits = self.problem.memory_bytes
-        return np.where(limits < 0, np.inf, self.filled * limits)
+        return self.filled * self.problem.memory_limits
 
     def fillings(self) -> Iterator[TaskGraph]:
         """The same tasks with less and less memory: for who counts weights alone, until a placement is feasible."""
         yield self
-        if (self.problem.memory_bytes >= 0).any():
+        if np.isfinite(self.problem.memory_limits).any():
             yield from (replace(self, filled=share) for share in FILLED)
 
     @cached_property
