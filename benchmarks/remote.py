@@ -1,6 +1,6 @@
 """A benchmark that measures, on the machines of a Ray cluster that have the devices.
 
-    python -m benchmarks.remote --ray auto --on "GPU=Arc A770" --folder a770 throughput --models resnet50
+    python -m benchmarks.remote --ray auto --on "GPU=Arc A770" --folder a770 field.measured resnet50
 
 The script runs on a machine that `ov-hsdag worker` lends (docs/ray.md), as it would here; the machine needs ov-hsdag
 with the extra `bench`, and not this package, which travels. Files of --folder travel as well, and what the script
@@ -20,16 +20,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.workers import brought, start
+from benchmarks.common.workers import brought, start
 from ov_hsdag.fleet.cluster import Cluster, Done
 from ov_hsdag.fleet.job import OUT, Job
 from ov_hsdag.fleet.machines import Kind, parse_on
 from ov_hsdag.utils.errors import RunError, UserError
 
 MEASURING = (
-    "default_requests", "finetune_busy", "finetune_curves", "language_models", "large_decoder", "learned_prior",
-    "legality_table", "measured", "memory_prediction", "mutations", "no_false_wins", "onnx_node_cases",
-    "prediction_accuracy", "throughput",
+    "field.measured", "truth.language_models", "truth.large_decoder", "truth.legality_table", "truth.memory_prediction",
+    "truth.mutations", "truth.onnx_node_cases", "truth.prediction_accuracy",
 )  # fmt: skip
 """Scripts that measure, or compute with, devices by OpenVINO."""
 

@@ -1,4 +1,4 @@
-"""Scripts of benchmarks/ as modules, for the tests of what they say."""
+"""Files outside of packages as modules."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from benchmarks import learned_baselines
 from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines import go, learning, placeto, rnn
 from research.baselines.budget import Budget, BudgetSpent, Environment
@@ -233,16 +232,3 @@ def test_go_decides_priorities_and_fusion_with_the_placement() -> None:
     several.run(go.GO(multi_task=True, colocate=False), 0)
     assert several.best is not None and several.best.placement.shape == (3, problem.group_count)
     assert several.best.cost == pytest.approx((6 + 11 + 53) * 1e-6) and several.best.cost < single
-
-
-def test_the_benchmark_runs_what_its_records_lack() -> None:
-    arms = (learned_baselines.Arm("a", lambda: rnn.RNN(colocate=False, batch=5)),)
-    result = learned_baselines.run(arms[0], small(), 0, 40, None)
-    assert result["evaluations"] == 40 and result["found_at"] <= 40
-    assert result["best"] == result["curve"][-1][1] <= result["start"] and result["single"] == 188.0
-    record = {"model": "m", "arm": "a", "seed": 0, "settings": learned_baselines.settings_of(arms[0], 40), **result}
-    assert list(learned_baselines.missing(arms, ["m", "n"], 2, 40, [record])) == [
-        (arms[0], 0, ["n"]),
-        (arms[0], 1, ["m", "n"]),
-    ]
-    assert [found[2] for found in learned_baselines.missing(arms, ["m"], 1, 50, [record])] == [["m"]]

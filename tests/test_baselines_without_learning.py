@@ -12,7 +12,6 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.tarnawski import Instance
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
@@ -33,6 +32,7 @@ from research.baselines.package import (
 )
 from research.baselines.tarnawski import DynamicProgramme, IntegerProgramme, contiguous_split, ideals, prefixes
 from research.baselines.task_graph import TaskGraph
+from research.instances import Instance
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 from tests.test_tarnawski import node, written

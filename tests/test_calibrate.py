@@ -471,7 +471,7 @@ def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.
     assert {name: found.device for name, found in times.items()} == {"CPU_B": "CPU_B", "CPU_A": HETERO}
     assert set(costs.devices) == set(NAMES)
     assert costs.boundaries is not None
-    # How good they are: benchmarks/prediction_accuracy.py --lacks.
+    # How good they are: benchmarks/truth/prediction_accuracy.py --lacks.
     assert (costs.devices["CPU_A"].node_us > 0).sum() > 20
 
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.features_speed import reference_structure
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
@@ -21,6 +20,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
+from tests.policy_oracle import reference_structure
 
 PARTS = ("node_x", "edge_x", "pair_x", "device_x")
 

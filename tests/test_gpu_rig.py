@@ -150,7 +150,7 @@ def test_decoders_are_cut_between_layers(run: Run, device: str, gpus: str) -> No
 
 
 def test_random_legal_placements_run_on_gpu_and_cpu(tmp_path: Path) -> None:
-    table = [sys.executable, ROOT / "benchmarks" / "legality_table.py", "--pairs", "gpu", "--placements", "2"]
+    table = [sys.executable, "-m", "benchmarks.truth.legality_table", "--pairs", "gpu", "--placements", "2"]
     models = ("bert-dynamic", "ghostnet-small", "lstm-stateful", "branching", "gru", "bit-small")
     output = tmp_path / "table.json"
     command = [*table, "--jobs", "2", "--output", output, *models]

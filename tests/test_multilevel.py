@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks import edge_ratings
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.contiguous import Contiguous
@@ -256,16 +255,6 @@ def test_labels_keep_groups_apart() -> None:
     np.testing.assert_array_equal(one.placement, search(problem, max_moves=100_000).placement)
     with pytest.raises(ValueError, match="labels"):
         search(problem, labels=apart[1:])
-
-
-def test_equal_layers_have_equal_ratings() -> None:
-    """All but the first and the last, whose surroundings are others."""
-    problem = layered(24)
-    rating = edge_ratings.repeated_structure(problem)
-    assert rating.shape == (len(problem.tensors),) and (rating > 0).all()
-    values, counts = np.unique(rating, return_counts=True)
-    assert counts.max() >= 12 and len(values) < len(rating) / 2
-    assert len(np.unique(edge_ratings.edge_colors(problem))) == len(values)
 
 
 def test_layers_are_repeated() -> None:

@@ -1,4 +1,7 @@
-"""Random changes of random and real models: all place, compile and compute the same (500: benchmarks/mutations.py)."""
+"""Random changes of random and real models: all place, compile and compute the same.
+
+benchmarks/truth/mutations.py checks 500.
+"""
 
 from __future__ import annotations
 

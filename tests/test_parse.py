@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.features_speed import reference_parse
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem
 from research.zoo.catalog import ZOO
+from tests.policy_oracle import reference_parse
 
 
 def edges_of(*pairs: tuple[int, int]) -> NDArray[np.int64]:

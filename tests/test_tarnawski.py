@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.tarnawski import Instance
 from ov_hsdag.placers.multilevel import search
+from research.instances import Instance
 
 
 def node(identifier: int, cpu: float, accelerator: float, size: float = 1.0, **more: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _MOST_TOKENS = 1 << 24
 _MARGIN = 0.9
 
 # What OpenVINO keeps of a compiled model beside its weights, about; bytes, and bytes for each operation. Measured on
-# the CPU plugin of 2026.4 (benchmarks/memory_prediction.py).
+# the CPU plugin of 2026.4 (benchmarks/truth/memory_prediction.py).
 _OVERHEAD = 4 * 2**20
 _OVERHEAD_OF_NODE = 9 * 2**10
 

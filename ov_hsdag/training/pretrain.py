@@ -289,7 +289,7 @@ def pretrain(
 
     Args:
         output: folder of the run.
-        corpus_folder: templates (`ov_hsdag.training.corpus.make`); searched placements are kept there too. None: the
+        corpus_folder: templates (`python -m research.corpus`); searched placements are kept there too. None: the
             one that the continued run began with; of a new run the folder "corpus" in `output`.
         settings: of a new run; None: the run in `output` is continued with its own.
         checkpoint_seconds: time between checkpoints.

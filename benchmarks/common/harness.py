@@ -1,0 +1,221 @@
+"""One run of a contestant on a problem under a budget, and many of them, with what a file has already."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from benchmarks.common.contestants import Contestant
+from benchmarks.common.workers import Workers
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from research import corpus
+from research.baselines.budget import Budget, Environment, Judge
+
+T = TypeVar("T", bound=Hashable)
+R = TypeVar("R")
+
+TIE = 0.005
+"""Placements whose costs differ by no more, as a share, are tied: what `ov_hsdag.place` needs to prefer a split."""
+
+
+def run(
+    problem: PlacementProblem,
+    contestant: Contestant,
+    budget: Budget,
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    judge: Judge | None = None,
+) -> dict[str, Any]:
+    """Lets a contestant place a problem within a budget, which the environment keeps.
+
+    Args:
+        problem: to place.
+        contestant: who places it.
+        budget: of evaluations and of processor seconds.
+        noise: standard deviation of the logarithm of a measurement.
+        seed: of the contestant and of the noise.
+        judge: of placements; None: the simulator.
+
+    Returns:
+        us: of the best placement as it is, without noise, µs; None where there is none, and then `why` says why.
+        drawn_us: as it was measured when it was found; again_us: measured once more.
+        evaluations, seconds: that were spent. devices: how many devices the placement uses. placement: the bytes of its
+        device numbers as hexadecimal digits.
+    """
+    environment = Environment(problem, budget, judge=judge, noise=noise, seed=seed)
+    why = ""
+    try:
+        environment.run(contestant.make(), seed)
+    except ImportError as error:
+        why = f"not installed: {one_line(error)}"
+    except (RunError, UserError, RuntimeError, MemoryError) as error:
+        why = one_line(error) or type(error).__name__
+    best = environment.best
+    spent = {"evaluations": environment.evaluations, "seconds": round(environment.seconds, 3)}
+    if best is None:
+        return {"us": None, "drawn_us": None, "again_us": None, "why": why or _why(environment), **spent}
+    exact = float(environment.exact(best.placement)[0]) * 1e6
+    again = exact * math.exp(noise * np.random.default_rng([seed, 1]).standard_normal())
+    return {
+        "us": exact,
+        "drawn_us": best.cost * 1e6,
+        "again_us": again,
+        "why": why,
+        **spent,
+        "devices": len(np.unique(best.placement)),
+        "placement": best.placement.tobytes().hex(),
+    }
+
+
+def _why(environment: Environment) -> str:
+    limit = environment.budget.seconds
+    if not environment.evaluations:
+        late = limit is not None and environment.seconds >= limit
+        return f"no placement within {limit:g} s" if late else "finds no placement"
+    tried = environment.evaluations
+    return "infeasible" if tried == 1 else f"infeasible, all {tried} that it tried"
+
+
+# Why a run has no figure that another environment may have.
+_NOT_INSTALLED = "not installed"
+
+
+def add_keep(parser: argparse.ArgumentParser) -> None:
+    """Adds the option --keep."""
+    parser.add_argument(
+        "--keep",
+        nargs="*",
+        metavar="ROW",
+        help="runs that the file of --output has, of the same settings, are not made again, but those of these rows",
+    )
+
+
+def earlier(path: Path, settings: Mapping[str, Any], keep: Collection[str] | None) -> Mapping[str, Any]:
+    """What an earlier result has.
+
+    Args:
+        path: of its file.
+        settings: that it must have been made with.
+        keep: what --keep says: rows that are left out of it; None: nothing is kept.
+
+    Returns:
+        The result, empty where there is none.
+    """
+    if keep is None or not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return _without(found, keep) if found.get("settings") == settings else {}
+
+
+def _without(tree: Any, rows: Collection[str]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _without(value, rows) for key, value in tree.items() if key not in rows}
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class Templates:
+    """Graphs of models, which travel with runs: the folder that they are read from is on one machine.
+
+    Each is equal to itself alone, so that functions that cache by it need not compare graphs.
+
+    Attributes:
+        of: the template of each model.
+        families: of the models.
+    """
+
+    of: Mapping[str, PlacementProblem]
+    families: Mapping[str, str]
+
+    @classmethod
+    def load(cls, folder: Path, models: Iterable[str]) -> Templates:
+        """Those of models that `research.corpus.make` has put into a folder."""
+        paths = {model: next(iter(folder.glob(f"*/{model}.npz"))) for model in models}
+        return cls(
+            {model: PlacementProblem.load(path) for model, path in paths.items()},
+            {model: path.parent.name for model, path in paths.items()},
+        )
+
+
+def templates_of(models: Collection[str], folder: Path | None) -> Templates:
+    """Graphs of models of the zoo.
+
+    Args:
+        models: their names.
+        folder: a corpus, to which those are added that it lacks; None: a temporary one.
+
+    Raises:
+        RunError: a model of the zoo cannot be built or extracted.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        there = folder or Path(temporary)
+        corpus.make(there, models, report=lambda text: print(text, file=sys.stderr))
+        return Templates.load(there, models)
+
+
+class Runs(Generic[T, R]):
+    """Runs of tasks in parallel, without those that are known.
+
+    Attributes:
+        seconds: of wall time that runs took.
+        made: so many runs were made.
+        workers: where.
+    """
+
+    def __init__(
+        self, function: Callable[[T], R], known: Callable[[T], R | None], workers: Workers | None = None
+    ) -> None:
+        """
+        Args:
+            function: a run.
+            known: its result where it is known; runs of methods that were not installed do not count.
+            workers: where runs are made; None: on all cores of this machine.
+        """
+        self.seconds, self.made = 0.0, 0
+        self.workers = workers or Workers()
+        self._function, self._known = function, known
+
+    def of(self, tasks: Collection[T]) -> dict[T, R]:
+        """Results of tasks, in their order."""
+        begin = time.perf_counter()
+        found = {task: self._known(task) for task in tasks}
+        lacking = [task for task, one in found.items() if one is None or _lacks(one)]
+        for number, (task, result) in enumerate(self.workers.map(self._function, lacking), start=1):
+            found[task] = result
+            if number % 100 == 0 or number == len(lacking):
+                print(f"{number}/{len(lacking)}", file=sys.stderr, flush=True)
+        self.made += len(lacking)
+        self.seconds += time.perf_counter() - begin
+        return {task: one for task, one in found.items() if one is not None}
+
+
+def _lacks(result: Any) -> bool:
+    return isinstance(result, Mapping) and str(result.get("why", "")).startswith(_NOT_INSTALLED)
+
+
+def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`about` of a result: with the time of all runs, those of an earlier one included.
+
+    Args:
+        earlier: whose runs were kept; nothing where there is none.
+        runs: that were made.
+        cells: all results, with their processor seconds.
+    """
+    before = earlier.get("about", {})
+    return {
+        **runs.workers.about(),
+        "wall_seconds": round(runs.seconds + before.get("wall_seconds", 0)),
+        "processor_seconds": round(sum(cell["seconds"] or 0.0 for cell in cells)),
+    }

@@ -1,0 +1,152 @@
+"""Benchmarks on a Ray cluster of this machine: nodes have ov-hsdag and no benchmarks, and are killed meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import pytest
+
+from benchmarks.common.harness import Templates
+from benchmarks.common.machine import processor
+from benchmarks.common.workers import Workers
+from benchmarks.field import learned_baselines, paper_table
+from benchmarks.field.paper_table import Task
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training import corpus
+from ov_hsdag.utils.errors import UserError
+from research.zoo.catalog import ZOO
+from tests import ray_cluster
+from tests.ray_cluster import ROOT, Nodes, environment
+
+pytest.importorskip("ray")
+# Alone: Ray gives each of its services half a minute to start.
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+ROWS = ("HETERO:GPU,CPU", "METIS", "simulated annealing", "minimum cut", "search, no network", "HSDAG as published")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has ov_hsdag and nothing else of the tree."""
+    folder = tmp_path_factory.mktemp("package")
+    (folder / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with ray_cluster.nodes(tmp_path_factory.mktemp("cluster")) as there:
+        yield there
+
+
+@pytest.fixture(scope="module")
+def template() -> PlacementProblem:
+    return corpus.extract(ZOO["inception-v3-small"].build(), split_rule(ov.__version__))
+
+
+def script(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Runs a benchmark."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, words)]
+    return subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=900)
+
+
+def without_times(cell: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in cell.items() if name != "seconds"}
+
+
+def test_runs_with_a_node_killed_find_what_those_here_find(
+    cluster: Nodes, package: Path, template: PlacementProblem
+) -> None:
+    rows = {contestant.name: number for number, contestant in enumerate(paper_table.contestants())}
+    tasks = [
+        Task("Inception-V3", machine, rows[name], seed, None, evaluations=80)
+        for name in ROWS
+        for machine in (None, 0, 1)
+        for seed in range(3)
+    ]
+    function = functools.partial(paper_table.run, Templates({"Inception-V3": template}, {}))
+    nodes = [cluster.computing(package=package) for _ in range(2)]
+    found = []
+    with Workers(cluster.address) as workers:
+        for task, result in workers.map(function, tasks):
+            found.append((task, result))
+            if len(found) == 4:
+                cluster.kill(nodes[0])
+    assert [task for task, _ in found] == tasks
+    assert workers.elsewhere == {processor(): len(tasks)}
+    assert workers.about()["machine"] == f"{processor()}, on a Ray cluster"
+    for (_, here), (_, there) in zip(Workers(processes=1).map(function, tasks), found, strict=True):
+        assert here["us"] is not None
+        assert without_times(here) == without_times(there)
+
+
+def test_a_script_finds_the_same_on_a_cluster(
+    cluster: Nodes, package: Path, template: PlacementProblem, tmp_path: Path
+) -> None:
+    for name in (*learned_baselines.TRAINED_ON, "resnet50"):
+        path = tmp_path / "corpus" / "any" / f"{name}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        template.save(path)
+    cluster.computing(package=package)
+    words = ["--models", "resnet50", "--seeds", 1, "--evaluations", 40, "--corpus", tmp_path / "corpus"]
+    words += ["--arms", "Placeto", "GO, zero-shot"]
+    records = []
+    for place, more in (("here", []), ("there", ["--ray", cluster.address])):
+        done = script("field.learned_baselines", *words, "--output", tmp_path / f"{place}.json", *more)
+        assert done.returncode == 0, done.stderr
+        records.append(json.loads((tmp_path / f"{place}.json").read_text()))
+    assert len(records[0]["runs"]) == 2
+    assert [without_times(run) for run in records[1]["runs"]] == [without_times(run) for run in records[0]["runs"]]
+    assert records[1]["about"]["runs_on"] == {processor(): 3}  # a training, and two placings
+
+
+def test_a_node_with_other_releases_is_refused(cluster: Nodes, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.computing(package=package)
+    monkeypatch.setattr("benchmarks.common.workers.versions", lambda: {"numpy": "1.0"})
+    with Workers(cluster.address) as workers, pytest.raises(UserError, match=r"has numpy .*, this machine numpy 1\.0"):
+        list(workers.map(len, ["a"]))
+
+
+def test_a_script_measures_on_a_machine_of_the_cluster(cluster: Nodes, package: Path, tmp_path: Path) -> None:
+    cluster.worker(package=package)
+    where = ("--ray", cluster.address, "--folder", tmp_path)
+    done = script("remote", *where, "truth.legality_table", "--pairs", "cpu", "--placements", 2, "branching")
+    assert done.returncode == 0, done.stderr
+    assert "1 models, 2 placements: 2 compiled, 2 equal, 2 exact" in done.stdout
+    (kind,) = tmp_path.iterdir()
+    (found,) = json.loads((kind / "legality_table.json").read_text())
+    assert found["model"] == "branching" and found["equal"] == 2
+    assert sorted(path.name for path in kind.iterdir()) == ["legality_table.json", "legality_table.md"]
+
+
+def test_a_script_goes_on_where_a_lost_machine_was(cluster: Nodes, package: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        cluster.worker(package=package)
+    words = ("truth.mutations", "--count", 8)
+    here = script(words[0], *words[1:], "--output", tmp_path / "here.json")
+    folder = tmp_path / "there"
+    command = [sys.executable, "-m", "benchmarks.remote", "--ray", cluster.address]
+    process = subprocess.Popen(
+        [*command, "--folder", str(folder), *map(str, words)],
+        env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    end = time.monotonic() + 300
+    while not (found := list(folder.glob("*/mutations.json"))):
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.02)
+    (busy,) = cluster.busy()
+    cluster.kill(busy)
+    out, err = process.communicate(timeout=900)
+    assert process.returncode == here.returncode == 0, err
+    assert "begins again on another machine" in err
+    assert "8 examples, 8 right" in out
+    assert json.loads(found[0].read_text()) == json.loads((tmp_path / "here.json").read_text())

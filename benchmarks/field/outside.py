@@ -1,0 +1,238 @@
+"""Every contestant on public instances that nobody here made: those of Tarnawski et al., with their published optima.
+
+    git clone https://github.com/msr-fiddle/dnn-partitioning
+    python -m benchmarks.field.outside dnn-partitioning          # results/outside.json and .md
+
+The instances, and how ours and their problems differ, are in research/instances.py. What counts is *their* objective,
+the largest load of a device for one inference. Contestants that compute with costs see them through the placement
+problem made of the instance; what its simulator charges is never less. What learns has its rule of co-location on
+operator graphs; on layer graphs, where that would make one node of a whole chain of layers, it has none. The instances
+for latency are left out: devices there work at the same time on one inference, which HETERO does not do.
+
+Exits with status 1 where `place` by default is worse than the published optimum of contiguous splits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import harness
+from benchmarks.common.contestants import DEFAULT, OURS, SIMPLE, Contestant, learned, single
+from benchmarks.common.tables import Result, markdown, middle, spread, write
+from benchmarks.common.workers import Workers, add_ray, start
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
+from research.baselines.budget import Budget
+from research.baselines.relaxation import bracket
+from research.instances import CONTIGUOUS, CPU, Instance, expert_load
+
+RESULTS = Path(__file__).parents[1] / "results" / "outside.json"
+
+EVALUATIONS = 500
+SEEDS = 5
+
+
+def contestants(layers: bool = False) -> list[Contestant]:
+    """Rows of the table, on a graph of layers or of operations."""
+    return [
+        single(CPU, "CPU alone"),
+        single(CPU + 1, "one accelerator alone"),
+        *SIMPLE,
+        *learned(colocate=not layers),
+        *OURS,
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Instances:
+    """Instances, which travel with the runs; equal to themselves alone.
+
+    Attributes:
+        of: by what `name_of` calls them.
+    """
+
+    of: Mapping[str, Instance]
+
+
+@cache
+def _problem(instances: Instances, name: str) -> PlacementProblem:
+    return instances.of[name].problem()
+
+
+def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Largest loads of placements as the instance defines them, s, inf where it has none, float64 [batch].
+
+    Args:
+        instance: of theirs.
+        problem: made of it.
+        placements: uint8 [batch, groups].
+    """
+    found = np.full(len(placements), np.inf)
+    for number, placement in enumerate(placements):
+        try:
+            found[number] = 1e-3 * instance.loads(placement[problem.groups].astype(np.int64)).max()
+        except ValueError:  # no memory, or an operation that the device does not run
+            continue
+    return found
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Attributes:
+        instance: what `name_of` calls it.
+        contestant: number in `contestants()`.
+        seed: of the contestant.
+        seconds: of the budget.
+    """
+
+    instance: str
+    contestant: int
+    seed: int
+    seconds: float
+
+
+def run(instances: Instances, task: Task) -> dict[str, Any]:
+    """The run; `load_ms` is their objective."""
+    instance, problem = instances.of[task.instance], _problem(instances, task.instance)
+    cell = harness.run(
+        problem,
+        contestants(task.instance.startswith("LayerGraphs/"))[task.contestant],
+        Budget(EVALUATIONS, task.seconds),
+        seed=task.seed,
+        judge=lambda placements: judge(instance, problem, placements),
+    )
+    us = cell.pop("us")
+    for left_out in ("drawn_us", "again_us", "placement"):
+        cell.pop(left_out, None)
+    return {"load_ms": None if us is None else us * 1e-3, **cell}
+
+
+def bound(instances: Instances, task: tuple[str, float]) -> float:
+    """What no placement's period is less than by our simulator, ms; theirs may be a little less."""
+    return bracket(_problem(instances, task[0]), seconds=task[1]).bound
+
+
+def name_of(path: Path) -> str:
+    """Granularity and model, as in `CONTIGUOUS`."""
+    return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
+
+
+def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Workers) -> dict[str, Any]:
+    """All runs on all instances of a clone of their repository.
+
+    Args:
+        clone: of it.
+        settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
+        earlier: a result with the same settings whose runs are not made again, or nothing.
+        workers: that make the runs.
+    """
+    paths = {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
+    there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), contestants()
+    tasks = [
+        Task(name, row, seed, settings["seconds"])
+        for row, contestant in enumerate(rows)
+        for name in paths
+        for seed in range(SEEDS if contestant.seeded else 1)
+    ]
+
+    def known(task: Task) -> dict[str, Any] | None:
+        seeds = earlier.get("cells", {}).get(task.instance, {}).get(rows[task.contestant].name, [])
+        return seeds[task.seed] if task.seed < len(seeds) else None
+
+    def known_bound(task: tuple[str, float]) -> float | None:
+        found: float | None = earlier.get("instances", {}).get(task[0], {}).get("bound_ms")
+        return found
+
+    runs = harness.Runs(partial(run, there), known, workers)
+    cells = runs.of(sorted(tasks, key=lambda task: not rows[task.contestant].learns))
+    bounds = harness.Runs(partial(bound, there), known_bound, workers).of(
+        [(name, settings["bound_seconds"]) for name in paths]
+    )
+    instances = {
+        name: {
+            "nodes": len(instance.ids),
+            "groups": _problem(there, name).group_count,
+            "accelerators": instance.accelerators,
+            "contiguous_optimum_ms": CONTIGUOUS.get(name),
+            "expert_ms": expert_load(instance, paths[name], clone),
+            "bound_ms": bounds[name, settings["bound_seconds"]],
+        }
+        for name, instance in there.of.items()
+    }
+    return {
+        "about": harness.made(earlier, runs, cells.values()),
+        "settings": settings,
+        "instances": instances,
+        "cells": {
+            name: {
+                contestant.name: [cells[task] for task in tasks if (task.instance, task.contestant) == (name, row)]
+                for row, contestant in enumerate(rows)
+            }
+            for name in paths
+        },
+    }
+
+
+def tables(result: Result) -> dict[str, str]:
+    """Largest loads, ms, medians over seeds."""
+    instances, cells = result["instances"], result["cells"]
+    facts = {
+        "operations": "nodes",
+        "accelerators": "accelerators",
+        "published optimum of contiguous splits": "contiguous_optimum_ms",
+        "human experts": "expert_ms",
+        "lower bound of any placement": "bound_ms",
+    }
+    rows = [
+        [said, *("–" if one[key] is None else f"{one[key]:.4g}" for one in instances.values())]
+        for said, key in facts.items()
+    ]
+    rows += [[row, *(spread(of[row], "load_ms") for of in cells.values())] for row in next(iter(cells.values()))]
+    return {"Largest load of a device for one inference, ms:": markdown(["", *instances], rows)}
+
+
+def main() -> int:
+    """Makes the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("clone", type=Path, help="of https://github.com/msr-fiddle/dnn-partitioning")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
+    parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    harness.add_keep(parser)
+    add_ray(parser)
+    options = parser.parse_args()
+    if not (options.clone / "throughput-inputs").is_dir():
+        parser.error(f"{options.clone} has no folder throughput-inputs")
+    settings = {
+        "evaluations": EVALUATIONS,
+        "seconds": options.seconds,
+        "bound_seconds": options.bound_seconds,
+        "seeds": SEEDS,
+    }
+    with Workers(options.ray) as workers:
+        result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep), workers)
+    write_json(options.output, result)
+    write(options.output, result, tables(result))
+    worse = [
+        name
+        for name, of in result["cells"].items()
+        if middle(of[DEFAULT], "load_ms") > CONTIGUOUS.get(name, np.inf) * (1 + harness.TIE)
+    ]
+    if worse:
+        print(f"worse than the best contiguous split: {', '.join(worse)}", file=sys.stderr)
+    return int(bool(worse))
+
+
+if __name__ == "__main__":
+    start(__spec__)

@@ -1,0 +1,431 @@
+"""Whether ov-hsdag can run for long: what its processes hold after thousands of placements, and what faults leave.
+
+    python -m benchmarks.lasting.soak                     # all parts, the better part of an hour
+    python -m benchmarks.lasting.soak cycles --share 0.1  # one part, a tenth of it
+
+Parts:
+
+    cycles   2,000 times in one process: a model is placed, saved, compiled by the hook from an unchanged script's call
+             and inferred. A second process does in turns what OpenVINO does of that, by hand: its growth is OpenVINO's.
+    service  samples/python/service.py answers an hour of 8 clients with a request a second each as fast as it can,
+             while `ov-hsdag place` replaces its model again and again. A second one of the same model without a
+             placement, and without ov-hsdag, answers as many.
+    kills    30 measured placements of one process, whose workers are killed at random all along.
+
+Exit status 1 where something grows, a request is answered wrongly, or a killed worker costs more than its candidate.
+Results are added to results/soak.json by part; the curves are drawn beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from benchmarks.common.machine import about
+from benchmarks.lasting.soak_cycle import DEVICES, HETERO, LIMITS, held
+from ov_hsdag.calibration import experience
+from ov_hsdag.devices import virtual
+from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.placing.place import place
+from ov_hsdag.storage.files import save_model_atomically, write_json, write_text
+from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.plot import Axis, Series, plot
+from research.zoo.catalog import ZOO
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
+
+MODELS = ("lstm", "squeezenet", "vit-small")
+CYCLES, REQUESTS, CLIENTS, KILLED = 2000, 8 * 3600, 8, 30
+
+VARIABLES = {
+    virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(
+        f"{name}:{','.join(f'{key}={value}' for key, value in LIMITS.items())}" for name in DEVICES
+    ),
+    experience.VARIABLE: "0",
+    "OV_HSDAG_DISABLE": "",
+    "PYTHONPATH": str(ROOT),
+}
+WITHOUT = {virtual.VIRTUAL_DEVICES_VARIABLE: "", "OV_HSDAG_DISABLE": "1", "PYTHONPATH": str(ROOT)}
+
+MOST = {"descriptors": 0.0, "threads": 0.0, "objects": 100.0, "allocated": 1.0, "resident": 12.0}
+"""By how much what a process holds may grow beyond what OpenVINO alone grows by: MiB, or a number."""
+
+Samples = list[dict[str, float]]
+Tell = Callable[[str], None]
+
+
+def growth(samples: Sequence[Mapping[str, float]], key: str) -> float:
+    """By how much a median grows from the second quarter of samples to the last; the first is for warming up."""
+    quarter = max(len(samples) // 4, 1)
+    values = [one[key] for one in samples]
+    return statistics.median(values[-quarter:]) - statistics.median(values[quarter : 2 * quarter] or values[:1])
+
+
+def grown(own: Samples, alone: Samples | None = None) -> dict[str, float]:
+    """What grew, beyond OpenVINO's own growth, by more than is noise: name → by how much."""
+    found = {}
+    for key, most in MOST.items():
+        if all(key in one for one in own):
+            more = growth(own, key) - max(growth(alone, key) if alone else 0.0, 0.0)
+            if more > most:
+                found[key] = round(more, 3)
+    return found
+
+
+def models(folder: Path, names: Sequence[str]) -> None:
+    """Writes what the processes of `cycles` read: models, their inputs, and a split of each."""
+    for name in names:
+        model = ZOO[name].build()
+        placement = place(model, HETERO, objective="throughput")
+        if len(placement.used()) < 2:
+            raise RuntimeError(f"{name} is not split")
+        np.savez(folder / f"{name}.npz", *random_inputs(model))
+        write_json(folder / f"{name}.json", placement.affinity)
+        Placement.strip(model)
+        ov.save_model(model, folder / f"{name}.xml", compress_to_fp16=False)
+
+
+class Process:
+    """A process of soak_cycle.py."""
+
+    def __init__(self, kind: str, folder: Path, names: Sequence[str]) -> None:
+        hook = ["-m", "ov_hsdag"] if kind == "ov-hsdag" else []
+        environment = {**os.environ, **(VARIABLES if hook else WITHOUT)}
+        command = [sys.executable, *hook, "-m", "benchmarks.lasting.soak_cycle", kind, str(folder), *names]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+        )
+
+    def go(self, cycles: int) -> dict[str, float]:
+        """Runs so many cycles; what it holds then."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{cycles}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the process ended with status {self._process.wait()}")
+        return dict(json.loads(answer))
+
+    def end(self) -> None:
+        """Ends it."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process.wait(60)
+
+
+def cycles(folder: Path, count: int, tell: Tell, names: Sequence[str] = MODELS) -> dict[str, Any]:
+    """Cycles of ov-hsdag and of OpenVINO alone, in turns."""
+    models(folder, names)
+    step = len(names) * -(-count // (100 * len(names)))  # whole rounds of all models: each holds what is its own
+    count = step * -(-count // step)
+    samples: dict[str, Samples] = {"ov-hsdag": [], "openvino": []}
+    processes = {kind: Process(kind, folder, names) for kind in samples}
+    try:
+        for done in range(0, count, step):
+            for kind, process in processes.items():
+                samples[kind].append(process.go(step))
+            tell(f"cycles: {done + step:,} of {count:,}")
+    finally:
+        for process in processes.values():
+            process.end()
+    return {"cycles": count, "samples": samples, "grown": grown(samples["ov-hsdag"], samples["openvino"])}
+
+
+# The service
+
+
+@contextlib.contextmanager
+def serving(model: Path, device: str, log: Path, variables: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """A running service: its port and its process number."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    hook = [] if variables.get("OV_HSDAG_DISABLE") else ["-m", "ov_hsdag"]
+    command = [sys.executable, *hook, "-m", "uvicorn", "--app-dir", str(ROOT / "samples/python"), "service:app"]
+    environment = {**os.environ, **variables, "MODEL": str(model), "DEVICE": device}
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [*command, "--port", str(port), "--log-level", "warning"], env=environment, stdout=output, stderr=output
+        ) as process,
+    ):
+        try:
+            until = time.monotonic() + 120
+            while process.poll() is None and time.monotonic() < until:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                    break
+                time.sleep(0.2)
+            else:
+                raise RuntimeError(f"the service does not start: {log.read_text()[-500:]}")
+            yield port, process.pid
+        finally:
+            process.terminate()
+
+
+def ask(connection: http.client.HTTPConnection, body: bytes) -> Any:
+    """An answer of the service."""
+    connection.request("POST", "/infer", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    if response.status != 200:
+        raise RuntimeError(f"status {response.status}: {text[:200]!r}")
+    return json.loads(text)
+
+
+def small_network() -> ov.Model:
+    """Convolutions over images of 16 by 16: the service's own work, not inference, is to decide."""
+    from openvino import opset13 as ops
+
+    draw = np.random.default_rng(0)
+    image = ops.parameter([1, 3, 16, 16], np.float32, name="image")
+    value, channels = image, 3
+    for _ in range(8):
+        weights = draw.normal(size=(32, channels, 3, 3)) / np.sqrt(9 * channels)
+        weights = ops.constant(weights.astype(np.float32))
+        value = ops.relu(ops.convolution(value, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+        channels = 32
+    pooled = ops.reduce_mean(value, ops.constant(np.array([2, 3])), False)
+    return ov.Model(
+        [ops.result(ops.matmul(pooled, draw.normal(size=(32, 10)).astype(np.float32), False, False))], [image]
+    )
+
+
+def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
+    """Clients of two services, with a placement and without, while the placed model is placed anew."""
+    plain, placed = folder / "plain.xml", folder / "model.xml"
+    model = small_network()
+    ov.save_model(model, plain, compress_to_fp16=False)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    half = {name: DEVICES[number >= len(names) // 2] for number, name in enumerate(names)}
+    place(model, HETERO, objective="throughput", affinity=half)
+    save_model_atomically(model, placed, compress_to_fp16=False)
+    images = np.random.default_rng(1).random((20, 1, 3, 16, 16)).round(3).astype(np.float32)
+    bodies = [json.dumps({"inputs": [image.tolist()]}).encode() for image in images]
+    expected = {}  # the second has the CPU's own precision
+    for kind, precision in (("ov-hsdag", {"INFERENCE_PRECISION_HINT": "f32"}), ("openvino", {})):
+        compiled = ov.Core().compile_model(plain, "CPU", precision)
+        expected[kind] = [compiled([image])[0] for image in images]
+
+    ended, placings, samples = threading.Event(), 0, {"ov-hsdag": [], "openvino": []}
+    answered, wrong, took = 0, 0, {kind: [] for kind in samples}
+    counting = threading.Lock()
+
+    def replacing() -> None:
+        nonlocal placings
+        command = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "place", str(plain), "--no-measure"]
+        while not ended.is_set():
+            objective = ("latency", "throughput")[placings % 2]
+            environment = {**os.environ, **VARIABLES}
+            arguments = ["--device", HETERO, "--objective", objective, "--output", str(placed), "--quiet"]
+            subprocess.run([*command, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+            placings += 1
+
+    with (
+        serving(placed, HETERO, folder / "placed.log", VARIABLES) as (port, pid),
+        serving(plain, "CPU", folder / "plain.log", WITHOUT) as (plain_port, plain_pid),
+    ):
+        ports, pids = {"ov-hsdag": port, "openvino": plain_port}, {"ov-hsdag": pid, "openvino": plain_pid}
+
+        def client(number: int) -> None:
+            nonlocal answered, wrong
+            draw = random.Random(number)
+            connections = {kind: http.client.HTTPConnection("127.0.0.1", ports[kind], timeout=120) for kind in ports}
+            for _ in range(requests // CLIENTS):
+                one = draw.randrange(len(bodies))
+                for kind, connection in connections.items():
+                    begin = time.perf_counter()
+                    (output,) = ask(connection, bodies[one])["outputs"]
+                    seconds = time.perf_counter() - begin
+                    right = np.allclose(np.array(output), expected[kind][one], rtol=1e-3, atol=1e-4)
+                    with counting:
+                        took[kind].append(seconds)
+                        answered += 1
+                        wrong += not right
+            for connection in connections.values():
+                connection.close()
+
+        begin = time.monotonic()
+        with ThreadPoolExecutor(CLIENTS + 1) as pool:
+            placing = pool.submit(replacing)
+            clients = [pool.submit(client, number) for number in range(CLIENTS)]
+            try:
+                while not all(one.done() for one in clients):
+                    time.sleep(min(1.0, max(requests / 30_000, 0.05)))
+                    for kind, number in pids.items():
+                        samples[kind].append({"cycle": len(took[kind]), **held(number)})
+                    tell(f"service: {answered:,} of {2 * requests:,} answers, {placings} placings")
+                seconds = time.monotonic() - begin
+            finally:
+                ended.set()
+            for one in (placing, *clients):
+                one.result()
+    # Clients may leave before the last; and a hundred make a curve.
+    busy = {kind: (values[:-1] or values)[:: -(-len(values) // 100)] for kind, values in samples.items()}
+    return {
+        "answers": answered,
+        "wrong": wrong,
+        "placings": placings,
+        "seconds": round(seconds, 1),
+        "ms": {kind: [round(1e3 * float(q), 2) for q in np.quantile(took[kind], (0.5, 0.99, 1.0))] for kind in took},
+        "samples": busy,
+        "grown": grown(busy["ov-hsdag"], busy["openvino"]),
+    }
+
+
+# Killed workers
+
+
+def children(of: int) -> list[int]:
+    """Process numbers of a process's children."""
+    found: list[int] = []
+    for path in Path(f"/proc/{of}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
+
+
+def kills(folder: Path, count: int, tell: Tell, seed: int = 0) -> dict[str, Any]:
+    """Measured placements in this process, whose workers are killed at random times."""
+    draw, ended, killed = random.Random(seed), threading.Event(), 0
+    # Of whoever calls this, such as the tracker that Python starts for shared memory.
+    others = set(children(os.getpid()))
+
+    def workers() -> list[int]:
+        return [number for number in children(os.getpid()) if number not in others]
+
+    def killing() -> None:
+        nonlocal killed
+        while not ended.wait(draw.expovariate(1 / 1.5)):
+            own = workers()
+            if own:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(draw.choice(own), signal.SIGKILL)
+                    killed += 1
+
+    core = virtual.new_core()
+    plain = small_network()
+    samples: Samples = []
+    outcomes = {"placed": 0, "refused": 0}
+    errors: list[str] = []
+    failed: dict[str, int] = {}
+    before = tempfile.tempdir
+    tempfile.tempdir = str(folder)
+    killer = threading.Thread(target=killing)
+    killer.start()
+    try:
+        for number in range(count):
+            model = plain.clone()
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    placement = place(
+                        model, HETERO, objective="throughput", core=core, measure=True, measure_seconds=6.0
+                    )
+                outcomes["placed"] += 1
+                for one in (placement.measured or {}).values():
+                    if one["failed"]:
+                        why = str(one["failed"]).partition(" while ")[0]
+                        failed[why] = failed.get(why, 0) + 1
+                core.compile_model(model, HETERO)(random_inputs(model))
+            except RunError as error:
+                outcomes["refused"] += 1
+                errors.append(str(error))
+            left = [path.name for path in folder.iterdir()]
+            samples.append({"cycle": number + 1, **held(), "children": len(workers()), "left": len(left)})
+            tell(f"kills: {number + 1} of {count} placements, {killed} workers killed")
+    finally:
+        ended.set()
+        killer.join()
+        tempfile.tempdir = before
+    found = grown(samples)
+    found |= {key: samples[-1][key] for key in ("children", "left") if samples[-1][key]}
+    return {"killed": killed, **outcomes, "errors": errors, "failed": failed, "samples": samples, "grown": found}
+
+
+# What it comes to
+
+
+def pictures(part: str, found: Mapping[str, Any]) -> dict[str, str]:
+    """Curves of a part: end of the file's name → SVG."""
+    samples = found["samples"]
+    series: dict[str, Samples] = {"ov-hsdag": samples} if isinstance(samples, list) else samples
+    axis = {"cycles": "placements and compilations", "service": "answers", "kills": "measured placements"}[part]
+
+    def curves(title: str, unit: str, keys: Mapping[str, str]) -> str:
+        lines = [
+            Series(f"{kind}: {told}", [(one["cycle"], one[key]) for one in values if key in one])
+            for kind, values in series.items()
+            for key, told in keys.items()
+        ]
+        return plot(title, Axis(axis, shown=(0,)), Axis(unit, shown=(0,)), [one for one in lines if one.points])
+
+    return {
+        "memory": curves("Memory", "MiB", {"resident": "resident", "allocated": "in use by malloc"}),
+        "handles": curves("Threads and open files", "number", {"threads": "threads", "descriptors": "open files"}),
+    }
+
+
+def faults(part: str, found: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the result of a part."""
+    lines = [f"{part}: {name} grew by {more:g}" for name, more in found["grown"].items()]
+    if found.get("wrong"):
+        lines.append(f"{part}: {found['wrong']} wrong answers")
+    return lines
+
+
+def main() -> int:
+    """Runs parts, keeps what they found, and says what is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help="cycles, service, kills (default: all)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the whole size")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    work: dict[str, Callable[[Path, Tell], dict[str, Any]]] = {
+        "cycles": lambda folder, tell: cycles(folder, max(round(CYCLES * options.share), 4), tell),
+        "service": lambda folder, tell: service(folder, max(round(REQUESTS * options.share), CLIENTS), tell),
+        "kills": lambda folder, tell: kills(folder, max(round(KILLED * options.share), 1), tell),
+    }
+    unknown = set(options.parts) - set(work)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    os.environ.update(VARIABLES)
+    results: dict[str, Any] = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    wrong: list[str] = []
+    for part in options.parts or work:
+        with tempfile.TemporaryDirectory() as folder:
+            found = work[part](Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
+        results[part] = {"about": about(), **found}
+        write_text(options.output, json.dumps(results) + "\n")
+        for name, svg in pictures(part, found).items():
+            write_text(options.output.with_name(f"{options.output.stem}_{part}_{name}.svg"), svg)
+        print(json.dumps({key: value for key, value in found.items() if key != "samples"}))
+        wrong += faults(part, found)
+    print("\n".join(wrong) or "nothing grew")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,416 @@
+"""How good placements are on models and devices that pretraining never saw.
+
+A cell is a held-out architecture × a held-out set of devices × an objective × memory limits or none, with built-in
+profiles. Everything is measured by the simulator against the best that is known of the cell: the best of all methods
+here and of a long search, whose result is kept with its seed in benchmarks/results/placement_quality.json and searched
+again only where the cost model has changed since. Gaps are geometric means of score / best known - 1.
+
+Exit status 1 when policy + refinement, or the policy alone, misses its floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.common.policies import Policies
+from benchmarks.common.tables import markdown
+from benchmarks.common.workers import Workers, add_ray, start
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.refine import refine
+from ov_hsdag.policy.bundle import DEFAULT
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.storage.files import write_json
+from ov_hsdag.training import corpus
+from ov_hsdag.training.search import anneal, lagrangian_cuts, simple, teacher
+from ov_hsdag.utils.errors import UserError
+from research.corpus import make
+
+RESULTS = Path(__file__).parents[1] / "results" / "placement_quality.json"
+
+MODELS = (
+    "inception-v3", "efficientnet-b0", "swin-tiny", "segformer-b0", "yolo-like-small", "hourglass-small",
+    "deberta-v2-small", "t5-encoder-base", "gemma-small", "whisper-small", "wavenet-small", "dlrm",
+)  # fmt: skip
+
+# Share of the memory that a model needs on one device, that each device has where there are limits.
+_LIMIT = {2: 0.7, 3: 0.45, 4: 0.35}
+
+# Floors: (geometric mean, worst cell), as shares.
+FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
+
+REFINED, ALONE = "policy + refinement", "policy alone (greedy)"
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A problem and what it is called."""
+
+    name: str
+    problem: PlacementProblem
+    limited: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether a minimum cut is the optimum, but for the costs of submodels."""
+        return len(self.problem.devices) == 2 and self.problem.objective == "latency" and not self.limited
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the problem."""
+        digest = hashlib.sha256()
+        p = self.problem
+        for array in (p.node_us, p.supported, p.groups, p.transfer_us, p.transfer_us_per_byte, p.submodel_us):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(p.memory_bytes.tobytes() + p.graph.output_bytes.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[Cell]:
+    """All cells whose groups find devices, and where limits are, a feasible placement at all is likely."""
+    make(folder, models, report=lambda text: print(text, file=sys.stderr))
+    for model in models:
+        (path,) = folder.glob(f"*/{model}.npz")
+        if path.parent.name not in corpus.HELD_OUT_FAMILIES:
+            raise UserError(f"{model} is of a family that pretraining saw: {path.parent.name}")
+        template = PlacementProblem.load(path)
+        for name in sets:
+            names, profile = corpus.device_set(corpus.HELD_OUT_SETS[name])
+            for objective in OBJECTIVES:
+                free = np.full(len(names), -1, np.int64)
+                problem = corpus.assemble(template, names, profile, objective, free)
+                if not corpus.placeable(problem):
+                    continue
+                yield Cell(f"{model} | {name} | {objective} | free", problem, False)
+                needs = problem.evaluate(np.stack([problem.single(d) for d in range(len(names))])).memory_bytes.max()
+                limits = np.full(len(names), int(needs * _LIMIT[len(names)]), np.int64)
+                yield Cell(f"{model} | {name} | {objective} | limited", replace(problem, memory_bytes=limits), True)
+
+
+def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDArray[np.uint8], float]:
+    """The best of many searches from many starts; deterministic. Score inf where nothing feasible was found."""
+    generator = np.random.default_rng(seed)
+    starts = [placement for _, placement in simple(problem)]
+    starts += [MinCut().place(problem), Contiguous().place(problem), *lagrangian_cuts(problem, 10)]
+    starts.append(teacher(problem, seed).placement)
+    pool = np.stack(starts)
+    for number in range(rounds):
+        batch = np.concatenate([pool, problem.random(generator, 4)])
+        refined, _ = refine(problem, batch, max_moves=2_000_000, seed=seed + number)
+        order = np.argsort(problem.scores(refined), kind="stable")[:4]
+        heat = float(generator.choice([0.003, 0.01, 0.03, 0.1]))
+        found = anneal(problem, refined[order], evaluations=6000, seed=seed + number, heat=heat)
+        again, _ = refine(problem, np.concatenate([found.placement[None], refined[order]]), seed=seed + number)
+        everything = np.concatenate([again, found.placement[None], refined[order]])
+        pool = everything[np.argsort(problem.scores(everything), kind="stable")[:6]]
+    return pool[0], float(problem.scores(pool[0])[0])
+
+
+def searched(cell: Cell, entry: dict[str, Any] | None, seed: int, rounds: int) -> dict[str, Any]:
+    """The stored result of the long search, or a new one where there is none for this problem."""
+    # A minimum cut leaves next to nothing to be found.
+    rounds = 1 if cell.exact else rounds
+    if entry is not None and entry["problem"] == cell.fingerprint and entry["rounds"] >= rounds:
+        return entry
+    start = time.perf_counter()
+    placement, score = long_search(cell.problem, seed, rounds)
+    return {
+        "problem": cell.fingerprint,
+        "score_us": score if np.isfinite(score) else None,
+        "seed": seed,
+        "rounds": rounds,
+        "seconds": round(time.perf_counter() - start, 1),
+        "placement": "".join(map(str, placement.tolist())),
+    }
+
+
+def best_known(cell: Cell, entry: dict[str, Any]) -> float:
+    """The score of a long search's result, µs. Raises UserError where it is not what is stored."""
+    if entry["score_us"] is None:
+        return np.inf
+    placement = np.array([int(device) for device in entry["placement"]], np.uint8)
+    score = float(cell.problem.scores(placement)[0])
+    if abs(score - entry["score_us"]) > 1e-6 * score:
+        raise UserError(f"{cell.name}: the stored placement scores {score:.3f} µs, not {entry['score_us']:.3f}")
+    return score
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to place, by name."""
+
+    name: str
+    place: Callable[[PlacementProblem], NDArray[np.uint8]]
+
+
+def _best_single(problem: PlacementProblem) -> NDArray[np.uint8]:
+    singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
+    return singles[int(problem.scores(singles).argmin())]
+
+
+def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
+    best = _best_single(problem)
+    if not np.isfinite(problem.scores(best)[0]):
+        best = problem.repair(problem.group_us.argmin(axis=1))
+    placements, _ = refine(problem, best)
+    return placements[0]
+
+
+def _greedy(policy: str | Path) -> Callable[[PlacementProblem], NDArray[np.uint8]]:
+    placer = HSDAGPlacer(policy)
+
+    def place(problem: PlacementProblem) -> NDArray[np.uint8]:
+        placement = placer.greedy(problem)
+        return problem.repair(placement) if problem.evaluate(placement).infeasible[0] & ~np.uint8(4) else placement
+
+    return place
+
+
+def methods(policy: str, untrained: Path | None) -> list[Method]:
+    """All that is compared."""
+    found = [
+        Method("best single device", _best_single),
+        Method("HETERO's rule", lambda problem: simple(problem)[len(problem.devices)][1]),
+        Method("minimum cut", MinCut().place),
+        Method("pipeline", Contiguous().place),
+        Method("refinement from the best single", _refined_singles),
+        Method(ALONE, _greedy(policy)),
+        Method("policy, best of its candidates", HSDAGPlacer(policy, moves=0).place),
+        Method(REFINED, HSDAGPlacer(policy).place),
+    ]
+    if untrained is not None:
+        found += [
+            Method("untrained alone (greedy)", _greedy(untrained)),
+            Method("untrained + refinement", HSDAGPlacer(untrained).place),
+        ]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Policies that are compared with what needs none.
+
+    Attributes:
+        policy: its name; None: it is in `folder`.
+        folder: of the policy that is no name.
+        untrained: the same network with random weights, where torch is installed.
+    """
+
+    policy: str | None
+    folder: Policies
+    untrained: Policies | None
+
+    @classmethod
+    def of(cls, policy: str) -> Compared:
+        """A policy by its name or folder."""
+        named = not Path(policy).is_dir()
+        folder = Policies(()) if named else Policies.of(Path(policy))
+        return cls(policy if named else None, folder, Policies.untrained(policy, [0]))
+
+
+@cache
+def _methods(compared: Compared) -> list[Method]:
+    policy = compared.policy or str(compared.folder.folder())
+    return methods(policy, None if compared.untrained is None else compared.untrained.folder())
+
+
+# Those whose plugins are loaded and whose models are compiled in this process.
+_warm: set[Compared] = set()
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What is found of a cell.
+
+    Attributes:
+        entry: of the long search.
+        scores: of each method, µs; empty where there are none.
+        seconds: of processor time.
+        best: the best that is known, µs.
+    """
+
+    entry: dict[str, Any]
+    scores: dict[str, float]
+    seconds: dict[str, float]
+    best: float
+
+
+def judged(compared: Compared | None, seed: int, rounds: int, task: tuple[Cell, dict[str, Any] | None]) -> Judged:
+    """A cell.
+
+    Args:
+        compared: what is compared; None: nothing, the long search alone is completed.
+        seed: of the long search.
+        rounds: of the long search.
+        task: the cell, and the stored result of the long search.
+    """
+    cell, known = task
+    entry = searched(cell, known, seed, rounds)
+    best = best_known(cell, entry)
+    if compared is None:
+        return Judged(entry, {}, {}, best)
+    if compared not in _warm:  # before the clock runs
+        for method in _methods(compared):
+            method.place(cell.problem)
+        _warm.add(compared)
+    return Judged(entry, *measure(cell, _methods(compared), best))
+
+
+def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, float], dict[str, float], float]:
+    """Scores in µs and CPU seconds by method, and the best of these and `best`."""
+    scores, seconds = {}, {}
+    for method in compared:
+        start = time.process_time()
+        placement = method.place(cell.problem)
+        seconds[method.name] = time.process_time() - start
+        scores[method.name] = float(cell.problem.scores(placement)[0])
+    # The same time for refinement alone as for everything that the policy does.
+    start = time.process_time()
+    name = "refinement alone, equal time"
+    starts = np.stack([placement for key, placement in simple(cell.problem) if key in cell.problem.devices])
+    placements, _ = refine(cell.problem, starts, max_moves=0, budget_ms=1e3 * seconds[REFINED])
+    seconds[name] = time.process_time() - start
+    scores[name] = float(cell.problem.scores(placements).min())
+    return scores, seconds, min(best, *scores.values())
+
+
+def gap(ratios: Sequence[float]) -> tuple[float, float, int]:
+    """(geometric mean, worst) of ratios, less 1, over feasible cells, and the number of infeasible ones."""
+    finite = np.array([ratio for ratio in ratios if np.isfinite(ratio)])
+    if not len(finite):
+        return np.inf, np.inf, len(ratios)
+    return float(np.exp(np.log(finite).mean()) - 1), float(finite.max() - 1), len(ratios) - len(finite)
+
+
+def groups_of(results: dict[str, Any]) -> dict[str, list[str]]:
+    """Cells by kind."""
+    kinds: dict[str, list[str]] = {
+        "two devices, latency, no limits": [],
+        "all others": [],
+        "  more devices, latency, no limits": [],
+        "  throughput, no limits": [],
+        "  memory limits": [],
+    }
+    for name, result in results.items():
+        objective, limits = name.split(" | ")[2:]
+        if result["exact"]:
+            kinds["two devices, latency, no limits"].append(name)
+            continue
+        kinds["all others"].append(name)
+        if limits == "limited":
+            kinds["  memory limits"].append(name)
+        else:
+            kinds["  more devices, latency, no limits" if objective == "latency" else "  throughput, no limits"].append(
+                name
+            )
+    return {kind: names for kind, names in kinds.items() if names}
+
+
+def show(results: dict[str, Any]) -> None:
+    """Prints gaps, worst cases and times."""
+    kinds = groups_of(results)
+    rows = []
+    for method in next(iter(results.values()))["ratio"]:
+        line = [method]
+        for members in kinds.values():
+            mean, worst, lost = gap([results[name]["ratio"][method] for name in members])
+            line.append(f"{100 * mean:.2f}% ({100 * worst:.1f}%){f', {lost} infeasible' if lost else ''}")
+        times = [1e3 * result["seconds"][method] for result in results.values()]
+        rows.append([*line, f"{np.median(times):.1f} ({max(times):.0f})"])
+    head = [f"{kind.strip()}, {len(names)} cells" for kind, names in kinds.items()]
+    print("gap to the best known: geometric mean (worst cell), and how many are infeasible\n")
+    print(markdown(["", *head, "CPU ms, median (most)"], rows))
+    for kind in ("two devices, latency, no limits", "all others"):
+        worst_cells = sorted(kinds.get(kind, []), key=lambda name: -results[name]["ratio"][REFINED])[:5]
+        print(f"worst cells of {REFINED}, {kind}:")
+        for name in worst_cells:
+            print(f"  {100 * (results[name]['ratio'][REFINED] - 1):6.2f}%  {name}")
+
+
+def missed(results: dict[str, Any]) -> list[str]:
+    """Floors that are not reached."""
+    kinds = groups_of(results)
+    everything = list(results)
+    found = []
+    for method, names, (mean_floor, worst_floor), what in (
+        (REFINED, kinds.get("two devices, latency, no limits", []), FLOOR_EXACT, "two devices, latency, no limits"),
+        (REFINED, kinds.get("all others", []), FLOOR_OTHER, "all others"),
+        (ALONE, everything, FLOOR_POLICY, "all cells"),
+    ):
+        if names:
+            mean, worst, lost = gap([results[name]["ratio"][method] for name in names])
+            if mean > mean_floor or worst > worst_floor or lost:
+                found.append(f"{method}, {what}: {100 * mean:.2f}% ({100 * worst:.1f}%), {lost} infeasible")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", default=DEFAULT, help="a policy's name or folder (default %(default)s)")
+    parser.add_argument("--models", nargs="+", default=MODELS, metavar="MODEL", help="held-out models of the zoo")
+    parser.add_argument("--sets", nargs="+", default=tuple(corpus.HELD_OUT_SETS), choices=corpus.HELD_OUT_SETS)
+    parser.add_argument("--corpus", type=Path, default=Path("corpus"), help="folder of graphs (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the long search")
+    parser.add_argument("--rounds", type=int, default=5, help="of the long search (default %(default)s)")
+    parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
+    parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
+    parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")
+    add_ray(parser)
+    arguments = parser.parse_args()
+    known = json.loads(arguments.known.read_text()) if arguments.known.exists() else {}
+    results: dict[str, Any] = {}
+    try:
+        every = list(cells(arguments.corpus, arguments.models, arguments.sets))
+        with Workers(arguments.ray, processes=0) as workers:
+            compared = None if arguments.search_only else Compared.of(arguments.policy)
+            function = partial(judged, compared, arguments.seed, arguments.rounds)
+            made = workers.map(function, [(cell, known.get(cell.name)) for cell in every])
+            shown = Console(stderr=True)
+            for (cell, _), found in track(made, total=len(every), console=shown, disable=not sys.stderr.isatty()):
+                known[cell.name] = found.entry
+                write_json(arguments.known, known)
+                if compared is None:
+                    continue
+                if not np.isfinite(found.best):
+                    print(f"left out, nothing feasible is known: {cell.name}", file=sys.stderr)
+                    continue
+                results[cell.name] = {
+                    "exact": cell.exact,
+                    "best_us": found.best,
+                    "ratio": {name: score / found.best for name, score in found.scores.items()},
+                    "seconds": found.seconds,
+                }
+    except UserError as error:
+        parser.error(str(error))
+    if not results:
+        return 0
+    show(results)
+    if arguments.output:
+        plain = {
+            n: {**r, "ratio": {k: v if np.isfinite(v) else None for k, v in r["ratio"].items()}}
+            for n, r in results.items()
+        }
+        write_json(arguments.output, plain)
+    floors = missed(results)
+    for line in floors:
+        print(f"missed: {line}")
+    return 1 if floors else 0
+
+
+if __name__ == "__main__":
+    start(__spec__)

@@ -1,0 +1,257 @@
+"""Published instances of device placement: those of Tarnawski et al., as placement problems.
+
+"Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020: operator and layer graphs of BERT,
+ResNet-50, GNMT and Inception-v3 on three or six accelerators with a memory limit, and a CPU, from
+https://github.com/msr-fiddle/dnn-partitioning. Their objective is the largest load of a device. Our search minimizes
+our simulator's period; where the two differ, ours is the larger one, so that the search optimizes an upper bound:
+
+- they let an accelerator write a tensor that others need once; in ours it sends it to each of them;
+- a device of theirs takes part once in each inference (contiguous splits). HETERO runs as many submodels on a device as
+  its operations need, one after the other, so that placements need not be contiguous. Both count a device's work for
+  one inference, however many inferences are in flight.
+
+Equal in both: operations of one color class share a device, weights of an accelerator's operations fit into its memory,
+tensors are received once by each device, both ends of a transfer are busy with it, but a CPU pays for none
+(`PlacementProblem.transfer_share`). Costs of submodels are zero.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.problem.problem import PlacementProblem
+
+CPU = 0
+"""Device number of the CPU in placements of an instance, as in their programme; accelerators follow."""
+
+# Optima of contiguous splits by their dynamic programme (throughput-dp/dp.cpp), for those who do not run it again.
+CONTIGUOUS = {
+    "LayerGraphs/bert24": 17.78990625,
+    "LayerGraphs/gnmt": 32.910658203124996,
+    # Theirs takes more memory than we had; by the same recursion without storing its 232 million pairs of ideals.
+    "LayerGraphs/inceptionv3": 51.551863586426,
+    "LayerGraphs/resnet50": 33.774666015625,
+    "OperatorGraphs/bert_l-12": 147.47798444934838,
+    "OperatorGraphs/bert_l-3": 27.9185676799125,
+    "OperatorGraphs/bert_l-6": 29.57950580645155,
+    "OperatorGraphs/resnet50": 124.34884977404485,
+}
+
+_UNIT = 1e-9
+"""Times of transfers are bytes at so much each; the times of the instances, ms, count as µs here."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """One of their instances, its nodes in a topological order.
+
+    Attributes:
+        accelerators: number of them.
+        cpus: number of CPU cores.
+        memory: limit of each accelerator, bytes.
+        ids: of the nodes in the file, [nodes].
+        cpu_ms: time of each node on a CPU, [nodes].
+        accelerator_ms: on an accelerator, [nodes].
+        supported: whether an accelerator runs it, [nodes].
+        size: bytes on an accelerator, [nodes].
+        colors: nodes of one color share a device, dense numbers, [nodes].
+        cost_ms: time of moving a node's tensor between an accelerator and the CPU's memory, [nodes].
+        edges: source and target, [edges, 2].
+    """
+
+    accelerators: int
+    cpus: int
+    memory: float
+    ids: tuple[int, ...]
+    cpu_ms: Floats
+    accelerator_ms: Floats
+    supported: NDArray[np.bool_]
+    size: Floats
+    colors: NDArray[np.int32]
+    cost_ms: Floats
+    edges: NDArray[np.int32]
+
+    @classmethod
+    def load(cls, path: Path) -> Instance:
+        """Reads a file of theirs.
+
+        Raises:
+            ValueError: the edges have a cycle, or two edges of a node differ in cost.
+        """
+        data = json.loads(path.read_text())
+        by_id = {node["id"]: node for node in data["nodes"]}
+        cost: dict[int, float] = {}
+        for edge in data["edges"]:
+            if abs(cost.setdefault(edge["sourceId"], edge["cost"]) - edge["cost"]) > 1e-6:
+                raise ValueError(f"{path}: node {edge['sourceId']} has edges of two costs")
+        pairs = [(edge["sourceId"], edge["destId"]) for edge in data["edges"]]
+        ids = _topological(list(by_id), pairs)
+        place = {identifier: k for k, identifier in enumerate(ids)}
+        nodes = [by_id[identifier] for identifier in ids]
+        colors = [("color", node["colorClass"]) if "colorClass" in node else ("node", node["id"]) for node in nodes]
+        numbers: dict[tuple[str, int], int] = {}
+        return cls(
+            accelerators=data["maxFPGAs"],
+            cpus=data["maxCPUs"],
+            memory=data["maxSizePerFPGA"],
+            ids=tuple(ids),
+            cpu_ms=np.array([node["cpuLatency"] for node in nodes], float),
+            accelerator_ms=np.array([node["fpgaLatency"] for node in nodes], float),
+            supported=np.array([bool(node["supportedOnFpga"]) for node in nodes]),
+            size=np.array([node.get("size", 0.0) for node in nodes], float),
+            colors=np.array([numbers.setdefault(color, len(numbers)) for color in colors], np.int32),
+            cost_ms=np.array([cost.get(identifier, 0.0) for identifier in ids], float),
+            edges=np.array(sorted({(place[a], place[b]) for a, b in pairs}), np.int32).reshape(-1, 2),
+        )
+
+    def problem(self) -> PlacementProblem:
+        """The instance as a placement problem: the CPU is device 0, one core of it; accelerators follow."""
+        nodes, devices = len(self.ids), 1 + self.accelerators
+        by_target = self.edges[np.lexsort((self.edges[:, 0], self.edges[:, 1]))]
+        names = tuple(str(identifier) for identifier in self.ids)
+        moved = np.rint(self.cost_ms / _UNIT).astype(np.int64)
+        graph = ComputationGraph(
+            names=names,
+            types=("Operation",) * nodes,
+            kinds=np.full(nodes, NodeKind.OP, np.uint8),
+            input_ptr=np.concatenate([[0], np.bincount(by_target[:, 1], minlength=nodes).cumsum()]).astype(np.int32),
+            input_output=by_target[:, 0].astype(np.int32),
+            output_ptr=np.arange(nodes + 1, dtype=np.int32),
+            output_bytes=moved,
+            output_shapes=((1,),) * nodes,
+            output_ranks=np.ones(nodes, np.int16),
+            output_movable=np.ones(nodes, bool),
+            output_types=("f32",) * nodes,
+            flops=np.zeros(nodes),
+            weight_bytes=np.zeros(nodes, np.int64),
+            variables=("",) * nodes,
+        )
+        held = np.repeat(np.ceil(self.size).astype(np.int64)[:, None], devices, axis=1)
+        held[:, CPU] = 0
+        per_byte = np.full((devices, devices), _UNIT)
+        np.fill_diagonal(per_byte, 0.0)
+        return PlacementProblem(
+            graph=graph,
+            devices=("CPU", *(f"GPU.{k}" for k in range(self.accelerators))),
+            objective="throughput",
+            node_us=np.column_stack([self.cpu_ms] + [self.accelerator_ms] * self.accelerators),
+            supported=np.column_stack([np.ones(nodes, bool)] + [self.supported] * self.accelerators),
+            groups=self.colors,
+            transfer_us=np.zeros((devices, devices)),
+            transfer_us_per_byte=per_byte,
+            submodel_us=np.zeros(devices),
+            memory_bytes=np.array([-1] + [int(self.memory)] * self.accelerators, np.int64),
+            rule=split_rule(ov.__version__),
+            held_bytes=held,
+            live_bytes=np.zeros(nodes, np.int64),
+            transfer_share=np.array([0.0] + [1.0] * self.accelerators),
+        )
+
+    def loads(self, device: NDArray[np.integer[Any]]) -> Floats:
+        """Load of each device as they define it, ms, [1 + accelerators].
+
+        Args:
+            device: of each node, `CPU` or the number of an accelerator from 1, [nodes].
+
+        Raises:
+            ValueError: the nodes of a color are on several devices, an accelerator does not run a node of its, or has
+                more than its memory.
+        """
+        color_device = np.full(int(self.colors.max()) + 1, -1)
+        color_device[self.colors] = device
+        if (color_device[self.colors] != device).any():
+            raise ValueError("nodes of one color class are on several devices")
+        if (~self.supported & (device != CPU)).any():
+            raise ValueError("an accelerator has a node that it does not run")
+        width = 1 + self.accelerators
+        size = np.bincount(device, self.size, width)
+        if (size[1:] > self.memory).any():
+            raise ValueError("an accelerator has more than its memory")
+        load: Floats = np.bincount(device, np.where(device == CPU, self.cpu_ms, self.accelerator_ms), width).astype(
+            float
+        )
+        source, target = self.edges.T
+        cut = device[source] != device[target]
+        sent = np.unique(source[cut])
+        np.add.at(load, device[sent], self.cost_ms[sent])
+        received = np.unique(np.column_stack([source, device[target]])[cut], axis=0)
+        np.add.at(load, received[:, 1], self.cost_ms[received[:, 0]])
+        load[CPU] = np.bincount(device, self.cpu_ms, width)[CPU]  # it pays for no transfer
+        return load
+
+    def placement(self, split: dict[str, Any]) -> NDArray[np.int64]:
+        """A split in their format as the device of each node, [nodes]."""
+        place = {identifier: k for k, identifier in enumerate(self.ids)}
+        device = np.full(len(self.ids), -1)
+        for part in split["cpus"]:
+            device[[place[identifier] for identifier in part["nodes"]]] = CPU
+        for number, part in enumerate(split["fpgas"], start=1):
+            device[[place[identifier] for identifier in part["nodes"]]] = number
+        if (device < 0).any():
+            raise ValueError("the split leaves out nodes")
+        return device
+
+
+def _topological(ids: list[int], pairs: list[tuple[int, int]]) -> list[int]:
+    """The nodes, each after those that it reads from: depth first, so that branches stay together."""
+    readers: dict[int, list[int]] = {identifier: [] for identifier in ids}
+    sources: dict[int, list[int]] = {identifier: [] for identifier in ids}
+    for a, b in pairs:
+        readers[a].append(b)
+        sources[b].append(a)
+    # Long branches first, so that weights come right before what reads them.
+    depth = dict.fromkeys(ids, 0)
+    ready = [identifier for identifier in ids if not sources[identifier]]
+    waits = {identifier: len(sources[identifier]) for identifier in ids}
+    for node in ready:
+        for reader in readers[node]:
+            depth[reader] = max(depth[reader], depth[node] + 1)
+            waits[reader] -= 1
+            if not waits[reader]:
+                ready.append(reader)
+    if len(ready) < len(ids):
+        raise ValueError("the edges have a cycle")
+    for node in ids:
+        sources[node].sort(key=lambda source: (-depth[source], source))
+    order: list[int] = []
+    done: set[int] = set()
+    # As OpenVINO orders a model: from the outputs back, what a node reads right before it.
+    for end in ids:
+        if readers[end] or end in done:
+            continue
+        stack = [(end, iter(sources[end]))]
+        while stack:
+            node, rest = stack[-1]
+            following = next((source for source in rest if source not in done), None)
+            if following is None:
+                stack.pop()
+                done.add(node)
+                order.append(node)
+            else:
+                stack.append((following, iter(sources[following])))
+    return order
+
+
+def expert_load(instance: Instance, path: Path, clone: Path) -> float | None:
+    """Largest load of the human experts' split, ms; None where there is none.
+
+    Args:
+        instance: read from `path`.
+        path: in the clone.
+        clone: of their repository.
+    """
+    human = clone / "human-experts" / f"{path.name.removesuffix('.json')}_expert.json"
+    if path.parent.name != "LayerGraphs" or not human.exists():
+        return None
+    return float(instance.loads(instance.placement(json.loads(human.read_text()))).max())
