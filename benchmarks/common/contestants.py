@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from ov_hsdag.training.config import HSDAGConfig
 
 SHIPPED = Shipped().name
-"""The name of what users get with the policy that ships."""
+"""The name of what users get by default: the policy that ships proposes beside search."""
 
-DEFAULT = "place, default"
-"""The name of what users get who name no policy: no network takes part."""
+NO_NETWORK = "place, no network"
+"""The name of what `--policy none` gives: no network takes part."""
 
 # Clusters at which parsing stops where it is not to be limited to four.
 MANY_CLUSTERS = 48
@@ -165,8 +165,8 @@ ABLATIONS = (
 )
 """HSDAG as published with parsing that stops at `MANY_CLUSTERS`, and with one thing changed each."""
 
-OURS = (Contestant(DEFAULT, lambda: Shipped(policy=None, name=DEFAULT)), Contestant(SHIPPED, Shipped))
-"""What users get, without a policy and with the one that ships."""
+OURS = (Contestant(NO_NETWORK, lambda: Shipped(policy="none", name=NO_NETWORK)), Contestant(SHIPPED, Shipped))
+"""What users get with `--policy none`, and by default, with the policy that ships."""
 
 
 def single(number: int, name: str) -> Contestant:

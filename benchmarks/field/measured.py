@@ -31,7 +31,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks.common import harness
-from benchmarks.common.contestants import DEFAULT, LEARNED, OURS, SIMPLE
+from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE
 from benchmarks.common.machine import about
 from benchmarks.common.tables import Result, markdown, write
 from ov_hsdag.devices import virtual
@@ -221,7 +221,7 @@ def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Ma
         )
     }
     rates = {name: result.measurement.rates for name, result in results.items() if not result.measurement.failed}
-    ours = rates.get(MEASURED) or rates.get(DEFAULT) or ()
+    ours = rates.get(MEASURED) or rates.get(SHIPPED) or ()
     rows: dict[str, Any] = {}
     for name, result in results.items():
         if name not in rates:

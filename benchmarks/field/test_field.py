@@ -12,7 +12,7 @@ import openvino as ov
 import pytest
 
 from benchmarks.common import harness
-from benchmarks.common.contestants import ABLATIONS, DEFAULT, OURS, SHIPPED, SIMPLE, Contestant, Published
+from benchmarks.common.contestants import ABLATIONS, NO_NETWORK, OURS, SHIPPED, SIMPLE, Contestant, Published
 from benchmarks.common.machine import about
 from benchmarks.common.tables import spread, write
 from benchmarks.field import cost, generalisation, measured, outside, paper_machines, paper_table
@@ -99,13 +99,13 @@ def test_runs_keep_their_budget_and_say_why_they_have_no_figure() -> None:
     assert harness.run(full, SIMPLE[0], Budget())["why"] == "infeasible"
 
 
-def test_the_default_asks_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_is_asked_unless_it_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(3, nodes=20, devices=2)
     asked: list[PlacementProblem] = []
     first = HSDAGPlacer.place
     monkeypatch.setattr(HSDAGPlacer, "place", lambda self, problem: asked.append(problem) or first(self, problem))
-    default, shipped = OURS
-    assert harness.run(problem, default, Budget())["us"] is not None and not asked
+    none, shipped = OURS
+    assert harness.run(problem, none, Budget())["us"] is not None and not asked
     assert harness.run(problem, shipped, Budget())["us"] is not None and len(asked) == 1
 
 
@@ -180,12 +180,12 @@ def test_the_papers_tables_have_a_row_for_each_method() -> None:
     assert layout[SHIPPED] == ["0.07", "0.07", "30.0"] * models  # 70 of 100 µs
     assert layout["RNN-based"] == ["inf", "inf", "-inf"] * models
     assert drawn[SHIPPED] == ["100", "12.5", "0.0"] * models
-    assert drawn[DEFAULT] == ["0", "0", "14.3"] * models
+    assert drawn[NO_NETWORK] == ["0", "0", "14.3"] * models
     assert ablations["not trained"][0].startswith("**1.6") and ablations["four clusters"][0] == "1.000"
 
 
 def test_tables_say_why_there_is_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cells = {name: {"300": _cell(100.0), "3000": _cell(200.0)} for name in ("METIS", DEFAULT, SHIPPED)}
+    cells = {name: {"300": _cell(100.0), "3000": _cell(200.0)} for name in ("METIS", NO_NETWORK, SHIPPED)}
     cells["m-SCT (Baechi)"] = {"300": _cell(150.0), "3000": _cell(None)}
     sizes = {size: {"operations": int(size), "groups": 10} for size in ("300", "3000")}
     result = {"about": about(), "settings": {"seconds": 1.0}, "sizes": sizes, "cells": cells}
@@ -232,7 +232,7 @@ def test_what_computes_for_too_long_is_ended() -> None:
     assert cost.run_apart(problem, OURS[0], 20.0)["us"] is not None
 
 
-OURS_NAMES = (DEFAULT, SHIPPED, measured.MEASURED)
+OURS_NAMES = (NO_NETWORK, SHIPPED, measured.MEASURED)
 
 
 def test_runs_that_a_file_has_are_not_made_again(tmp_path: Path) -> None:

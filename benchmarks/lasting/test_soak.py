@@ -1,4 +1,4 @@
-"""Nothing grows: a short form of benchmarks/soak.py, and what it judges by."""
+"""Nothing grows: a short form of benchmarks/lasting/soak.py, and what it judges by."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ class Shipped:
     """What `ov_hsdag.place` gives, not measured: the best by prediction of all its placers.
 
     Attributes:
-        policy: the learned policy that is asked besides; None: none, as by default.
+        policy: that is asked besides; "none": no policy.
         name: in tables.
     """
 
-    policy: str | None = DEFAULT
+    policy: str = DEFAULT
     name: str = "HSDAG as shipped"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
@@ -117,7 +117,7 @@ class Shipped:
             environment.cost(found)
 
 
-def shipped_placement(problem: PlacementProblem, policy: str | None = DEFAULT) -> NDArray[np.uint8] | None:
+def shipped_placement(problem: PlacementProblem, policy: str = DEFAULT) -> NDArray[np.uint8] | None:
     """The placement of `Shipped`, uint8 [groups]; None where none is feasible."""
     candidates = find_candidates(problem, policy_placers(policy))
     try:
