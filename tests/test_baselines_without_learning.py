@@ -259,8 +259,7 @@ def test_placements_of_real_models_are_legal(model: str) -> None:
 
 
 def test_the_network_alone_is_the_best_of_what_it_proposes() -> None:
-    """Its placer refines contiguous partitions as well, which are no merit of the network but often better."""
-    better = 0
+    """What its placer makes of that by local search is no merit of the network."""
     for seed in range(4):
         problem = random_problem(seed, nodes=40, devices=2, objective="throughput")
         best = Environment(problem).run(NETWORK)
@@ -268,5 +267,3 @@ def test_the_network_alone_is_the_best_of_what_it_proposes() -> None:
         scores = problem.scores(proposed)
         assert best is not None and best.cost * 1e6 == pytest.approx(scores.min())
         np.testing.assert_array_equal(best.placement, proposed[scores.argmin()])
-        better += problem.scores(HSDAGPlacer(moves=0).place(problem))[0] < scores.min()
-    assert better
