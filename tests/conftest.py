@@ -9,7 +9,6 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.calibration import experience
 from ov_hsdag.devices import virtual
 from ov_hsdag.policy import tuned
 from research.zoo.catalog import select
@@ -31,11 +30,7 @@ TREE = Path(__file__).resolve().parents[1] / "ov_hsdag"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without a compiled core the tree gives way to an installed package, which is not what is to be tested.
-
-    What tests measure is no experience for the user's own models.
-    """
-    os.environ[experience.VARIABLE] = "0"
+    """Without a compiled core the tree gives way to an installed package, which is not what is to be tested."""
     os.environ[tuned.VARIABLE] = "0"
     found = Path(ov_hsdag.__file__).resolve().parent
     if TREE.is_dir() and found != TREE:

@@ -32,7 +32,7 @@ Started = TypeVar("Started")
 def environment(devices: str = "", package: Path = ROOT) -> dict[str, str]:
     """Of processes that find the package of the tree, or what else is in a folder."""
     path = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
-    kept = {"PYTHONPATH": path, "OV_HSDAG_VIRTUAL_DEVICES": devices, "OV_HSDAG_EXPERIENCE": "0"}
+    kept = {"PYTHONPATH": path, "OV_HSDAG_VIRTUAL_DEVICES": devices}
     return {**os.environ, **kept, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 
 

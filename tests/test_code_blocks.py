@@ -123,7 +123,7 @@ def test_blocks_run_and_print_what_is_shown(page: Path, folder: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("OV_HSDAG")}
     paths = [str(folder.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     variables |= {"PATH": os.pathsep.join(paths), "PYTHONPATH": f"{PACKAGE}{os.pathsep}.", "LC_ALL": "C.UTF-8"}
-    variables |= {"OV_HSDAG_EXPERIENCE": "0", "COLUMNS": "80"}
+    variables |= {"COLUMNS": "80"}
     done = subprocess.run(
         ["bash", "-c", script(found)], cwd=folder, env=variables, capture_output=True, text=True, timeout=540
     )

@@ -22,8 +22,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ov_hsdag.calibration import experience
-from ov_hsdag.calibration.common_factor import relevant
 from ov_hsdag.cli.finetune import duration
 from ov_hsdag.cli.finetune import finetune as cli_finetune
 from ov_hsdag.devices import device_set, virtual
@@ -234,39 +232,6 @@ def test_others_may_propose_in_the_place_of_the_policy(tmp_path: Path, proposer:
     assert all(torch.equal(value, before[name]) for name, value in outcome.state.network.state_dict().items())
     with pytest.raises(UserError, match="both, policy, search, random"):
         replace(TINY, proposer="nobody")
-
-
-def test_a_run_begins_with_its_prior_and_keeps_it(tmp_path: Path) -> None:
-    """Of two equal placements it predicts other ratios, and a resumed run goes on as one that was not stopped."""
-    problem = problem_of(1)
-    vague = Corrector(problem, problem.single(0)).factors.vague
-    mean = vague.mean.copy()
-    mean[1] = math.log(1.5)
-    prior = tuning.Prior(mean, 0.3 * vague.root)
-
-    def go(folder: Path, count: int, begin: bool = True) -> None:
-        run(
-            folder,
-            problem,
-            partial(Simulated, reality(problem)),
-            network_for(problem) if begin else None,
-            Budget(measurements=count),
-            TINY if begin else None,
-            prior=prior if begin else None,
-        )
-
-    go(tmp_path / "whole", 4)
-    go(tmp_path / "parts", 2)
-    go(tmp_path / "parts", 4, begin=False)
-    assert same(tmp_path / "whole", tmp_path / "parts")
-    assert without_times(tmp_path / "whole")["entries"] == without_times(tmp_path / "parts")["entries"]
-    stored = weights(tmp_path / "parts")
-    np.testing.assert_array_equal(stored["prior.mean"].numpy(), mean)
-
-    prior = None
-    go(tmp_path / "without", 4)
-    first = [without_times(tmp_path / name)["entries"][2]["predicted"] for name in ("whole", "without")]
-    assert first[0] != first[1] and "prior.mean" not in weights(tmp_path / "without")
 
 
 def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
@@ -558,7 +523,6 @@ def test_what_is_no_duration(text: str) -> None:
 @pytest.mark.slow
 def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ov_hsdag.training.finetune.model.Measurer", partial(Measurer, rounds=2))
-    monkeypatch.setenv(experience.VARIABLE, str(tmp_path / "experience"))
     told: list[tuple[int, float]] = []
 
     def report(number: int, share: float, entry: tuning.Entry, best: float) -> None:
@@ -587,13 +551,6 @@ def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pyte
     assert placement.measured and set(placement.measured) >= {"CPU_A", "CPU_B"}
     chosen = placement.measured[placement.chosen]
     assert chosen["throughput_ips"] > 0
-
-    # The next model begins with what was measured of this one.
-    assert record["about"]["experience"] == 0
-    (left,) = experience.kept()
-    assert len(left.ratios) >= 5 and left.objective == "throughput" and left.devices[0] == left.devices[1]
-    other = build_problem(ZOO["bert-small"].build(), device_set.DeviceSet.parse(PAIR), objective="throughput")
-    assert relevant(Corrector(other, other.single(0)), left.devices, [left])
 
     saved = two_cpu_core.read_model(tmp_path / "model.xml")
     embedded = Placement.of(saved)

@@ -23,7 +23,6 @@ import pytest
 import safetensors.numpy
 from safetensors.numpy import load_file
 
-from ov_hsdag.calibration import experience
 from ov_hsdag.cli import console
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable
@@ -159,18 +158,6 @@ def test_a_version_is_quoted_in_part(tmp_path: Path) -> None:
     path.write_text(json.dumps({"version": "x\ny" * 1000, "devices": {}}))
     assert "has format 'x\\ny" in refusal(lambda: ModelCosts.load(path))
     check_replaceable(path)  # of any version
-
-
-@pytest.mark.parametrize("text", [HUGE, DEEP, "9999999999999", "{}", "-1", "1e300"])
-def test_remembered_experience_of_any_content_is_left_out(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terms = {"work": [], "transfer": [[0.0]], "submodel": [[0.0]], "submodels": ["@"]}
-    document = {"version": 1, "graph": "", "devices": ["a"], "objective": "latency", "kinds": [], "reference": terms}
-    (tmp_path / "a.json").write_text(json.dumps(document).replace('"@"', text))
-    os.mkfifo(tmp_path / "b.json")
-    monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
-    assert experience.kept() == []
 
 
 @pytest.mark.parametrize("text", [DEEP, HUGE, '{"n_positions": ' + HUGE + "}", '{"text_config": [1]}', "null"])

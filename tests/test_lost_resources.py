@@ -13,12 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.calibration import experience
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import process
 from ov_hsdag.measuring.comparison import Comparison, measurements
@@ -280,15 +278,3 @@ def test_a_clock_that_is_changed_changes_nothing(
     assert not any(one.failed for one in found.values())
     assert time.monotonic() - begin < 60
     assert not list(temporary.iterdir())
-
-
-def test_experience_of_a_later_clock_is_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.test_experience import measured
-
-    monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
-    experience.keep(measured(0))
-    (file,) = tmp_path.glob("*.json")
-    os.utime(file, (4e9, 4e9))  # written in 2096
-    experience.keep(measured(1))
-    assert len(experience.kept()) == 2
-    assert np.isfinite([one.ratios.sum() for one in experience.kept()]).all()

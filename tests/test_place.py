@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,13 @@ from openvino import opset13 as ops
 from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
-from ov_hsdag.calibration import experience
-from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
-from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices import device_set
-from ov_hsdag.measuring.selection import Result
-from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 
@@ -312,54 +304,6 @@ def test_measuring_that_was_asked_for_needs_a_temporary_folder(core: ov.Core, mo
         ov_hsdag.place(model, PAIR, core=core, measure=True)
     assert len(model.get_ops()) == nodes
     assert ov_hsdag.place(model, PAIR, core=core).measured is None
-
-
-def test_what_was_measured_is_left_to_the_models_that_follow(
-    core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the profile's costs, by which the next model is predicted, and no failed or unplaced candidates."""
-    monkeypatch.setenv(experience.VARIABLE, str(tmp_path))
-    priced = []
-
-    def node_us(profile: Profile, graph: ComputationGraph, names: tuple[str, ...]) -> Any:
-        priced.append(names)
-        return by_roofline(profile, graph, names)
-
-    by_roofline = cost_model.node_us
-    monkeypatch.setattr(cost_model, "node_us", node_us)
-
-    def calibrated(prepared: ModelAnalysis, core: ov.Core, *_: Any) -> tuple[ModelCosts, None]:
-        nodes = prepared.graph.nodes
-        costs = (np.full(nodes, 50.0), np.full(nodes, -1, np.int32), np.zeros(nodes))
-        devices = {name: DeviceCosts(identity(core, name), "now", *costs) for name in prepared.devices}
-        return ModelCosts(graph_hash(prepared.graph), devices), None
-
-    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_prepared", calibrated)
-
-    def figures(ratio: float | None) -> dict[str, Any]:
-        ends = None if ratio is None else [ratio / 1.1, ratio * 1.1]
-        one = {"throughput_ips": 10.0, "ratio": ratio, "ci": ends, "submodels": 1, "failed": None}
-        return {**one, "times_best_single": ratio, "times_best_single_ci": ends}
-
-    measured = {"CPU_A": figures(0.9), "CPU_B": figures(1.0), "pipeline": figures(1.7), "copies": figures(1.9)}
-    measured["mincut"] = figures(None)
-
-    def select(model: ov.Model, problem: PlacementProblem, candidates: dict[str, Any], *_: Any, **__: Any) -> Result:
-        return Result(measured, "pipeline", candidates)
-
-    monkeypatch.setattr("ov_hsdag.measuring.selection.select", select)
-    placement = ov_hsdag.place(
-        ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, policy="none", measure=True
-    )
-    assert placement.chosen == "pipeline" and (placement.predicted or {})["measured_costs"] == ["CPU_A", "CPU_B"]
-    assert len(priced) == 1
-    (left,) = experience.kept()
-    np.testing.assert_allclose(left.ratios, [0.9, 1.0, 1.7], rtol=1e-4)
-    np.testing.assert_allclose(left.uncertain, np.log(1.1) / 1.96, rtol=1e-3)
-    assert left.objective == "throughput"
-    problem = build_problem(ZOO["squeezenet"].build(), device_set.DeviceSet.parse(PAIR), objective="throughput")
-    np.testing.assert_allclose(left.reference.work.sum(), problem.node_us[:, 1].sum(), rtol=1e-3)
-    np.testing.assert_allclose(left.reference.work[0, 0].sum(), 0.0)
 
 
 def bounds(schema: dict[str, Any], part: dict[str, Any], which: str) -> Any:

@@ -28,7 +28,7 @@ def run(*command: object, quiet: bool = True, **environment: str) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        env={**os.environ, "OV_HSDAG_EXPERIENCE": "0", **environment},
+        env={**os.environ, **environment},
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout[-3000:]}")

@@ -43,7 +43,6 @@ import openvino as ov
 
 from benchmarks.common.machine import about
 from benchmarks.lasting.soak_cycle import DEVICES, HETERO, LIMITS, held
-from ov_hsdag.calibration import experience
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import Placement
@@ -63,7 +62,6 @@ VARIABLES = {
     virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(
         f"{name}:{','.join(f'{key}={value}' for key, value in LIMITS.items())}" for name in DEVICES
     ),
-    experience.VARIABLE: "0",
     "OV_HSDAG_DISABLE": "",
     "PYTHONPATH": str(ROOT),
 }

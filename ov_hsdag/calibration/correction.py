@@ -3,9 +3,8 @@
 A placement's measured ratio to the reference is predicted from the simulator's own terms, each multiplied by a scale
 factor: times of operations (by device, by kind of operation on each device, and by part of the model, as errors there
 move the balance between two equal devices), transfers, submodels, and the slowdown of all devices when several run at
-once. The logarithms of the factors have a normal prior: around 0, but for what measurements of other models on the same
-devices say (`ov_hsdag.calibration.common_factor`). A few measurements correct the factors that they depend on and leave
-the others as they are. The posterior is approximated by a normal distribution around its mode
+once. The logarithms of the factors have a normal prior around 0, so that a few measurements correct the factors that
+they depend on and leave the others as they are. The posterior is approximated by a normal distribution around its mode
 (Laplace's approximation); draws from it make the proposals of fine-tuning a Thompson sampling (Russo et al. 2018,
 section 5.2, arXiv:1707.02038).
 """
@@ -81,24 +80,6 @@ class Terms:
         """The terms of some of the placements; rows: what NumPy takes as an index of several."""
         return Terms(self.work[rows], self.transfer[rows], self.submodel[rows], self.submodels[rows])
 
-    def of_devices(self, order: Sequence[int]) -> Terms:
-        """The same terms with the devices in another order."""
-        index = list(order)
-        return Terms(self.work[:, index], self.transfer[:, index], self.submodel[:, index], self.submodels)
-
-
-@dataclass(frozen=True, eq=False)
-class Prior:
-    """A normal distribution of the logarithms of the scale factors.
-
-    Attributes:
-        mean: float64 [factors].
-        root: a square root of the covariance: covariance = root @ root.T, float64 [factors, factors].
-    """
-
-    mean: Floats
-    root: Floats
-
 
 @dataclass(frozen=True, eq=False)
 class Fit:
@@ -137,20 +118,10 @@ class Factors:
 
     @property
     def spread(self) -> Floats:
-        """Standard deviation of each factor's logarithm where nothing is known, float64 [factors]."""
+        """Prior standard deviation of each factor's logarithm, float64 [factors]."""
         sizes = ((_DEVICE, self.devices), (_KIND, self.devices * KINDS), (_PART, PARTS))
         blocks = [np.full(count, value) for value, count in sizes]
         return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
-
-    @property
-    def nothing(self) -> Floats:
-        """Factors that correct nothing, as logarithms, float64 [factors]."""
-        return np.zeros(len(self.spread))
-
-    @property
-    def vague(self) -> Prior:
-        """The prior where nothing is known."""
-        return Prior(self.nothing, np.diag(self.spread))
 
     def unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Factors of devices [devices], of kinds [devices, kinds], of parts [parts], and the last three."""
@@ -180,11 +151,10 @@ class Factors:
         at_once = together * terms.on_several
         return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
 
-    def fit(self, prior: Prior, reference: Terms, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
+    def fit(self, reference: Terms, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
         """Fits the factors to measured ratios; without measurements, returns the prior.
 
         Args:
-            prior: of the factors.
             reference: terms of the placement that the others are measured against, one row.
             terms: of the measured placements.
             ratios: how many times better than the reference each placement is, float64 [placements].
@@ -196,20 +166,20 @@ class Factors:
         """
         own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self.devices, 0)
         noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
-        measured = np.log(ratios)
+        measured, spread = np.log(ratios), self.spread
 
         def off(factors: Floats) -> Floats:
             return self.log_us(factors, reference) - self.log_us(factors, terms) - measured
 
         def residuals(scaled: Floats) -> Floats:
-            return np.concatenate([off(prior.mean + prior.root @ scaled) / noise, scaled])
+            return np.concatenate([off(spread * scaled) / noise, scaled])
 
         # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
-        begin = np.zeros(len(prior.mean))
+        begin = np.zeros(len(spread))
         found = least_squares(residuals, begin, loss="soft_l1", f_scale=2.0, max_nfev=40)
         values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
-        mean = prior.mean + prior.root @ found.x
-        root = prior.root @ (vectors / np.sqrt(np.maximum(values, 1e-9)))
+        mean = spread * found.x
+        root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))
         return Fit(mean, root, float(off(mean).std()) if len(ratios) else 0.0)
 
 
@@ -219,19 +189,16 @@ class Corrector:
     Attributes:
         problem: with the costs to correct.
         factors: what they are.
-        prior: what is known of them before anything of this model is measured.
     """
 
-    def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8], prior: Prior | None = None) -> None:
+    def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
         """
         Args:
             problem: with the costs to correct.
             reference: placement that others are measured against, uint8 [groups].
-            prior: of the factors; None: nothing is known.
         """
         self.problem = problem
         self.factors = Factors(len(problem.devices), problem.objective)
-        self.prior = prior or self.factors.vague
         self._reference = reference
 
     @cached_property
@@ -299,7 +266,7 @@ class Corrector:
         Returns:
             The posterior.
         """
-        return self.factors.fit(self.prior, self.reference, terms, ratios, uncertain)
+        return self.factors.fit(self.reference, terms, ratios, uncertain)
 
     def apply(self, factors: Floats) -> PlacementProblem:
         """Returns the problem with its costs multiplied by the factors (given as logarithms, float64 [factors])."""

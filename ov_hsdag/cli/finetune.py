@@ -342,7 +342,5 @@ def _table(record: Mapping[str, Any]) -> Table:
             f"failed: {measured['error']}" if measured["error"] else f"{ratio:.2f}",
         )
     first = " first measured: before the best ones were measured again." if record["final"] else ""
-    before = record["about"].get("experience", 0)
-    others = f" It began with what measurements of {before} other models on these devices say." if before else ""
-    table.caption = f"* chosen. x {over}: all measurements of a placement together.{first}{others}"
+    table.caption = f"* chosen. x {over}: all measurements of a placement together.{first}"
     return table

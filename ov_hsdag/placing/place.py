@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.calibrate import calibrate_prepared
-from ov_hsdag.calibration.correction import Corrector
-from ov_hsdag.calibration.experience import device_keys, keep, of_measurements
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -47,7 +45,7 @@ from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.copies import COPIES, copies_summary
 from ov_hsdag.problem.explained_model import CostSources
 from ov_hsdag.problem.explanation import Explanation
-from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile, with_measured
+from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.problem.report_data import ReportSource
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -139,13 +137,14 @@ def place(
         kv_precision,
         search_seconds,
     )
-    settings = _settings(shapes, memory, workload, context, kv_precision, profile)
+    given_shapes = shapes
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
     asked = Workload.asked(workload, context)
     phases = asked.phases_with(model, shapes) if asked else ()
     if phases:
         shapes = phases[-1].shapes
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
+    settings = _settings(given_shapes, memory, workload, context, kv_precision, profile)  # shapes are sound
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
@@ -162,14 +161,12 @@ def place(
             else:
                 costs = _calibrated(analysis, request, seconds, report)
     of_workload: WorkloadProblem | None = None
-    by_profile: PlacementProblem | None = None
     with clock("costs"):
         if phases:
             of_workload = price_workload(analysis, objective, request.profile, request.core, phases, phase_costs)
             problem = of_workload.problem
         else:
-            by_profile = price(analysis, objective, request.profile, request.core, None)
-            problem = with_measured(by_profile, request.core, costs)
+            problem = price(analysis, objective, request.profile, request.core, costs)
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
     with clock("choose"):
@@ -188,8 +185,6 @@ def place(
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
             choice = _measured(choice, model, problem, request, shapes, phases, left, report)
-            if by_profile is not None:
-                _keep_experience(choice, by_profile, request)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
@@ -456,29 +451,6 @@ def _least_risky(
     possible = [one for one in possible if one.name in problem.devices] or possible
     untried = [one for one in possible if one.placement.tobytes() not in failed]
     return best_by_prediction(problem, untried or possible)
-
-
-def _keep_experience(choice: _Choice, problem: PlacementProblem, request: _Request) -> None:
-    """Leaves what was measured to the models that follow, beside what the profile alone says: its is the problem."""
-    placements = {one.name: one.placement for one in (*choice.candidates, choice.chosen)}
-    figures = {
-        name: (one["times_best_single"], *one["times_best_single_ci"])
-        for name, one in (choice.measured or {}).items()
-        if name in placements and one["times_best_single_ci"]
-    }
-    single = max((name for name in request.devices.names if name in figures), key=figures.__getitem__, default=None)
-    if single is None or len(figures) < 2:
-        return
-    ratio, low, high = np.array(list(figures.values())).T
-    keep(
-        of_measurements(
-            Corrector(problem, placements[single]),
-            device_keys(request.core, request.profile, problem.devices),
-            np.stack([placements[name] for name in figures]),
-            ratio,
-            np.log(high / low) / (2 * _INTERVAL),
-        )
-    )
 
 
 def _warn_of_shared_memory(problem: PlacementProblem, placement: NDArray[np.uint8], host: HostMemory | None) -> None:

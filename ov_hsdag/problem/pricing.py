@@ -79,11 +79,7 @@ def price(
         costs: measured costs; None for none. A warning names devices that they do not hold for.
     """
     by_profile = _Priced.of(analysis.graph, 1.0, profile, analysis.devices)
-    return with_measured(_problem(analysis, objective, profile, core, [by_profile], analysis.graph), core, costs)
-
-
-def with_measured(problem: PlacementProblem, core: ov.Core, costs: ModelCosts | None) -> PlacementProblem:
-    """A problem that was priced by a profile, with what was measured in place of that where it holds; see `price`."""
+    problem = _problem(analysis, objective, profile, core, [by_profile], analysis.graph)
     if costs is None:
         return problem
     priced = {key: getattr(problem, key) for key in _COSTS}

@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
-from ov_hsdag.calibration import experience
-from ov_hsdag.calibration.correction import Corrector
-from ov_hsdag.calibration.experience import of_measurements
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, Profile
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
@@ -203,26 +200,6 @@ def _read_problem(path: Path) -> None:
     problem.repair(placements[-1])
 
 
-def _experiences() -> list[bytes]:
-    problem = random_problem(np.random.default_rng(2), nodes=9)
-    placements = np.stack([problem.single(0), problem.single(1)])
-    corrector = Corrector(problem, problem.single(0))
-    kept = of_measurements(corrector, ["a", "b", "c", "d"][: len(problem.devices)], placements, np.ones(2), np.ones(2))
-    return _json(kept.to_dict())
-
-
-def _read_experience(path: Path) -> None:
-    before = os.environ.get(experience.VARIABLE)
-    os.environ[experience.VARIABLE] = str(path.parent)
-    try:
-        for one in experience.kept():
-            one.on(one.devices)
-    finally:
-        os.environ.pop(experience.VARIABLE)
-        if before is not None:
-            os.environ[experience.VARIABLE] = before
-
-
 def _read_config(path: Path) -> None:
     tokens = longest_context(path.parent / "model.xml")
     assert tokens is None or 0 < tokens < 2**31
@@ -291,7 +268,6 @@ READERS: dict[str, Reader] = {
     "policy": Reader("policy.json", _records, _read_record),
     "problem": Reader("problem.npz", _problems, _read_problem),
     "arrays": Reader("arrays.npz", _problems, lambda path: reading.read_arrays(path, 10**6), (OSError, ValueError)),
-    "experience": Reader("kept.json", _experiences, _read_experience, ()),
     "config": Reader("config.json", lambda: _json({"text_config": {"n_positions": 512}}), _read_config, ()),
     "marker": Reader(folder_writing.MARKER, _markers, _read_marker),
     "onnx": Reader("m.onnx", lambda: [b"\x0a\x08location\x12\x05m.bin" * 3], _read_onnx, ()),

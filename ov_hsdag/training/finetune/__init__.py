@@ -4,8 +4,7 @@ A measurement takes seconds, so much is made of each one: a placement is measure
 simulator's costs, and refinement and REINFORCE work on the corrected costs; the policy imitates the best measured
 placements. The corrections (`ov_hsdag.calibration.correction`) are drawn from their posterior
 (Thompson sampling: Thompson 1933, Biometrika 25; Russo et al. 2018, "A Tutorial on Thompson Sampling",
-arXiv:1707.02038), so that uncertain regions are explored. Before anything is measured, they are what measurements of
-other models on the same devices say (`ov_hsdag.calibration.common_factor`).
+arXiv:1707.02038), so that uncertain regions are explored.
 
 In the order of a run:
 
@@ -18,7 +17,7 @@ In the order of a run:
     choice      the finalists, and the placement that is chosen
     record      record.json
     loop        `run`: the loop over all of these
-    model       `finetune`: the whole road, from a model to its placed IR
+    model       `finetune`: from a model to its placed IR
 
 A run is a function of its settings and its measurements: everything random follows from the seed and the number of
 measurements. So a simulated run that was killed and resumed ends as one that was not. A checkpoint follows each
@@ -28,7 +27,7 @@ The output folder holds checkpoint.safetensors, TensorBoard files and, in the en
 folder policy/, the placed model model.xml and model.bin, and its placement placement.json.
 """
 
-from ov_hsdag.calibration.correction import Corrector, Fit, Prior, Terms
+from ov_hsdag.calibration.correction import Corrector, Fit, Terms
 from ov_hsdag.training.finetune.choice import pooled
 from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.training.finetune.learning import imitation_target, learn
@@ -45,7 +44,6 @@ __all__ = [
     "Entry",
     "Fit",
     "Outcome",
-    "Prior",
     "Report",
     "Settings",
     "Simulated",

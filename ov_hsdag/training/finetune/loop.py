@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.tensorboard import SummaryWriter
 
-from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
@@ -85,7 +84,6 @@ def run(
     settings: Settings | None = None,
     about: Mapping[str, Any] | None = None,
     report: Report | None = None,
-    prior: Prior | None = None,
 ) -> Outcome:
     """Runs or continues a fine-tuning; writes everything but the placed model.
 
@@ -99,7 +97,6 @@ def run(
         settings: of a new run.
         about: goes into checkpoint and record; of a new run.
         report: see `Report`.
-        prior: of the corrections, of a new run; None: nothing is known.
 
     Returns:
         The chosen placement and the record.
@@ -112,10 +109,9 @@ def run(
         ongoing = _Run.resumed(output, problem, judge_of, budget)
     else:
         ongoing = _Run.new(output, problem, judge_of, network, budget or Budget(), settings or Settings(), about or {})
-        ongoing.state.prior = prior
     state, settings = ongoing.state, ongoing.settings
     ongoing.measure_singles()
-    task = Task.of(problem, state.network.config, state.reference, state.prior)
+    task = Task.of(problem, state.network.config, state.reference)
     with SummaryWriter(str(output), purge_step=len(state.measured)) as writer:
         while ongoing.spent() < 1:
             fit = task.fit(state)

@@ -10,12 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from ov_hsdag.calibration.common_factor import prior_of, relevant
-from ov_hsdag.calibration.correction import Corrector
-from ov_hsdag.calibration.experience import Experience, device_keys, keep, kept, of_measurements
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
@@ -33,7 +29,7 @@ from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import FORMAT, State, check_outputs, refuse_existing
+from ov_hsdag.training.finetune.state import FORMAT, check_outputs, refuse_existing
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
 from ov_hsdag.utils.errors import UserError
@@ -109,13 +105,9 @@ def finetune(
     Placement.strip(model)
     known = resolve_profile(profile, devices.names, core)
     problem = build_problem(model, devices, objective=objective, profile=known, core=core, shapes=examples)
-    network, prior = None, None
-    keys = () if simulated else device_keys(core, known, devices.names)
+    network = None
     if not resume:
         settings = settings or Settings()
-        corrector = Corrector(problem, problem.single(0))
-        others = relevant(corrector, keys, kept()) if keys else []
-        prior = prior_of(corrector.factors, others)
         network = initial_network(policy, problem, settings.seed)
         about = {
             "device": devices.hetero,
@@ -124,7 +116,6 @@ def finetune(
             "simulated": simulated,
             "openvino": ov.__version__,
             "shapes": examples,
-            "experience": len({one.graph for one in others}),
         }
 
     def judge_of(reference: str | None) -> Judge:
@@ -133,9 +124,7 @@ def finetune(
         timed = _bounded(model, examples)
         return Measurer(timed, devices, objective, core, reference=reference, seconds=trial_seconds)
 
-    outcome = run(output, problem, judge_of, network, budget, settings, about, report, prior)
-    if keys:
-        keep(_experience(outcome.state, problem, keys))
+    outcome = run(output, problem, judge_of, network, budget, settings, about, report)
     if not simulated:
         try:
             tuned.keep(output / "policy", core, devices.names)
@@ -165,19 +154,6 @@ def initial_network(policy: str | PathLike[str] | None, problem: PlacementProble
         return load(bundle.find(policy))
     torch.manual_seed(seed)
     return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
-
-
-def _experience(state: State, problem: PlacementProblem, keys: Sequence[str]) -> Experience:
-    """What the run measured, for the models that follow: second measurements where there are some."""
-    found = [(entry, state.final.get(index, entry.measurement)) for index, entry in enumerate(state.entries)]
-    good = [(entry, measured) for entry, measured in found if not (measured.failed or entry.measurement.failed)]
-    return of_measurements(
-        Corrector(problem, simple_placement(problem, state.reference)),
-        keys,
-        np.stack([entry.placement for entry, _ in good]),
-        np.array([measured.ratio for _, measured in good]),
-        np.array([measured.uncertain for _, measured in good]),
-    )
 
 
 def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.correction import Prior
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import check_model_output, check_not_input
@@ -66,7 +65,6 @@ class State:
         final: second measurements of the finalists, pooled with the first, by the index of their entry.
         recalled: number of proposals that had been measured before.
         seconds: wall time of all parts of the run so far.
-        prior: of the corrections, before the run measured anything; None: nothing was known.
     """
 
     network: HSDAGNetwork
@@ -76,7 +74,6 @@ class State:
     final: dict[int, Measurement] = field(default_factory=dict)
     recalled: int = 0
     seconds: float = 0.0
-    prior: Prior | None = None
 
     @property
     def proposed(self) -> list[int]:
@@ -130,8 +127,6 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
         "seconds": state.seconds,
     }
     tensors = {"placements": torch.from_numpy(np.stack([entry.placement for entry in state.entries]))}
-    if state.prior is not None:
-        tensors |= {f"prior.{name}": torch.from_numpy(array) for name, array in vars(state.prior).items()}
     write_checkpoint(path, state.network, state.optimizer, tensors, metadata)
 
 
@@ -159,8 +154,6 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
             raise ValueError("it has placements of another model")
         if (placements >= len(problem.devices)).any():
             raise ValueError("it has placements on other devices")
-        if "prior.mean" in tensors:
-            state.prior = Prior(tensors["prior.mean"].numpy(), tensors["prior.root"].numpy())
         state.entries = [
             Entry(placement.copy(), Measurement.from_dict(entry["measurement"]), entry["source"], entry["predicted"])
             for placement, entry in zip(placements, metadata["entries"], strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.correction import Corrector, Fit, Prior, Terms
+from ov_hsdag.calibration.correction import Corrector, Fit, Terms
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import HSDAGConfig
@@ -37,18 +37,17 @@ class Task:
     terms: dict[bytes, Terms] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, problem: PlacementProblem, config: HSDAGConfig, reference: str, prior: Prior | None = None) -> Task:
+    def of(cls, problem: PlacementProblem, config: HSDAGConfig, reference: str) -> Task:
         """Makes the task of a problem.
 
         Args:
             problem: with the profile's costs.
             config: of the network, which decides the features.
             reference: what ratios are relative to: a device, or `HETERO_DEFAULT`.
-            prior: of the corrections; None: nothing is known.
         """
         placement = simple_placement(problem, reference)
         x = policy_input(problem, config.features)
-        return cls(problem, x, impact(problem), Corrector(problem, placement, prior), placement)
+        return cls(problem, x, impact(problem), Corrector(problem, placement), placement)
 
     def fit(self, state: State) -> Fit:
         """Returns the posterior of the corrections given everything measured so far."""
