@@ -88,13 +88,25 @@ _SHARED = {
 }
 """Options of every command; they set the variables of these names in `console`."""
 
+_OF_MODELS = {
+    "extension": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--extension",
+            metavar="LIB.so",
+            help="Load a library of custom operations, as Core::add_extension does; can be given several times.",
+        ),
+    ]
+}
+"""The same of every command that reads a model."""
+
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options that all commands have, which are not handed on to it."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
-        for name in _SHARED:
+        for name in shared:
             setattr(console, name, options.pop(name))
         if console.quiet and console.verbose:
             raise UserError("--quiet and --verbose ask for less and for more: give one of them")
@@ -103,12 +115,15 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*arguments, **options)
 
     own = inspect.signature(command, eval_str=True)
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in _SHARED.items()
+    shared = {**(_OF_MODELS if {"model", "models"} & set(own.parameters) else {}), **_SHARED}
+    options = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=False if name in _SHARED else None, annotation=kind
+        )
+        for name, kind in shared.items()
     ]
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
-    run.__annotations__ = {**{one.name: one.annotation for one in own.parameters.values()}, **_SHARED}
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *options])  # type: ignore[attr-defined]
+    run.__annotations__ = {**{one.name: one.annotation for one in own.parameters.values()}, **shared}
     return run
 
 
@@ -227,6 +242,16 @@ def _read_model(core: ov.Core, path: Path) -> ov.Model:
             with contextlib.suppress(RuntimeError):
                 return core.read_model(path.resolve())
         raise
+
+
+def new_core() -> ov.Core:
+    """A Core with the declared virtual devices and the libraries of --extension. Raises UserError, RunError."""
+    from ov_hsdag.devices import extensions, virtual
+
+    core = virtual.new_core()
+    for path in console.extension or ():
+        extensions.add(core, path)
+    return core
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:

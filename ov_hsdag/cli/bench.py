@@ -75,7 +75,6 @@ def bench(
     remote.check_on(ray, on)
 
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.model.workload import Workload
     from ov_hsdag.problem.problem import check_objective
@@ -111,7 +110,7 @@ def bench(
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
             _elsewhere(fleet, show, models, words, profile, policies, document, output, as_json)
         return
-    core = new_core()
+    core = common.new_core()
     missing = absent(core, devices.names)
     if missing:
         there = ", ".join(core.available_devices)
@@ -173,7 +172,7 @@ def _elsewhere(
             name = inputs.model(model)
             named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
             own = {"--profile": inputs.file(profile), "--policies": ",".join(map(str, named)) or None}
-            words = remote.words("bench", [name], {**given, **own}, {})
+            words = remote.words(inputs, "bench", [name], {**given, **own}, {})
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
     for (kind, model), result in zip(asked, results, strict=True):

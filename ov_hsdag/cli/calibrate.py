@@ -66,7 +66,6 @@ def calibrate(
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import path_beside
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.storage.files import write_json
 
     names = DeviceSet.parse(device).names
@@ -79,7 +78,7 @@ def calibrate(
         return
     begin = time.perf_counter()
     with console.result(as_json) as show:
-        core = new_core()
+        core = common.new_core()
         check_devices(core, names)
         loaded = [common.read_model(core, path) for path in models]
         shapes = example_shapes(loaded, examples)
@@ -139,7 +138,7 @@ def _elsewhere(
     inputs = Inputs()
     named = [inputs.model(path) for path in models]
     costs = [path_beside(name).as_posix() for name in named]
-    words = remote.words("calibrate", [], {**given, "--model": named, "--output": f"{OUT}/{_PROFILE}"}, {})
+    words = remote.words(inputs, "calibrate", [], {**given, "--model": named, "--output": f"{OUT}/{_PROFILE}"}, {})
     job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))
     with remote.scratch() as scratch:
         results = fleet.run("calibrating", [(kind, job, scratch / kind.number) for kind in fleet.kinds])

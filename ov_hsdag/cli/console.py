@@ -22,7 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ov_hsdag.cli.command_lines import command_line
+from ov_hsdag.cli.command_lines import command_line, options
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.progress import Tell, Work, lines
 
@@ -31,6 +31,9 @@ debug = False
 
 quiet = False
 """Whether --quiet was given: no progress and no hints; results, warnings and errors alone."""
+
+extension: list[str] | None = None
+"""Values of --extension: libraries with operations of the model."""
 
 verbose = False
 """Whether --verbose was given: each step is told, with the time that it took."""
@@ -219,7 +222,8 @@ class Show:
         Args:
             words: those after "ov-hsdag"; quoted for a shell where necessary.
         """
-        self.hint("next", command_line(*words))
+        given = {} if "--extension" in words else {"--extension": extension}
+        self.hint("next", command_line(*words, *options(given)))
 
 
 @contextmanager

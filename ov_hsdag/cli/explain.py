@@ -98,7 +98,6 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.explaining import explain as explain_model
     from ov_hsdag.explaining import placement_of
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
@@ -111,7 +110,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     examples = parse_shapes(placed.shape or ())
     costs = Profile.load(placed.profile) if placed.profile else None
     given = Placement.load(placed.affinity, devices) if placed.affinity else None
-    core = new_core()
+    core = common.new_core()
     with console.progress(f"reading {model}"):
         loaded = common.read_model(core, file)
     (shapes,) = example_shapes([loaded], examples)

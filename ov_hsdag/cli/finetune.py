@@ -115,7 +115,6 @@ def finetune(
     seconds = None if budget is None else duration(budget)
 
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
@@ -164,7 +163,7 @@ def finetune(
 
     torch.set_num_threads(threads)
     with console.result(as_json) as show:
-        core = new_core()
+        core = common.new_core()
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, model)
             compressed = common.has_fp16_weights(loaded)
@@ -255,9 +254,9 @@ class _Elsewhere:
         name = inputs.model(self.model)
         profile = inputs.file(self.profile)
         given = {**self.new, "--policy": remote.policy(inputs, self.policy), "--profile": profile, "--output": OUT}
-        begins = remote.words("finetune", [name], given, {})
+        begins = remote.words(inputs, "finetune", [name], given, {})
         given = {**self.resumed, "--profile": profile, "--output": OUT}
-        goes_on = remote.words("finetune", [name], given, {"--resume": True})
+        goes_on = remote.words(inputs, "finetune", [name], given, {"--resume": True})
         saved = f"{OUT}/{CHECKPOINT}"
         files = {**inputs.files, **({saved: folder / CHECKPOINT} if self.resume else {})}
         words = goes_on if self.resume else begins

@@ -49,7 +49,6 @@ def fit(
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.placing.memory_fit import fit as fit_model
 
@@ -60,7 +59,7 @@ def fit(
     examples = parse_shapes(shape or ())
     costs = Profile.load(profile) if profile else None
     with console.result(as_json) as show:
-        core = new_core()
+        core = common.new_core()
         with console.progress(f"reading {model}"):
             loaded = common.read_model(core, file)
         (shapes,) = example_shapes([loaded], examples)

@@ -160,7 +160,6 @@ def place(
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.devices.virtual import new_core
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.model.workload import Workload
     from ov_hsdag.problem.problem import check_objective
@@ -222,7 +221,7 @@ def place(
 
     unmeasured = "not measured: --no-measure" if measure is False else ""
     with console.result(as_json) as show:
-        core = new_core()
+        core = common.new_core()
         missing = absent(core, devices)
         if measure is None:
             # A placement that is given is taken however fast it is.

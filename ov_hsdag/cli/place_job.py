@@ -103,15 +103,14 @@ class PlaceJob:
             "--policy": remote.policy(inputs, self.policy),
             **{option: inputs.file(path) for option, path in self.read.items()},
         }
-        return Job(tuple(remote.words("place", [name], given, self.flags)), inputs.files, inputs.shown)
+        return Job(tuple(remote.words(inputs, "place", [name], given, self.flags)), inputs.files, inputs.shown)
 
     def write(self, came: Path, target: Path) -> None:
         """Writes what a machine placed as it is written here."""
-        from ov_hsdag.devices.virtual import new_core
         from ov_hsdag.storage.files import save_model_atomically
         from ov_hsdag.storage.folder_writing import write_folder
 
-        core = new_core()
+        core = common.new_core()
 
         def read(path: Path) -> tuple[ov.Model, bool]:
             model = common.read_model(core, path)

@@ -122,15 +122,20 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def words(command: str, names: Sequence[str], given: Mapping[str, object], flags: Mapping[str, bool]) -> list[str]:
+def words(
+    inputs: Inputs, command: str, names: Sequence[str], given: Mapping[str, object], flags: Mapping[str, bool]
+) -> list[str]:
     """The words of a job.
 
     Args:
+        inputs: files of the job; gets the libraries of --extension.
         command: of ours.
         names: of what it is for.
         given: options with a value, by their names; those that are None are left out.
         flags: options without one.
     """
+    libraries = [inputs.file(Path(one)) for one in console.extension or ()]
+    given = {**given, "--extension": libraries}
     found = [command, *names, *map(str, options(given)), *(name for name, there in flags.items() if there)]
     return [*found, *(["--verbose"] if console.verbose else []), "--json"]
 

@@ -42,9 +42,7 @@ def show(
     common.check_model(model)
     files = model_files(model, part or ([*models_of(model)] if is_model_folder(model) else ()))
 
-    import openvino as ov
-
-    core = ov.Core()
+    core = common.new_core()
     with console.progress(f"reading {model}"):
         loaded = {file: common.read_model(core, file) for file in files}
     found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}

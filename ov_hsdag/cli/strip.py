@@ -19,13 +19,11 @@ def strip(
     files = model_files(model, part or ([*models_of(model)] if folder else ()))
     common.check_output(output, model)
 
-    import openvino as ov
-
     from ov_hsdag.model.placement import RT_INFO, Placement
     from ov_hsdag.storage.files import save_model_atomically
     from ov_hsdag.storage.folder_writing import write_folder
 
-    core = ov.Core()
+    core = common.new_core()
     with console.progress(f"reading {model}"):
         loaded = {file: common.read_model(core, file) for file in files}
     # One that cannot be read, or is newer than this release, goes as well: that is what its error message advises.

@@ -78,14 +78,13 @@ def verify(
 
     from ov_hsdag._env import disabled
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.virtual import new_core
 
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
     devices = DeviceSet.parse(device).names
     continue_in_child(f"running {model} on {device}")
     with console.result(as_json) as show:
-        core = new_core()
+        core = common.new_core()
         results, good = {}, True
         files = _placed_files(model, part or ())
         with console.progress(f"reading {model}"):

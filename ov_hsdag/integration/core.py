@@ -45,6 +45,7 @@ def patch(module: ModuleType) -> None:
     if getattr(core.compile_model, _PATCHED, False):
         return
     core.__init__ = _wrap_init(core.__init__)
+    core.add_extension = _wrap_add_extension(core.add_extension)
     core.compile_model = _wrap_compile_model(core.compile_model)
     requests.patch(module)
 
@@ -59,6 +60,17 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
             virtual.register(self)
 
     return __init__
+
+
+def _wrap_add_extension(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def add_extension(self: ov.Core, extension: object) -> None:
+        original(self, extension)
+        from ov_hsdag.devices import extensions
+
+        extensions.note(self, extension)
+
+    return add_extension
 
 
 def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ov_hsdag.devices import extensions
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.admission import Room
@@ -132,7 +133,8 @@ class Comparison:
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
         self._waiting: list[str] = []
-        self._workshop = Workshop(model, timed_inputs(model, shapes, phases), objective, start_worker)
+        inputs = timed_inputs(model, shapes, phases)
+        self._workshop = Workshop(model, inputs, objective, start_worker, extensions.of(core))
         try:
             order = [*(name for name in first if name in candidates), *(n for n in candidates if n not in first)]
             self._later = {name for name in order if name in later}

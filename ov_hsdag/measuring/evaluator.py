@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.devices import extensions
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import disagreement, tolerance
 from ov_hsdag.measuring.choice import Ratio
@@ -170,7 +171,7 @@ class Measurer:
         self._objective = objective
         self._rounds, self._seconds, self._patience = rounds, seconds, patience
         self._accepted = tolerance(core, devices.names, model)
-        self._workshop = Workshop(model, timed_inputs(model), objective, start_worker)
+        self._workshop = Workshop(model, timed_inputs(model), objective, start_worker, extensions.of(core))
         self._spare: Worker | None = None
         self.reference, self.singles = "", {}
         try:

@@ -132,6 +132,7 @@ class Workshop:
         inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
         objective: str,
         start_worker: StartWorker | None = None,
+        extensions: Sequence[str] = (),
     ) -> None:
         """Writes the folder.
 
@@ -141,6 +142,7 @@ class Workshop:
             inputs: an array for each input of the model, or what is timed, the phases of a workload.
             objective: "latency" of one request, or "throughput" with several in flight.
             start_worker: starts a worker; `Worker` by default.
+            extensions: libraries with operations of the model.
 
         Raises:
             RunError: there is no temporary folder, or the model cannot be written.
@@ -159,6 +161,7 @@ class Workshop:
         try:
             save_model(copy, self.folder / worker.MODEL, False, self.folder / worker.MODEL, sync=False)
             worker.write_inputs(self.folder / worker.INPUTS, phases_of(inputs))
+            (self.folder / worker.EXTENSIONS).write_text(json.dumps(list(extensions)), encoding="utf-8")
         except (UserError, RunError, OSError) as error:
             self.close()
             raise RunError(f"cannot write the model for measuring: {one_line(error.__cause__ or error)}") from error

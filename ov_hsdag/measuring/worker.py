@@ -34,7 +34,7 @@ from ov_hsdag.utils.reading import parse_json
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MODEL, INPUTS = "model.xml", "inputs.npz"
+MODEL, INPUTS, EXTENSIONS = "model.xml", "inputs.npz", "extensions.json"
 """Files of the folder that all workers of a model share."""
 
 ON_EACH = "MULTI:"
@@ -105,6 +105,8 @@ class Station:
 
         self._objective = objective
         self._core = new_core()
+        for path in json.loads((folder / EXTENSIONS).read_text(encoding="utf-8")):
+            self._core.add_extension(path)
         self._model = self._core.read_model(folder / MODEL)
         self._inputs = read_inputs(folder / INPUTS)
         self._runner: Runner | Copies | None = None

@@ -1,0 +1,38 @@
+"""Libraries of custom operations that a Core has: processes that measure its models load them as well."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ov_hsdag.utils.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# OpenVINO does not tell what was added to a Core.
+_ADDED = "_ov_hsdag_extensions"
+
+
+def add(core: ov.Core, path: str) -> None:
+    """Load a library of custom operations. Raises UserError where it cannot be loaded."""
+    if not os.path.isfile(path):
+        raise UserError(f"no such extension library: {path}")
+    try:
+        core.add_extension(os.path.abspath(path))
+    except RuntimeError as error:
+        raise UserError(f"cannot load the extension library {path}: {one_line(error)}") from error
+    note(core, path)
+
+
+def note(core: ov.Core, extension: object) -> None:
+    """Remember what ``Core.add_extension`` was called with; what is no path cannot be given to another process."""
+    if isinstance(extension, str | os.PathLike):
+        path = os.path.abspath(os.fspath(extension))
+        if path not in of(core):
+            setattr(core, _ADDED, (*of(core), path))
+
+
+def of(core: ov.Core) -> tuple[str, ...]:
+    """Paths of the libraries that were added to a Core."""
+    return getattr(core, _ADDED, ())
