@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
@@ -34,7 +35,7 @@ def explain(
     profile: Profile | str | PathLike[str] | None = None,
     core: ov.Core | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    memory: Mapping[str, int] | None = None,
+    memory: Mapping[str, int | str] | None = None,
     costs: ModelCosts | None = None,
     workload: Workload | str | None = None,
     context: int | None = None,
@@ -50,7 +51,7 @@ def explain(
         core: asked what the devices support, where it has them. A new one by default.
         shapes: example shapes of dynamic inputs, by input name. Of inputs without one, and so of `memory` and
             `workload`, what the placement was made with counts.
-        memory: bytes that the model may have on a device, in place of the profile's limits.
+        memory: as in `ov_hsdag.place`.
         costs: measured costs of the model, used for the devices that they hold for.
         workload: as in `ov_hsdag.place`.
         context: as in `ov_hsdag.place`.
@@ -73,7 +74,7 @@ def explain(
             stacklevel=2,
         )
     limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in devices.names}
-    known = resolve_profile(profile, devices.names, core).with_memory(limits | dict(memory or {}))
+    known = resolve_profile(profile, devices.names, core).with_memory(limits | memory_limits(memory or {}, devices.names))
     if workload is None and context is None:
         workload, context = made_with.get("workload"), made_with.get("context")
         shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {}))

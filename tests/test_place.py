@@ -110,9 +110,7 @@ def test_absent_devices_are_placed_from_profiles() -> None:
     assert placement.devices == ("NPU", "GPU", "CPU")
     names = {node.get_friendly_name() for node in model.get_ordered_ops()}
     assert set(placement.affinity) == names
-    embedded = Placement.of(model)
-    assert embedded is not None
-    assert embedded.affinity == placement.affinity
+    assert Placement.of(model) == placement
 
 
 def test_the_choice_is_the_best_candidate_beyond_the_margin(core: ov.Core) -> None:

@@ -391,16 +391,24 @@ def test_memory_as_users_read_it(size: int, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "told"), [({"NPU": 1}, "not in HETERO"), ({"CPU": 0}, "positive"), ({"CPU": 1.5}, "positive")]
+    ("memory", "told"),
+    [
+        ({"NPU": 1}, "not in HETERO"),
+        ({"CPU": 0}, "positive"),
+        ({"CPU": 1.5}, "positive"),
+        ({"CPU": "8"}, "'CPU=8' is not DEVICE=AMOUNT"),
+        ({"CPU": "1GiB,GPU=2GiB"}, "is not DEVICE=AMOUNT"),
+    ],
 )
-def test_bad_limits_are_refused(memory: dict[str, int], told: str) -> None:
+def test_bad_limits_are_refused(memory: dict[str, int | str], told: str) -> None:
     with pytest.raises(UserError, match=told):
         ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory=memory)
 
 
 def test_limits_override_the_profile() -> None:
-    with pytest.raises(RunError, match=r"GPU holds 1,000 bytes"):
-        ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory={"GPU": 1000, "CPU": 1000})
+    for limits in ({"GPU": 1000, "CPU": 1000}, {"GPU": "1KB", "CPU": "1000B"}):
+        with pytest.raises(RunError, match=r"GPU holds 1,000 bytes"):
+            ov_hsdag.place(ZOO["squeezenet"].build(), "HETERO:GPU,CPU", memory=limits)
     assert builtin_profile(["GPU"]).memory_bytes(["GPU"])[0] > 1000
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from decimal import Decimal
+
+import numpy as np
 
 from ov_hsdag.utils.errors import UserError
 
@@ -21,20 +23,48 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
     limits: dict[str, int] = {}
     for part in text.split(","):
         name, equals, amount = (piece.strip() for piece in part.partition("="))
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
-        number, unit = (match[1], match[2] or "B") if match else ("", "")
-        # Who writes GPU=2 means no two bytes.
-        forgotten = match is not None and not match[2] and Decimal(number) < _LEAST_PLAIN
-        if not name or not equals or unit not in _UNITS or forgotten:
-            raise UserError(
-                f"memory limit '{part.strip()}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}),"
-                f" or a number of bytes of {_LEAST_PLAIN} and more"
-            )
+        if not name or not equals:
+            raise _refused(part.strip())
+        found = _bytes(amount, part.strip())
         if name not in devices:
             raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if name in limits:
             raise UserError(f"memory is limited twice for device '{name}'")
-        limits[name] = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
-        if not limits[name]:
-            raise UserError(f"memory limit '{part.strip()}' leaves no memory: give a positive amount")
+        limits[name] = found
     return limits
+
+
+def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> dict[str, int]:
+    """Bytes by device, of numbers of bytes or texts such as "8GiB". Raises UserError as `parse_memory`."""
+    limits: dict[str, int] = {}
+    for name, limit in memory.items():
+        if name not in devices:
+            raise UserError(f"memory is limited for device '{name}', which is not in HETERO:{','.join(devices)}")
+        if isinstance(limit, str):
+            limits[name] = _bytes(limit.strip(), f"{name}={limit}")
+            continue
+        if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0:
+            raise UserError(f"the memory of {name} must be a positive number of bytes or like '8GiB', got {limit!r}")
+        limits[name] = min(int(limit), MOST)
+    return limits
+
+
+def _bytes(amount: str, shown: str) -> int:
+    """The bytes of "8GiB". Raises UserError, which quotes `shown`."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
+    number, unit = (match[1], match[2] or "B") if match else ("", "")
+    # Who writes GPU=2 means no two bytes.
+    forgotten = match is not None and not match[2] and Decimal(number) < _LEAST_PLAIN
+    if unit not in _UNITS or forgotten:
+        raise _refused(shown)
+    found = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
+    if not found:
+        raise UserError(f"memory limit '{shown}' leaves no memory: give a positive amount")
+    return found
+
+
+def _refused(shown: str) -> UserError:
+    return UserError(
+        f"memory limit '{shown}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}), or a number of"
+        f" bytes of {_LEAST_PLAIN} and more"
+    )

@@ -43,7 +43,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         core: ov.Core | None = None,
         affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
-        memory: Mapping[str, int] | None = None,
+        memory: Mapping[str, int | str] | None = None,
         measure: bool | None = None,
         measure_seconds: float | None = None,
         report: Callable[[str], None] | None = None,

@@ -98,7 +98,7 @@ class Placement:
             rounds were too few, or differed too much, to tell.
         source: what `report` draws from; None where the placement was not made here, but read.
 
-    The last five do not travel with the model.
+    The last five do not travel with the model, and placements that differ in them alone are equal.
     """
 
     devices: tuple[str, ...]
@@ -110,10 +110,10 @@ class Placement:
     policy: str | None = None
     chosen: str = "given"
     settings: dict[str, Any] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    why: str = ""
-    notes: dict[str, str] = field(default_factory=dict)
-    unsure: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
+    why: str = field(default="", compare=False)
+    notes: dict[str, str] = field(default_factory=dict, compare=False)
+    unsure: tuple[str, ...] = field(default=(), compare=False)
     source: ReportData | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from ov_hsdag.costs.memory import check_kv_precision, kv_precisions, memory_need
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.workload import Workload, decoder_shapes
@@ -167,7 +168,7 @@ def fit(
     context: int | None = None,
     batch: int = 1,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    memory: Mapping[str, int] | None = None,
+    memory: Mapping[str, int | str] | None = None,
     kv_precision: str | None = None,
     profile: Profile | None = None,
     core: ov.Core | None = None,
@@ -180,7 +181,7 @@ def fit(
         context: tokens that the states of a decoder hold; `DEFAULT_CONTEXT` by default.
         batch: sequences at a time, beams included.
         shapes: example shapes of dynamic inputs of a model without states.
-        memory: bytes that the model may have on a device, by name; by default most of what is free.
+        memory: as in `ov_hsdag.place`; by default most of what is free.
         kv_precision: of KV caches, on all devices; by default what model and devices choose.
         profile: of the devices; built-in ones by default.
         core: has the devices; a new one by default.
@@ -190,11 +191,12 @@ def fit(
     """
     check_kv_precision(kv_precision)
     names = DeviceSet.parse(device).names
+    limits = memory_limits(memory or {}, names)
     core = core or new_core()
     known = resolve_profile(profile, names, core).with_kv_precision(kv_precision)
-    room = {name: _room(core, known, name) for name in names} | dict(memory or {})
+    room = {name: _room(core, known, name) for name in names} | limits
     known = known.with_memory({name: bytes_ for name, bytes_ in room.items() if bytes_ is not None})
-    host = HostMemory.of(core, names, memory or {}, lambda: discovery.free_bytes(core, "CPU"), _MARGIN)
+    host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), _MARGIN)
     decodes = bool(model.get_sinks()) or context is not None
     workload = Workload.of_context(context or DEFAULT_CONTEXT, batch) if decodes else None
     if workload:

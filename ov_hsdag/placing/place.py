@@ -20,7 +20,7 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.devices.memory import MOST
+from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
@@ -72,7 +72,7 @@ def place(
     core: ov.Core | None = None,
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
-    memory: Mapping[str, int] | None = None,
+    memory: Mapping[str, int | str] | None = None,
     measure: bool | None = None,
     measure_seconds: float = selection.SECONDS,
     report: Callable[[str], None] | None = None,
@@ -94,7 +94,8 @@ def place(
         core: asked what the devices support, where it has them. A new one by default.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
         shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
-        memory: bytes that the model may have on a device, by the device's name, in place of the profile's limits.
+        memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
+            bytes, or "8GiB".
         measure: measure what the model's operations cost on the devices (unless `costs` tell), and then the best
             predicted placements (in processes of their own) against each single device and HETERO's own choices; choose
             by that. By default the choice is the prediction's.
@@ -263,7 +264,7 @@ def _resolve(
     policy: str | PathLike[str] | None,
     core: ov.Core | None,
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None,
-    memory: Mapping[str, int] | None,
+    memory: Mapping[str, int | str] | None,
     measure: bool | None,
     measure_seconds: float,
     costs: ModelCosts | str | PathLike[str] | None,
@@ -291,7 +292,7 @@ def _resolve(
     learned = policy_placers(policy, core, devices.names) if given is None else []
     if measure:
         selection.check_possible(core, devices)
-    limits = _checked_limits(memory or {}, devices)
+    limits = memory_limits(memory or {}, devices.names)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
     check_kv_precision(kv_precision)
@@ -316,16 +317,6 @@ def _given(
             raise UserError(f"affinity uses device '{unknown[0]}', which is not in {devices.hetero}")
         return Placement(devices=devices.names, affinity=dict(affinity))
     return Placement.load(affinity, devices.names)
-
-
-def _checked_limits(memory: Mapping[str, int], devices: DeviceSet) -> Mapping[str, int]:
-    """The limits. Raises UserError for another device, and for what is no number of bytes."""
-    for name, limit in memory.items():
-        if name not in devices.names:
-            raise UserError(f"memory is limited for device '{name}', which is not in {devices.hetero}")
-        if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0:
-            raise UserError(f"the memory of {name} must be a positive number of bytes, got {limit!r}")
-    return {name: min(int(limit), MOST) for name, limit in memory.items()}
 
 
 def _calibrated(
