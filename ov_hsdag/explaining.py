@@ -74,7 +74,8 @@ def explain(
             stacklevel=2,
         )
     limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in devices.names}
-    known = resolve_profile(profile, devices.names, core).with_memory(limits | memory_limits(memory or {}, devices.names))
+    limits |= memory_limits(memory or {}, devices.names)
+    known = resolve_profile(profile, devices.names, core).with_memory(limits)
     if workload is None and context is None:
         workload, context = made_with.get("workload"), made_with.get("context")
         shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {}))

@@ -348,6 +348,9 @@ class RecordingCore:
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
+    def add_extension(self, extension: object) -> None:
+        """As ov.Core's."""
+
     def compile_model(
         self,
         model: object,

@@ -145,7 +145,8 @@ def place(
     if phases:
         shapes = phases[-1].shapes
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
-    settings = _settings(given_shapes, memory, workload, context, kv_precision, profile)  # shapes are sound
+    limits = memory_limits(memory or {}, request.devices.names)
+    settings = _settings(given_shapes, limits, workload, context, kv_precision, profile)  # shapes are sound
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
@@ -221,7 +222,7 @@ _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are 
 
 def _settings(
     shapes: Mapping[str, Sequence[int]] | None,
-    memory: Mapping[str, int] | None,
+    memory: Mapping[str, int],
     workload: Workload | str | None,
     context: int | None,
     kv_precision: str | None,
@@ -233,7 +234,7 @@ def _settings(
         workload = workload.told()
     given = {
         "shapes": {name: [int(size) for size in shape] for name, shape in (shapes or {}).items()} or None,
-        "memory": {name: int(limit) for name, limit in (memory or {}).items()} or None,
+        "memory": memory or None,
         "workload": workload,
         "context": context,
         "kv_precision": kv_precision,
