@@ -226,7 +226,7 @@ void Legality::add_shared_masks() {
     const Graph& graph = *graph_;
     Flags fixed(graph.kind.size(), 0);  // has an output that cannot be handed over
     for (std::int32_t output = 0; output < graph.outputs(); ++output) {
-        if (arrays_.movable[output] == 0) fixed[graph.output_node[output]] = 1;
+        if (arrays_.movable[output] != 1) fixed[graph.output_node[output]] = 1;
     }
     Flags bound(graph.kind.size(), 0);  // has a place of its own: with a state, or as an output of the model
     for (const auto& [read, node] : state_paths_) bound[read] = bound[node] = 1;
@@ -246,7 +246,7 @@ void Legality::add_shared_masks() {
         copied[node] = 1;
         for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
             const std::int32_t source = graph.source[e];
-            if (arrays_.movable[graph.input_output[e]] == 0 && copied[source] == 0) copied[node] = 0;
+            if (arrays_.movable[graph.input_output[e]] != 1 && copied[source] == 0) copied[node] = 0;
         }
     }
     for (std::int32_t node = graph.nodes() - 1; node >= 0; --node) {

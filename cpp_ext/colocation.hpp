@@ -20,7 +20,8 @@ using Flags = std::vector<std::uint8_t>;
 struct NodeArrays {
     std::vector<std::string> types;        // [nodes] "Convolution"
     std::vector<std::string> variables;    // [nodes] of a ReadValue or Assign, "" for others
-    Flags movable;                         // [outputs] whether HETERO can hand the tensor from submodel to submodel
+    Flags movable;                         // [outputs] whether HETERO can hand the tensor from submodel to submodel:
+                                           // 0 no, 1 yes, 2 once its shape is relaxed (in Python, where it crosses)
     Flags open_lengths;                    // [nodes] Gathers of a ShapeOf that take dimensions without bounds alone
     std::vector<std::int16_t> ranks;       // [outputs] that the model declares, -1 where it leaves the rank open
     std::vector<std::int32_t> shape_ptr;   // [outputs + 1]

@@ -114,7 +114,7 @@ class Legality:
         graph: Graph,
         types: Sequence[str],
         variables: Sequence[str],
-        movable: NDArray[np.bool_],
+        movable: NDArray[np.uint8],
         open_lengths: NDArray[np.bool_],
         ranks: NDArray[np.int16],
         shape_ptr: NDArray[np.int32],

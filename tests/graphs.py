@@ -185,8 +185,11 @@ def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[ND
     return fused_with, np.where(fused_with >= 0, penalty_us, 0.0)
 
 
-def unflattening_model() -> ov.Model:
-    """Tokens that are flattened and get their shape back, by the square root of their number: see `graph.py`."""
+def unflattening_model(more: int = 0) -> ov.Model:
+    """Tokens that are flattened and get their shape back, by the square root of their number: see `graph.py`.
+
+    The sizes are lost from there on: in two operations, and so many more.
+    """
     x = ops.parameter(ov.PartialShape([-1, -1, 3]), ov.Type.f32, name="x")
     first = ops.matmul(x, ops.constant(np.full((3, 8), 0.1, np.float32)), False, False, name="first")
     batch, tokens = (ops.gather(ops.shape_of(first), ops.constant(np.array(axis)), ops.constant(0)) for axis in (0, 1))
@@ -195,6 +198,8 @@ def unflattening_model() -> ov.Model:
     pattern = ops.concat([*sizes, ops.constant(np.array([8]))], 0, name="pattern")
     back = ops.reshape(ops.sigmoid(ops.tanh(first, name="tanh"), name="sigmoid"), pattern, False, name="back")
     exp = ops.exp(back, name="exp")
+    for _ in range(more):
+        exp = ops.tanh(exp)
     second = ops.matmul(exp, ops.constant(np.full((8, 4), 0.1, np.float32)), False, False, name="second")
     return ov.Model([ops.result(ops.relu(second, name="relu"), name="out")], [x], "unflattening")
 
@@ -252,6 +257,7 @@ def random_typed_graph(generator: np.random.Generator, nodes: int) -> Computatio
             shapes.append(tuple(int(size) for size in generator.choice([4, 4, 40], rank)))
         output_ptr.append(len(shapes))
     ranks = [-1 if generator.random() < 0.1 else len(shape) for shape in shapes]
+    movable, relaxed = generator.random((2, len(shapes)))
     return ComputationGraph(
         names=tuple(f"node_{i}" for i in range(nodes)),
         types=tuple(types),
@@ -262,7 +268,8 @@ def random_typed_graph(generator: np.random.Generator, nodes: int) -> Computatio
         output_bytes=np.ones(len(shapes), np.int64),
         output_shapes=tuple(shapes),
         output_ranks=np.array(ranks, np.int16),
-        output_movable=generator.random(len(shapes)) < 0.9,
+        output_movable=movable < 0.9,
+        output_relaxable=(movable >= 0.9) & (relaxed < 0.5),
         output_types=("f32",) * len(shapes),
         flops=np.zeros(nodes),
         weight_bytes=np.zeros(nodes, np.int64),

@@ -208,6 +208,11 @@ def cached_attention(graph: ComputationGraph) -> list[Pair]:
     return sorted(found)
 
 
+def crossing(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """Outputs that may go from submodel to submodel, some of them with their shapes relaxed, [outputs]."""
+    return graph.output_movable if graph.output_relaxable is None else graph.output_movable | graph.output_relaxable
+
+
 def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
     replicable, masks = replicable_producers(graph), shared_masks(graph)
     pairs: list[Pair] = []
@@ -216,7 +221,7 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
         if variable:
             pairs.append((first.setdefault(variable, node), node))
     for source, target, output in edges_of(graph):
-        if graph.kinds[target] == NodeKind.RESULT or not (graph.output_movable[output] or masks[source]):
+        if graph.kinds[target] == NodeKind.RESULT or not (crossing(graph)[output] or masks[source]):
             pairs.append((source, target))
     network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
     network.add_nodes_from(range(graph.nodes))
@@ -254,7 +259,7 @@ def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
         [
             (source, target)
             for source, target, output in edges_of(graph)
-            if graph.kinds[source] != NodeKind.CONSTANT and (replicable[source] or not graph.output_movable[output])
+            if graph.kinds[source] != NodeKind.CONSTANT and (replicable[source] or not crossing(graph)[output])
         ]
         + states(graph)
         + cached_attention(graph)

@@ -14,6 +14,7 @@ from openvino.preprocess import PrePostProcessor
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import colocation, complete, normalize, repair, support
+from ov_hsdag.model import placement as placement_module
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
@@ -366,9 +367,9 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
     problem = build_problem(model, DeviceSet(("CPU_A", "CPU_B")), core=two_cpu_core)
     counts = []
     for placement in problem.random(np.random.default_rng(1), 4):
-        affinity = problem.affinity(placement)
-        set_affinities(model, [affinity[node.get_friendly_name()] for node in model.get_ordered_ops()])
-        compiled = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")
+        placed = model.clone()
+        placement_module.set_affinities(placed, problem.affinity(placement))
+        compiled = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B")
         counts.append(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
         assert counts[-1] == problem.evaluate(placement).submodels[0]
         assert largest_difference(expected, infer(compiled, inputs)) <= TOLERANCE

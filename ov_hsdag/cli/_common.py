@@ -207,7 +207,7 @@ def assumed_shapes(model: ov.Model, given: Mapping[str, Sequence[int]] | None) -
         own = port.get_node().get_friendly_name()
         if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
             told.append(f"{min(port.get_names(), default=own)}=[{','.join(map(str, counted))}]")
-    return f"assumed: {', '.join(told)}, as the sizes are open; --shape gives others" if told else ""
+    return f"costs assume {', '.join(told)}; --shape assumes other sizes" if told else ""
 
 
 def warn_of_long_context(model: Path, tokens: int) -> None:

@@ -155,6 +155,8 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
             f"{name}: {one['operations']:,} operations, {_ms(one['busy_us'])} a request,"
             f" {format_bytes(one['memory_bytes'])}{may}"
         )
+    if summary["together"]:
+        lines.append(summary["together"])
     told = [
         f"{times(gain)} {'copies on each device' if name == COPIES else name}" for name, gain in gains.items() if gain
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import replicate, unique_names
+from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.model.repair import split_rule
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def complete(
     """
     import openvino as ov
 
+    if graph is None:
+        restore_shapes(model)
     nodes = Nodes(model)
     if graph is None:
         if unique_names(model, nodes):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.flops import SUBGRAPHS, node_flops
-from ov_hsdag.model.lengths import takes_open_lengths
+from ov_hsdag.model.lengths import relaxed, takes_open_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.shapes import Inference, bounded, input_shapes
 from ov_hsdag.utils.errors import UserError
@@ -38,7 +38,7 @@ class NodeKind(IntEnum):
     SINK = 4
 
 
-_KINDS = {
+KINDS = {
     "Parameter": NodeKind.PARAMETER,
     "Constant": NodeKind.CONSTANT,
     "Result": NodeKind.RESULT,
@@ -73,6 +73,8 @@ class ComputationGraph:
         variables: variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes].
         open_lengths: Gathers that take dimensions without bounds, and no others, of a ShapeOf, bool [nodes]. Numbers of
             which a submodel knows as much when they are its inputs as when it computes them. None: there are none.
+        output_relaxable: outputs that HETERO can hand over once their shape is relaxed where they cross
+            (`ov_hsdag.model.relaxed_shapes`), bool [outputs]. None: there are none.
     """
 
     names: tuple[str, ...]
@@ -90,6 +92,7 @@ class ComputationGraph:
     weight_bytes: NDArray[np.int64]
     variables: tuple[str, ...]
     open_lengths: NDArray[np.bool_] | None = None
+    output_relaxable: NDArray[np.bool_] | None = None
 
     @property
     def nodes(self) -> int:
@@ -149,11 +152,14 @@ class ComputationGraph:
         shape_ptr = np.zeros(self.outputs + 1, np.int32)
         np.cumsum([len(shape) for shape in self.output_shapes], out=shape_ptr[1:])
         dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
+        movable = self.output_movable.astype(np.uint8)
+        if self.output_relaxable is not None:
+            movable[self.output_relaxable] = 2
         return _native.Legality(
             self.native,
             self.types,
             self.variables,
-            self.output_movable,
+            movable,
             np.zeros(self.nodes, np.bool_) if self.open_lengths is None else self.open_lengths,
             self.output_ranks,
             shape_ptr,
@@ -238,6 +244,7 @@ class ComputationGraph:
             weight_bytes=self.weight_bytes[own],
             variables=tuple(self.variables[number] for number in own.tolist()),
             open_lengths=None if self.open_lengths is None else self.open_lengths[own],
+            output_relaxable=None if self.output_relaxable is None else self.output_relaxable[of_output],
         )
 
     def resized(self, model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ComputationGraph:
@@ -291,6 +298,7 @@ class _Tensor(NamedTuple):
     rank: int
     element: str
     movable: bool
+    relaxable: bool
     bytes: int
 
 
@@ -309,6 +317,7 @@ class _Builder:
         self.output_shapes: list[tuple[int, ...]] = []
         self.output_ranks: list[int] = []
         self.output_movable: list[bool] = []
+        self.output_relaxable: list[bool] = []
         self.output_types: list[str] = []
         self.flops = np.zeros(len(nodes), np.float64)
         self.weight_bytes = np.zeros(len(nodes), np.int64)
@@ -320,7 +329,7 @@ class _Builder:
     def add(self, index: int, sized: ov.Node) -> None:
         """Appends the next node; `sized` is the same node with static shapes where they are known."""
         node, type_name = self._nodes.order[index], self._nodes.types[index]
-        kind = _KINDS.get(type_name, NodeKind.OP)
+        kind = KINDS.get(type_name, NodeKind.OP)
         self.kinds[index] = kind
         first, last = self._input_ptr[index], self._input_ptr[index + 1]
         output_ptr, source, port = self.output_ptr, self._source, self._port
@@ -335,6 +344,7 @@ class _Builder:
                 self.output_ranks.append(tensor.rank)
                 self.output_types.append(tensor.element)
                 self.output_movable.append(tensor.movable)
+                self.output_relaxable.append(tensor.relaxable)
                 self.output_bytes.append(tensor.bytes)
         self.output_ptr.append(len(self.output_bytes))
         if kind is NodeKind.CONSTANT:
@@ -362,12 +372,14 @@ class _Builder:
             partial = node.get_output_partial_shape(port)
             shape = bounded(sized.get_output_partial_shape(port))
             # What is not open in `least` is static there; without it, a submodel knows what the model declares.
-            fits = _fits_empty(partial, partial if self._least is None else least)
+            known = partial if self._least is None else least
+            fits = _fits_empty(partial, known)
             found = self._tensors[key] = _Tensor(
                 shape,
                 partial.rank.get_length() if partial.rank.is_static else -1,
                 element,
                 element != "string" and fits,
+                element != "string" and not fits and _fits_empty(relaxed(partial), known),
                 _tensor_bytes(shape, node.get_output_element_type(port), partial.is_dynamic),
             )
         return found
@@ -402,6 +414,7 @@ class _Builder:
             weight_bytes=self.weight_bytes,
             variables=tuple(self.variables),
             open_lengths=self.open_lengths,
+            output_relaxable=np.array(self.output_relaxable, bool) if any(self.output_relaxable) else None,
         )
 
 

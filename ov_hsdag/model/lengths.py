@@ -19,6 +19,15 @@ def upper_bound(dimension: Any) -> int | None:
     return upper if 0 < upper < 2**31 - 1 else None
 
 
+def relaxed(shape: ov.PartialShape) -> ov.PartialShape:
+    """The shape with dimensions that cannot be 0 but are dynamic opened: [?,16,1..,1..8] becomes [?,16,?,?]."""
+    import openvino as ov
+
+    if shape.rank.is_dynamic:
+        return shape
+    return ov.PartialShape([ov.Dimension() if one.is_dynamic and one.get_min_length() > 0 else one for one in shape])
+
+
 def takes_open_lengths(node: ov.Node) -> bool:
     """Whether a node takes dimensions without bounds, and no others, of a tensor.
 

@@ -14,6 +14,7 @@ from ov_hsdag.model.excerpt import Excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
+from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def normalize_by_excerpt(
     """
     clock = clock or Clock()
     with clock("normalise"):
+        restore_shapes(model)
         part, nodes = clean_up(model)[1:]
         nodes = nodes or Nodes(model)
         if part_lengths(nodes):

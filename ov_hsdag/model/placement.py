@@ -141,8 +141,10 @@ class Placement:
 
     def check_nodes(self, names: Collection[str]) -> None:
         """Raise UserError when the placement names nodes that are not among a model's friendly names."""
+        from ov_hsdag.model.relaxed_shapes import is_relaxing
+
         known = set(names)
-        unknown = [name for name in self.affinity if name not in known]
+        unknown = [name for name in self.affinity if name not in known and not is_relaxing(name)]
         if unknown:
             raise UserError(
                 f"the placement names {_listed(unknown)}, which the model lacks: was it made for another model?"
@@ -466,18 +468,30 @@ class Placement:
         return float(own / max(known) if self.objective == "throughput" else min(known) / own)
 
 
-def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> None:
-    """Set every node's "affinity", in place. Raises RunError, with the model as it was, when a node has none."""
-    nodes = [(node, node.get_friendly_name()) for node in model.get_ordered_ops()]
-    missing = [name for _, name in nodes if name not in affinity]
+def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
+    """Set every node's "affinity", in place, and relax the shapes of tensors that HETERO could not hand over.
+
+    Raises RunError, with the model as it was, when a node has none.
+
+    Returns:
+        The affinities, with those of the nodes that were inserted.
+    """
+    from ov_hsdag.model.relaxed_shapes import relax_crossing_shapes
+
+    missing = [name for node in model.get_ordered_ops() if (name := node.get_friendly_name()) not in affinity]
     if missing:
         raise RunError(f"the placement could not be completed for {_listed(missing)}")
-    for node, name in nodes:
-        node.get_rt_info()["affinity"] = affinity[name]
+    affinity = {**affinity, **relax_crossing_shapes(model, affinity)}
+    for node in model.get_ordered_ops():
+        node.get_rt_info()["affinity"] = affinity[node.get_friendly_name()]
+    return affinity
 
 
 def remove_affinities(model: ov.Model) -> None:
-    """Remove every node's "affinity", in place, so that HETERO decides again."""
+    """Undo `set_affinities`, in place, so that HETERO decides again."""
+    from ov_hsdag.model.relaxed_shapes import restore_shapes
+
+    restore_shapes(model)
     for node in model.get_ops():
         rt_info = node.get_rt_info()
         if "affinity" in rt_info:

@@ -48,6 +48,7 @@ from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.problem.report_data import ReportSource
+from ov_hsdag.problem.together import why_together
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock
@@ -182,7 +183,7 @@ def place(
                     raise
                 contexts = ContextProblems.of(analysis, request.profile, request.core, asked, of_workload)
                 raise RunError(f"{error}; {contexts.told(candidates)}") from error
-    choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request))
+    choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
     if measure:
         left = measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
@@ -196,7 +197,7 @@ def place(
         if of_workload and placement.predicted is not None:
             placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
     with clock("write"):
-        set_affinities(model, placement.affinity)
+        placement = replace(placement, affinity=set_affinities(model, placement.affinity))
         placement.embed(model)
         if kv_precision is not None:
             model.set_rt_info(kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
@@ -458,13 +459,17 @@ def _warn_of_shared_memory(problem: PlacementProblem, placement: NDArray[np.uint
         )
 
 
-def _why_predicted(chosen: NamedPlacement, problem: PlacementProblem, request: _Request) -> str:
+def _why_predicted(
+    chosen: NamedPlacement, problem: PlacementProblem, request: _Request, analysis: ModelAnalysis
+) -> str:
     """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
     if request.given is not None or not (chosen.placement == chosen.placement[0]).all():
         return ""
     if len(problem.devices) == 1:
         return ""
-    return f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
+    together = why_together(problem.graph, problem.groups, analysis.model, analysis.shapes)
+    told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
+    return f"{told}: {together}" if together else told
 
 
 def _notes(choice: _Choice, problem: PlacementProblem) -> dict[str, str]:

@@ -15,6 +15,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import copies_summary
 from ov_hsdag.problem.explanation import Cut, Explanation, Move, Reason
 from ov_hsdag.problem.timeline import execution_order, submodel_us
+from ov_hsdag.problem.together import why_together
 from ov_hsdag.utils.errors import UserError
 
 # Cuts and moves that a summary names.
@@ -58,6 +59,8 @@ class ExplainedModel:
     def summary(self, moves: bool = True) -> dict[str, Any]:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
 
+        "together" says how many operations must share a device and why, where that is most of them.
+
         Args:
             moves: whether those moves are looked for, which takes a simulation for each group of operations on each
                 other device. Without, they are None.
@@ -81,6 +84,7 @@ class ExplainedModel:
             "devices": devices,
             "objective": self.objective,
             "feasible": not result.infeasible[0],
+            "together": why_together(problem.graph, problem.groups),
             "latency_us": float(result.latency_us[0]),
             "period_us": float(result.period_us[0]),
             "parts_us": asdict(explained.parts),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, PlacementProblem
+from ov_hsdag.problem.together import most_together
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 # Moves that change the objective by less than this share of it make no difference.
@@ -96,8 +97,9 @@ class Reason:
         kind: "consumer" (it must be where its consumer is), "only" (no other device runs it), "shared" (no other device
             runs `other`, with which it must share a device), "submodel" (elsewhere it would not share a submodel with
             `other`), "order" (elsewhere HETERO could not order the submodels), "nothing" (elsewhere a submodel would
-            compute nothing), "memory" (it would not fit elsewhere), "dearer" (every move costs time), "equal" (a move
-            changes nothing) or "better" (a move pays).
+            compute nothing), "memory" (it would not fit elsewhere), "dearer" (every move costs time), "together" (a
+            move takes most of the model with it, and does not pay), "equal" (a move changes nothing) or "better" (a
+            move pays).
         text: the same for people.
         other: a node that the reason is about, -1 for none.
         move: the best other device; None where no move is possible but for memory.
@@ -282,6 +284,8 @@ class Explanation:
         if share < -_NOTHING:
             text = f"on {there} the {self._objective} would be {-best.cost_us:,.1f} µs ({-share:.2%}) shorter"
             return Reason("better", f"{text}: {told_parts(best.parts)}", move=best)
+        if node in self._together:
+            return Reason("together", f"it must share a device with {len(self._together) - 1:,} others", move=best)
         if share <= _NOTHING:
             return Reason("equal", f"on {there} the {self._objective} would be the same", move=best)
         text = f"on {there} the {self._objective} would be {best.cost_us:,.1f} µs ({share:.2%}) longer"
@@ -293,6 +297,11 @@ class Explanation:
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME // 4]}…{name[-3 * _LONGEST_NAME // 4 :]}"
         return name if kind.lower() in name.lower() else f"{name} ({kind})"
+
+    @cached_property
+    def _together(self) -> frozenset[int]:
+        """The operations that must share a device where they are more than half of the model."""
+        return frozenset(most_together(self.problem.graph, self.problem.groups)[0].tolist())
 
     @property
     def _objective(self) -> str:

@@ -30,7 +30,7 @@ CHAIN_SHARE = 1 / 40
 _FILE_KEYS = {"fusion_penalty_us": "torn_us", "storage_ratio": "kept"}
 
 # Attributes that the first releases do not know; files have them where they say something.
-_LATER_KEYS = ("open_lengths", "moved_bytes", "held_bytes", "live_bytes", "transfer_share")
+_LATER_KEYS = ("open_lengths", "output_relaxable", "moved_bytes", "held_bytes", "live_bytes", "transfer_share")
 
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
@@ -591,6 +591,8 @@ def expect_sound(problem: PlacementProblem) -> None:
     _expect("graph.weight_bytes", graph.weight_bytes, np.int64, (nodes,))
     if graph.open_lengths is not None:
         _expect("graph.open_lengths", graph.open_lengths, np.bool_, (nodes,))
+    if graph.output_relaxable is not None:
+        _expect("graph.output_relaxable", graph.output_relaxable, np.bool_, (outputs,))
     times = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fusion_penalty_us", "storage_ratio")
     for name, array in ((name, getattr(problem, name)) for name in (*times, "transfer_share")):
         if array is not None and not ((array >= 0) & (array <= _LONGEST_US)).all():

@@ -202,6 +202,9 @@ class _Copies:
             open_lengths=np.array(
                 [graph.open_lengths is not None and graph.open_lengths[node] for graph, node, _ in self.nodes], bool
             ),
+            output_relaxable=np.array(
+                [graph.output_relaxable is not None and graph.output_relaxable[output] for graph, output in ports], bool
+            ),
         )
 
 

@@ -132,7 +132,7 @@ def finetune(
             warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
     given = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
     placement = replace(_placement(outcome, problem), settings={"command": "finetune", **given})
-    set_affinities(model, placement.affinity)
+    placement = replace(placement, affinity=set_affinities(model, placement.affinity))
     placement.embed(model)
     save_model_atomically(model, output / "model.xml", compress_to_fp16=compress_to_fp16)
     placement.save(output / "placement.json")

@@ -1,0 +1,160 @@
+"""Tensors with a dynamic dimension that cannot be 0, as convolutions of open sizes give them, made to cross submodels.
+
+HETERO connects submodels with tensors that are empty at first, and a device refuses an empty tensor for an input of
+shape [?,16,1..,1..] (docs/facts.md). So such a tensor crosses through a VariadicSplit into one part "of the rest" for
+each of these dimensions: OpenVINO infers [?,16,?,?] for it. It costs a copy of the tensor at most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ov_hsdag import _native
+from ov_hsdag.model.graph import KINDS, NodeKind
+from ov_hsdag.model.lengths import relaxed
+from ov_hsdag.model.nodes import Nodes
+from ov_hsdag.model.repair import split_rule
+from ov_hsdag.utils.errors import RunError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Of a dimension in the text of a shape: "1..", "2..8".
+_BOUNDED_BELOW = re.compile(r"\b[1-9]\d*\.\.")
+
+_NAME = re.compile(r"/relaxed_shape_\d+(/\w+)?$")
+
+# HETERO splits a model with more nodes elsewhere at times; the second round was always the last.
+_ROUNDS = 10
+
+
+def is_relaxing(name: str) -> bool:
+    """Whether a node has the name of one that `relax_crossing_shapes` inserts."""
+    return bool(_NAME.search(name))
+
+
+def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
+    """Inserts what tensors need that go from submodel to submodel, in place.
+
+    Args:
+        model: any model.
+        affinity: device by friendly name, for every node; legal but for such tensors.
+
+    Returns:
+        Devices of the nodes that were inserted, by friendly name.
+
+    Raises:
+        RunError: HETERO splits the model in other places whenever something is inserted.
+    """
+    import openvino as ov
+
+    inserted: dict[str, str] = {}
+    if len(set(affinity.values())) < 2 or not model.is_dynamic():
+        return inserted
+    rule = split_rule(ov.__version__)
+    for _ in range(_ROUNDS):
+        new = _relax_once(model, {**affinity, **inserted}, rule)
+        if new is None:
+            return inserted
+        inserted |= new
+        model.validate_nodes_and_infer_types()
+    raise RunError("HETERO cannot pass on tensors of this split, whose sizes are open: place the model with fixed ones")
+
+
+def restore_shapes(model: ov.Model) -> None:
+    """Takes out, in place, what `relax_crossing_shapes` inserted."""
+    found = [
+        node
+        for node in model.get_ops()
+        if node.get_type_name() == "VariadicSplit" and is_relaxing(node.get_friendly_name())
+    ]
+    for node in found:
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(node.input_value(0))
+    if found:
+        model.validate_nodes_and_infer_types()
+
+
+def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict[str, str] | None:
+    """Inserts what is needed as HETERO splits the model now; returns devices of the new nodes, None: all is well."""
+    nodes = Nodes(model)
+    relaxable = {
+        (number, port)
+        for number, outputs in enumerate(nodes.outputs)
+        for port, (shape, element) in enumerate(outputs)
+        if element != "string" and _BOUNDED_BELOW.search(shape)
+    }
+    if not relaxable:
+        return None
+    submodel = _submodels(nodes, affinity, rule)
+    edges = nodes.edges
+    readers: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    rows = zip(edges.source.tolist(), edges.output.tolist(), edges.node.tolist(), edges.port.tolist(), strict=True)
+    for source, output, node, port in rows:
+        if (source, output) in relaxable and nodes.types[node] != "Result":
+            readers[source, output].append((node, port))
+    inserted: dict[str, str] | None = None
+    for (source, output), ports in readers.items():
+        crossing = [(node, port) for node, port in ports if submodel[node] != submodel[source]]
+        if not crossing:
+            continue
+        inserted = inserted or {}
+        name, device = f"{nodes.names[source]}/relaxed_shape_{output}", affinity[nodes.names[source]]
+        before = [node for node, _ in ports if nodes.names[node] == name or nodes.names[node].startswith(f"{name}/")]
+        if before or any(affinity[nodes.names[node]] == device for node, _ in crossing):
+            # Within a device HETERO cuts by how many readers a tensor has: all stay together.
+            crossing = [(node, port) for node, port in ports if node not in before]
+        if before:
+            end = nodes.order[nodes.names.index(name)]
+        else:
+            made = _relaxing(nodes.order[source].output(output), name)
+            inserted |= dict.fromkeys((node.get_friendly_name() for node in made), device)
+            end = made[-1]
+        for node, port in crossing:
+            nodes.order[node].input(port).replace_source_output(end.output(0))
+    return inserted
+
+
+def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int]:
+    """Number of the submodel that HETERO puts each node into, [nodes]."""
+    kinds = np.array([KINDS.get(name, NodeKind.OP) for name in nodes.types], np.uint8)
+    counts = [0 if name == "Result" else len(own) for name, own in zip(nodes.types, nodes.outputs, strict=True)]
+    output_ptr = np.cumsum([0, *counts]).astype(np.int32)
+    graph = _native.Graph(
+        kinds,
+        nodes.edges.ptr.astype(np.int32),
+        (output_ptr[nodes.edges.source] + nodes.edges.output).astype(np.int32),
+        output_ptr,
+        np.zeros(output_ptr[-1], np.int64),
+        np.zeros(len(nodes), np.int64),
+    )
+    number = {device: index for index, device in enumerate(dict.fromkeys(affinity.values()))}
+    devices = np.array([number[affinity[name]] for name in nodes.names], np.uint8)
+    found: list[int] = _native.split(graph, devices, rule)["submodel"].tolist()
+    return found
+
+
+def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
+    """What gives a tensor the relaxed shape, the last node with this name."""
+    import openvino as ov
+
+    from ov_hsdag.utils.compat import op, opset13
+
+    shape = tensor.get_partial_shape()
+    axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
+    made: list[ov.Node] = []
+    for axis in axes:
+        number = op.Constant(ov.Type.i64, ov.Shape([]), [axis])
+        rest = op.Constant(ov.Type.i64, ov.Shape([1]), [-1])
+        part = opset13.variadic_split(tensor, number, rest)
+        number.set_friendly_name(f"{name}/axis_{axis}")
+        rest.set_friendly_name(f"{name}/rest_{axis}")
+        part.set_friendly_name(name if axis == axes[-1] else f"{name}/part_{axis}")
+        made += number, rest, part
+        tensor = part.output(0)
+    return made

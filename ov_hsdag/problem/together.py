@@ -1,0 +1,83 @@
+"""The operations that must share a device where they are most of a model, and why: what keeps it from being split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model import colocation
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.normalize import normalize
+from ov_hsdag.model.shapes import counted_input_shapes
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def most_together(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
+    """The operations of the colocation group that has more than half of them, and how many there are altogether.
+
+    Returns:
+        Numbers of nodes, none where no group has so many; and the number of the model's operations.
+    """
+    operations = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
+    if not len(operations):
+        return operations, 0
+    counts = np.bincount(groups[operations])
+    most = int(counts.argmax())
+    few = counts[most] < 2 or 2 * counts[most] <= len(operations)
+    return operations[groups[operations] == (-1 if few else most)], len(operations)
+
+
+def why_together(
+    graph: ComputationGraph,
+    groups: NDArray[np.int32],
+    model: ov.Model | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> str:
+    """A line about the operations of `most_together`: how many, why, and the remedy; "" where there are none.
+
+    Args:
+        graph: of the model.
+        groups: its colocation groups, int32 [nodes].
+        model: from which the graph is; where it is given, fixed sizes of its inputs are tried as a remedy.
+        shapes: example shapes of its inputs.
+    """
+    nodes, total = most_together(graph, groups)
+    if not len(nodes):
+        return ""
+    told = f"{len(nodes):,} of {total:,} operations must share a device"
+    inside = np.zeros(graph.nodes, bool)
+    inside[nodes] = True
+    kept = ~graph.output_movable if graph.output_relaxable is None else ~(graph.output_movable | graph.output_relaxable)
+    edges = kept[graph.input_output] & inside[graph.input_source] & inside[graph.input_node]
+    outputs = graph.input_output[edges].tolist()
+    if any(graph.output_types[output] == "string" for output in outputs):
+        return f"{told}, as tensors of text cannot go from one to another"
+    if outputs:
+        told += f", as HETERO does not know the sizes of {graph.names[graph.output_node[outputs[0]]]}"
+        remedy = "" if model is None else _remedy(model, shapes, len(nodes) / total)
+        return f"{told}; {remedy}" if remedy else told
+    return f"{told}, as a state depends on them" if any(graph.variables[node] for node in nodes.tolist()) else told
+
+
+def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: float) -> str:
+    """Fixed sizes with which fewer operations are together, as ovc takes them; "" where that does not help."""
+    fixed = model.clone()
+    sizes = counted_input_shapes(model, shapes)
+    names = [min(port.get_names(), default=port.get_node().get_friendly_name()) for port in model.inputs]
+    given = [
+        f"{name}[{','.join(map(str, size))}]"
+        for name, size, port in zip(names, sizes, model.inputs, strict=True)
+        if port.get_partial_shape().is_dynamic
+    ]
+    try:
+        fixed.reshape(dict(enumerate(map(list, sizes))))
+        graph = normalize(fixed)
+    except RuntimeError:
+        return ""
+    nodes, total = most_together(graph, colocation.colocation(graph))
+    return f"with fixed sizes they need not: ovc --input {','.join(given)}" if len(nodes) < share * total else ""
