@@ -12,17 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.schema import Checker, Violation, child_path, shown
+from ov_hsdag.costs.schema import Schema, Violation, check, child_path, shown
 from ov_hsdag.utils.errors import UserError, shortened
 from ov_hsdag.utils.reading import SETTINGS, once, read_json
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA_PATH = Path(__file__).with_name("profile.schema.json")
 BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
@@ -250,14 +247,14 @@ def load_builtin(stem: str) -> DeviceProfile:
 
 
 @cache
-def _checker() -> Checker:
-    return Checker(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
+def _schema() -> Schema:
+    return dict(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = read_json(path, SETTINGS, unique=_unique_keys, parse_constant=_no_constant)
-        _checker().check(document)
+        check(_schema(), document)
     except OSError as error:
         hint = "name a profile's JSON file"
         if str(path) in builtin_names():

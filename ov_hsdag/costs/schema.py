@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Schema = dict[str, Any]
-Check = Callable[["Checker", Schema, Any, str], "Violation | None"]
+
+KEYWORDS = frozenset(
+    {
+        "$ref", "type", "const", "enum", "minLength", "minProperties", "pattern", "format", "exclusiveMinimum",
+        "minimum", "maximum", "propertyNames", "additionalProperties", "required", "properties", "items", "if", "allOf",
+    }
+)  # fmt: skip
+"""What `check` knows, besides "then" and "else"."""
 
 
 class Violation(Exception):
@@ -22,49 +29,10 @@ class Violation(Exception):
         super().__init__(f"{path}: expected {expected}, got {got}")
 
 
-class Checker:
-    """Checks values against one schema document."""
-
-    def __init__(self, document: Schema) -> None:
-        self._document = document
-
-    def check(self, value: Any) -> None:
-        """Raises Violation for the first place (in document order) where `value` breaks the schema."""
-        violation = self.first(self._document, value, "$")
-        if violation is not None:
-            raise violation
-
-    def first(self, schema: Schema, value: Any, path: str) -> Violation | None:
-        """The first violation of a part of the schema, or None."""
-        for keyword, check in _CHECKS.items():
-            if keyword in schema and (violation := check(self, schema, value, path)) is not None:
-                return violation
-        return None
-
-    def resolve(self, reference: str) -> Schema:
-        """The part of the document that a "#/…" reference names."""
-        part: Any = self._document
-        for key in reference.removeprefix("#/").split("/"):
-            part = part[key]
-        return dict(part)
-
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "null": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: _TYPES["number"](value) and value == value // 1,
-}
-_NAMES = {
-    "object": "an object", "array": "an array", "string": "a string", "null": "null", "number": "a number",
-    "integer": "a whole number",
-}  # fmt: skip
-
-
-def _is(value: Any, name: str) -> bool:
-    return _TYPES[name](value)
+def check(document: Schema, value: Any) -> None:
+    """Raises Violation for the first place (in document order) where `value` breaks the schema."""
+    for violation in _violations(document, document, value, "$"):
+        raise violation
 
 
 def shown(value: Any) -> str:
@@ -78,140 +46,90 @@ def child_path(path: str, key: str) -> str:
     return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{,99}", key) else f"{path}[{shown(key)}]"
 
 
-def _reference(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    return checker.first(checker.resolve(schema["$ref"]), value, path)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _type(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-    if any(_is(value, name) for name in names):
-        return None
-    return Violation(path, " or ".join(_NAMES[name] for name in names), shown(value))
+_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "object": ("an object", lambda value: isinstance(value, dict)),
+    "array": ("an array", lambda value: isinstance(value, list)),
+    "string": ("a string", lambda value: isinstance(value, str)),
+    "null": ("null", lambda value: value is None),
+    "number": ("a number", _is_number),
+    "integer": ("a whole number", lambda value: _is_number(value) and value == value // 1),
+}
+
+_BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "exclusiveMinimum": ("above", lambda value, bound: value > bound),
+    "minimum": ("of at least", lambda value, bound: value >= bound),
+    "maximum": ("of at most", lambda value, bound: value <= bound),
+}
 
 
-def _equal(value: Any, other: Any) -> bool:
-    # JSON tells true from 1, Python does not.
-    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+def _violations(document: Schema, schema: Schema, value: Any, path: str) -> Iterator[Violation]:
+    """In the order in which a reader wants to hear of them: what the value is, its keys, then what stands in it."""
+
+    def wrong(expected: str, got: str | None = None) -> Violation:
+        return Violation(path, expected, shown(value) if got is None else got)
+
+    def among(choices: list[Any]) -> bool:  # JSON tells true from 1, Python does not
+        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices)
+
+    def within(part: Schema, item: Any, where: str) -> Iterator[Violation]:
+        return _violations(document, part, item, where)
+
+    if "$ref" in schema:
+        part: Any = document
+        for key in schema["$ref"].removeprefix("#/").split("/"):
+            part = part[key]
+        yield from within(part, value, path)
+    if "type" in schema:
+        names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+        if not any(_TYPES[name][1](value) for name in names):
+            yield wrong(" or ".join(_TYPES[name][0] for name in names))
+    if "const" in schema and not among([schema["const"]]):
+        yield wrong(shown(schema["const"]))
+    if "enum" in schema and not among(schema["enum"]):
+        yield wrong("one of " + ", ".join(shown(choice) for choice in schema["enum"]))
+    if isinstance(value, str):
+        yield from _of_text(schema, value, wrong)
+    if _is_number(value):
+        for keyword, (words, holds) in _BOUNDS.items():
+            if keyword in schema and not holds(value, schema[keyword]):
+                yield wrong(f"a number {words} {schema[keyword]:g}")
+    if isinstance(value, dict):
+        if len(value) < schema.get("minProperties", 0):
+            yield wrong("at least one key")
+        for key in value if "propertyNames" in schema else ():
+            yield from within(schema["propertyNames"], key, f"{path} (key)")
+        known, rest = schema.get("properties", {}), schema.get("additionalProperties", {})
+        for key in [key for key in value if key not in known]:
+            if rest is False:
+                yield wrong("only the keys " + ", ".join(known), f"the unknown key {shown(key)}")
+            else:
+                yield from within(rest, value[key], child_path(path, key))
+        for key in [key for key in schema.get("required", ()) if key not in value][:1]:
+            yield wrong(f'the key "{key}"', shown(sorted(value)) if value else "no keys")
+        for key in [key for key in value if key in known]:
+            yield from within(known[key], value[key], child_path(path, key))
+    if isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield from within(schema["items"], item, f"{path}[{index}]")
+    if "if" in schema:
+        broken = next(within(schema["if"], value, path), None)
+        yield from within(schema.get("then" if broken is None else "else", {}), value, path)
+    for part in schema.get("allOf", ()):
+        yield from within(part, value, path)
 
 
-def _const(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    return None if _equal(value, schema["const"]) else Violation(path, shown(schema["const"]), shown(value))
-
-
-def _enum(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    if any(_equal(value, choice) for choice in schema["enum"]):
-        return None
-    return Violation(path, "one of " + ", ".join(shown(choice) for choice in schema["enum"]), shown(value))
-
-
-def _number_check(keyword: str, words: str, holds: Callable[[float, float], bool]) -> Check:
-    def check(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-        bound = schema[keyword]
-        if not _is(value, "number") or holds(value, bound):
-            return None
-        return Violation(path, f"a number {words} {bound:g}", shown(value))
-
-    return check
-
-
-def _length_check(keyword: str, type_name: str, words: str) -> Check:
-    def check(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-        if not _is(value, type_name) or len(value) >= schema[keyword]:
-            return None
-        return Violation(path, words, shown(value))
-
-    return check
-
-
-def _pattern(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
+def _of_text(schema: Schema, value: str, wrong: Callable[[str], Violation]) -> Iterator[Violation]:
+    if len(value) < schema.get("minLength", 0):
+        yield wrong("a text that is not empty")
     # "$" ends a JSON Schema pattern at the end of the text only, Python's also before a last newline.
-    if not isinstance(value, str) or re.search(re.sub(r"\$$", r"\\Z", schema["pattern"]), value):
-        return None
-    return Violation(path, f"a name like {schema['pattern']}", shown(value))
-
-
-def _format(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    if schema["format"] == "regex" and isinstance(value, str):
+    if "pattern" in schema and not re.search(re.sub(r"\$$", r"\\Z", schema["pattern"]), value):
+        yield wrong(f"a name like {schema['pattern']}")
+    if schema.get("format") == "regex":
         try:
             re.compile(value)
         except (re.error, OverflowError, RecursionError) as error:
-            return Violation(path, f"a regular expression ({error})", shown(value))
-    return None
-
-
-def _required(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    missing = [key for key in schema["required"] if key not in value] if _is(value, "object") else []
-    return Violation(path, f'the key "{missing[0]}"', shown(sorted(value)) if value else "no keys") if missing else None
-
-
-def _additional(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    if not _is(value, "object"):
-        return None
-    allowed = schema.get("properties", {})
-    rest = schema["additionalProperties"]
-    for key in value:
-        if key in allowed:
-            continue
-        if rest is False:
-            return Violation(path, "only the keys " + ", ".join(allowed), f"the unknown key {shown(key)}")
-        if (violation := checker.first(rest, value[key], child_path(path, key))) is not None:
-            return violation
-    return None
-
-
-def _properties(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    keys: Iterator[str] = iter(value if _is(value, "object") else ())
-    for key in keys:
-        part = schema["properties"].get(key)
-        if part is not None and (violation := checker.first(part, value[key], child_path(path, key))) is not None:
-            return violation
-    return None
-
-
-def _property_names(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    for key in value if _is(value, "object") else ():
-        if (violation := checker.first(schema["propertyNames"], key, f"{path} (key)")) is not None:
-            return violation
-    return None
-
-
-def _items(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    for index, item in enumerate(value if _is(value, "array") else ()):
-        if (violation := checker.first(schema["items"], item, f"{path}[{index}]")) is not None:
-            return violation
-    return None
-
-
-def _if(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    holds = checker.first(schema["if"], value, path) is None
-    return checker.first(schema.get("then" if holds else "else", {}), value, path)
-
-
-def _all_of(checker: Checker, schema: Schema, value: Any, path: str) -> Violation | None:
-    for part in schema["allOf"]:
-        if (violation := checker.first(part, value, path)) is not None:
-            return violation
-    return None
-
-
-# In the order in which a reader wants to hear of them: what the value is, then its keys, then what stands in it.
-_CHECKS: dict[str, Check] = {
-    "$ref": _reference,
-    "type": _type,
-    "const": _const,
-    "enum": _enum,
-    "minLength": _length_check("minLength", "string", "a text that is not empty"),
-    "minProperties": _length_check("minProperties", "object", "at least one key"),
-    "pattern": _pattern,
-    "format": _format,
-    "exclusiveMinimum": _number_check("exclusiveMinimum", "above", lambda value, bound: value > bound),
-    "minimum": _number_check("minimum", "of at least", lambda value, bound: value >= bound),
-    "maximum": _number_check("maximum", "of at most", lambda value, bound: value <= bound),
-    "propertyNames": _property_names,
-    "additionalProperties": _additional,
-    "required": _required,
-    "properties": _properties,
-    "items": _items,
-    "if": _if,
-    "allOf": _all_of,
-}
+            yield wrong(f"a regular expression ({error})")
