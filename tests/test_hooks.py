@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import warnings
@@ -20,6 +21,7 @@ import ov_hsdag
 from ov_hsdag.integration import core as hook
 from ov_hsdag.model import normalize
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError
 from tests.graphs import unflattening_model
@@ -455,25 +457,25 @@ def test_pass_in_a_manager_places_the_model(core: ov.Core, image: np.ndarray, tm
     assert close(compiled, core.compile_model(ov.convert_model(SQUEEZENET), "CPU", F32), image)
 
 
-def test_pass_hands_all_arguments_to_placing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever place() takes, by the same names, and with the same defaults."""
-    parameters = dict(inspect.signature(ov_hsdag.place).parameters)
-    del parameters["model"]
-    own = inspect.signature(ov_hsdag.HSDAGPlacement).parameters
-    assert own.keys() == parameters.keys()
+def test_pass_hands_all_options_to_placing(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
 
-    def place(model: ov.Model, device: Any, **options: Any) -> Placement:
-        calls.append({"device": device, **options})
+    def place(model: ov.Model, device: Any, **arguments: Any) -> Placement:
+        calls.append({"device": device, **arguments})
         return Placement(("CPU_A", "CPU_B"), {})
 
     monkeypatch.setattr(importlib.import_module("ov_hsdag.placing.place"), "place", place)
     model = ov.convert_model(SQUEEZENET)
-    given = {name: object() for name in parameters}
-    ov_hsdag.HSDAGPlacement(**given).run_on_model(model)
-    ov_hsdag.HSDAGPlacement(DEVICE).run_on_model(model)
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    assert calls == [given, {**defaults, "device": DEVICE}]
+    given: dict[str, Any] = {one.name: object() for one in dataclasses.fields(PlaceOptions)}
+    core, report = object(), object()
+    ov_hsdag.HSDAGPlacement(DEVICE, core=core, report=report, **given).run_on_model(model)
+    ov_hsdag.HSDAGPlacement(DEVICE, options=PlaceOptions(objective="throughput")).run_on_model(model)
+    assert calls == [
+        {"device": DEVICE, "core": core, "report": report, "options": PlaceOptions(**given)},
+        {"device": DEVICE, "core": None, "report": None, "options": PlaceOptions(objective="throughput")},
+    ]
+    with pytest.raises(TypeError, match="there is no option 'objectives' of placing; there are objective, profile,"):
+        ov_hsdag.HSDAGPlacement(DEVICE, objectives="latency")
 
 
 @pytest.mark.filterwarnings("ignore:there was no time", "ignore:operations are not measured")

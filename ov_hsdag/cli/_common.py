@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ov_hsdag.cli import console
+from ov_hsdag.cli.place_options import Shapes as Shapes
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
 
@@ -42,15 +43,6 @@ Output = Annotated[
         metavar="OUT.xml|DIR",
         help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed. Of a folder, a"
         " folder.",
-    ),
-]
-Shapes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--shape",
-        metavar="NAME=[1,128]",
-        help="Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
-        " input. Can be given several times. The model itself keeps its shapes.",
     ),
 ]
 Part = Annotated[
@@ -147,8 +139,10 @@ def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]
             command(*arguments, **given, **{name: kind(**own)})
 
         signature = inspect.signature(command, eval_str=True)
-        parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in signature.parameters.values() if one.name != name]
-        run.__signature__ = signature.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
+        parameters = []
+        for one in signature.parameters.values():
+            parameters += options if one.name == name else [one.replace(kind=one.KEYWORD_ONLY)]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
     return decorate

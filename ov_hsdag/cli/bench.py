@@ -16,7 +16,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import options
-from ov_hsdag.cli.place import Context, Objective, ProfileFile, WorkloadOption
+from ov_hsdag.cli.place_options import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError

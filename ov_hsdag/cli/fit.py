@@ -12,7 +12,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options
-from ov_hsdag.cli.place import KvPrecision, Memory, ProfileFile
+from ov_hsdag.cli.place_options import KvPrecision, Memory, ProfileFile
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 if TYPE_CHECKING:

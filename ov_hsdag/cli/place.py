@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.place_job import PlaceJob
+from ov_hsdag.cli.place_options import Given
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
@@ -21,76 +23,6 @@ from ov_hsdag.utils.errors import RunError, UserError
 if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
 
-Objective = Annotated[str, typer.Option("--objective", metavar="latency|throughput", help="What is to be best.")]
-ProfileFile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE.json", help="Device profiles instead of the built-in ones.")
-]
-Policy = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME|DIR",
-        help="The policy that proposes a placement as well; by default one that was fine-tuned on these devices, else"
-        ' "base", which ships; "none" for no policy.',
-    ),
-]
-AffinityFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--affinity",
-        metavar="FILE.json",
-        help='Take {"node": "device"} from a file instead of deciding; nodes that it lacks follow their neighbours.'
-        ' Names are those of "placement" in the output of --json.',
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option("--memory", metavar="CPU=8GiB,GPU=2GiB", help="What the model may have on a device."),
-]
-WorkloadOption = Annotated[
-    str | None,
-    typer.Option(
-        "--workload",
-        metavar="prompt=1024,generate=256",
-        help="What a language model with states is asked for; batch=N counts sequences and beams.",
-    ),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        "--context",
-        metavar="TOKENS",
-        min=2,
-        help="Tokens for whose states a language model must have memory.",
-    ),
-]
-KvPrecision = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-precision",
-        metavar="u8|f16|bf16|f32",
-        help="Precision of KV caches of language models; by default as model and devices choose.",
-    ),
-]
-Measure = Annotated[
-    bool | None,
-    typer.Option(
-        "--measure/--no-measure",
-        help="Measure the best placements on the devices and choose by that; by default where all devices are here.",
-    ),
-]
-MeasureSeconds = Annotated[
-    float | None,
-    typer.Option("--measure-seconds", min=1, help="Time for measuring operations and placements, about (default 60)."),
-]
-SearchSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--search-seconds",
-        min=0.001,
-        help="Time for searching a placement; by default 0.1 to 0.4 s, with the same result always.",
-    ),
-]
 PlacedOutput = Annotated[
     Path | None,
     typer.Option(
@@ -119,23 +51,13 @@ CompressToFp16 = Annotated[
 ]
 
 
+@common.with_options_of(Given, "given")
 def place(
     model: common.Model,
     device: common.Device,
     output: PlacedOutput = None,
     part: common.Parts = None,
-    objective: Objective = "latency",
-    profile: ProfileFile = None,
-    policy: Policy = None,
-    affinity: AffinityFile = None,
-    memory: Memory = None,
-    shape: common.Shapes = None,
-    workload: WorkloadOption = None,
-    context: Context = None,
-    kv_precision: KvPrecision = None,
-    measure: Measure = None,
-    measure_seconds: MeasureSeconds = None,
-    search_seconds: SearchSeconds = None,
+    given: Any = None,
     compress_to_fp16: CompressToFp16 = None,
     hardlinks: common.HardLinks = True,
     report: Report = None,
@@ -165,29 +87,30 @@ def place(
     from ov_hsdag.problem.problem import check_objective
 
     # Everything that can be wrong with the options comes before the minutes that a large model may take.
-    check_objective(objective)
+    check_objective(given.objective)
     devices = DeviceSet.parse(device)
-    limits = parse_memory(memory, devices.names) if memory is not None else None
-    check_kv_precision(kv_precision)
-    examples = parse_shapes(shape or ())
-    asked = Workload.parse(workload) if workload is not None else None
+    limits = parse_memory(given.memory, devices.names) if given.memory is not None else None
+    check_kv_precision(given.kv_precision)
+    examples = parse_shapes(given.shapes or ())
+    asked = Workload.parse(given.workload) if given.workload is not None else None
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside, path_beside
     from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.placing.candidates import policy_placers
+    from ov_hsdag.placing.options import PlaceOptions
     from ov_hsdag.placing.place import place as place_model
     from ov_hsdag.report.write import check_report
     from ov_hsdag.storage.files import check_not_input, save_model_atomically
     from ov_hsdag.storage.folder_writing import write_folder
 
-    policy_placers(policy)
-    costs = Profile.load(profile) if profile else None
+    policy_placers(given.policy)
+    costs = Profile.load(given.profile) if given.profile else None
     measured = {file: load_beside(file) for file in files}
-    if affinity and len(files) > 1:
+    if given.affinity and len(files) > 1:
         raise UserError("--affinity is for one model, and the folder has several to place: name one with --part")
-    given = Placement.load(affinity, devices.names).affinity if affinity else None
+    affinity = Placement.load(given.affinity, devices.names).affinity if given.affinity else None
     if report is not None:
         if len(files) > 1:
             raise UserError("--report is of one model, and the folder has several to place: name one with --part")
@@ -195,38 +118,20 @@ def place(
         check_not_input(report, files[0])
 
     if ray is not None:
-        given_options = {
-            "--device": device,
-            "--objective": objective,
-            "--part": part,
-            "--memory": memory,
-            "--shape": shape,
-            "--workload": workload,
-            "--context": context,
-            "--kv-precision": kv_precision,
-            "--measure-seconds": measure_seconds,
-            "--search-seconds": search_seconds,
-        }
-        flags = {
-            "--measure": measure is True,
-            "--no-measure": measure is False,
-            "--compress-to-fp16": compress_to_fp16 is True,
-            "--no-compress-to-fp16": compress_to_fp16 is False,
-        }
-        own_files = {"--profile": profile, "--affinity": affinity}
-        job = PlaceJob(model, files, output, report, given_options, flags, own_files, policy, hardlinks)
+        job = PlaceJob(model, files, output, device, report, given, part, compress_to_fp16, hardlinks)
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
             job.place(fleet, show, as_json)
         return
 
-    unmeasured = "not measured: --no-measure" if measure is False else ""
+    unmeasured = "not measured: --no-measure" if given.measure is False else ""
     with console.result(as_json) as show:
         core = common.new_core()
         missing = absent(core, devices)
+        measure = given.measure
         if measure is None:
             # A placement that is given is taken however fast it is.
-            measure = given is None and not missing and _has_temporary_folder()
-            if given is None and missing:
+            measure = affinity is None and not missing and _has_temporary_folder()
+            if affinity is None and missing:
                 unmeasured = f"not measured: {_listed(missing)} not on this machine"
         elif measure:
             selection.check_possible(core, devices)
@@ -240,31 +145,24 @@ def place(
         # Of several models, such as encoder and decoder, those with states have a context.
         decoders = [file for file in files if loaded[file].get_sinks()] or files
         for file in decoders:
-            common.warn_of_long_context(file, max(context or 0, asked.tokens if asked else 0))
+            common.warn_of_long_context(file, max(given.context or 0, asked.tokens if asked else 0))
+        options = PlaceOptions.of(
+            None, {**vars(given), "profile": costs, "affinity": affinity, "measure": measure, "shapes": None}
+        )
         placements: dict[Path, Placement] = {}
         busy = busy_cores()
         # The largest first: it gets the best place, and the others what is left.
         for file in sorted(files, key=_weights, reverse=True):
+            own = replace(
+                options,
+                shapes=shapes[file],
+                memory=_left(limits, placements.values()),
+                costs=measured[file],
+                workload=asked if file in decoders else None,
+                context=given.context if file in decoders else None,
+            )
             with console.progress(f"placing {file} on {device}") as tell:
-                placements[file] = place_model(
-                    loaded[file],
-                    device,
-                    objective=objective,
-                    profile=costs,
-                    policy=policy,
-                    affinity=given,
-                    core=core,
-                    shapes=shapes[file],
-                    memory=_left(limits, placements.values()),
-                    measure=measure,
-                    measure_seconds=selection.SECONDS if measure_seconds is None else measure_seconds,
-                    report=tell,
-                    costs=measured[file],
-                    workload=asked if file in decoders else None,
-                    context=context if file in decoders else None,
-                    kv_precision=kv_precision,
-                    search_seconds=search_seconds,
-                )
+                placements[file] = place_model(loaded[file], device, options=own, core=core, report=tell)
         with console.progress(f"writing {output}"):
             # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
             if folder:
@@ -282,8 +180,10 @@ def place(
             lines = placed.notes(
                 placement,
                 [
-                    placed.costs(used, path_beside(file) if measured[file] else None, profile, devices.names, core),
-                    "" if asked or context else common.assumed_shapes(loaded[file], shapes[file]),
+                    placed.costs(
+                        used, path_beside(file) if measured[file] else None, given.profile, devices.names, core
+                    ),
+                    "" if asked or given.context else common.assumed_shapes(loaded[file], shapes[file]),
                     unmeasured,
                 ],
                 busy,
@@ -298,7 +198,7 @@ def place(
         if folder and as_json:
             show({"output": str(output), "models": found})
         named = files[0].stem if len(files) > 1 else None
-        placed.show_what_next(show, {output: said}, device, named, shape, here=not missing)
+        placed.show_what_next(show, {output: said}, device, named, given.shapes, here=not missing)
 
 
 def _weights(model: Path) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
+from ov_hsdag.cli.place_options import words
 from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
 from ov_hsdag.model.placement import placer_of
 from ov_hsdag.storage.model_folder import is_model_folder
@@ -29,22 +30,12 @@ class PlaceJob:
     model: Path
     files: Sequence[Path]
     output: Path
+    device: str
     report: Path | None
-    options: Mapping[str, object]
-    flags: Mapping[str, bool]
-    read: Mapping[str, Path | None]
-    policy: str | None
+    given: Any
+    part: Sequence[str] | None
+    compress_to_fp16: bool | None
     hardlinks: bool
-
-    @property
-    def device(self) -> str:
-        """The devices that the model is placed on."""
-        return str(self.options["--device"])
-
-    @property
-    def shape(self) -> Sequence[str] | None:
-        """Values of --shape."""
-        return cast("Sequence[str] | None", self.options["--shape"])
 
     def place(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
         """Places the model on each kind of machine, and shows what was found."""
@@ -83,7 +74,7 @@ class PlaceJob:
         elif fleet.several and rows:
             show({}, "all machines:", _overview(rows))
         named = self.files[0].stem if len(self.files) > 1 else None
-        placed.show_what_next(show, written, self.device, named, self.shape, here=False)
+        placed.show_what_next(show, written, self.device, named, self.given.shapes, here=False)
         remote.end(failures)
 
     def job(self) -> Job:
@@ -96,14 +87,15 @@ class PlaceJob:
             name = inputs.folder(self.model, list(dict.fromkeys(needed)))
         else:
             name = inputs.model(self.model)
-        given = {
-            **self.options,
+        named = {
+            "--device": self.device,
+            "--part": self.part,
             "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
             "--report": None if self.report is None else f"{OUT}/{self.report.name}",
-            "--policy": remote.policy(inputs, self.policy),
-            **{option: inputs.file(path) for option, path in self.read.items()},
         }
-        return Job(tuple(remote.words(inputs, "place", [name], given, self.flags)), inputs.files, inputs.shown)
+        compressed = {None: [], True: ["--compress-to-fp16"], False: ["--no-compress-to-fp16"]}[self.compress_to_fp16]
+        own = [*words(self.given, inputs, remote.policy), *compressed]
+        return Job(tuple(remote.words(inputs, "place", [name, *own], named, {})), inputs.files, inputs.shown)
 
     def write(self, came: Path, target: Path) -> None:
         """Writes what a machine placed as it is written here."""

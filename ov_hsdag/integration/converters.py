@@ -13,18 +13,18 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag._env import disabled
 from ov_hsdag.integration.requests import advice
+from ov_hsdag.placing.options import Flag, PlaceOptions, flags
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import INTERRUPTED, RunError, UserError, interrupted, one_line
 
 if TYPE_CHECKING:
     import openvino as ov
 
-    from ov_hsdag.costs.profile import Profile
     from ov_hsdag.model.placement import Placement
 
 _REQUEST = "__ov_hsdag_request__"
@@ -35,10 +35,7 @@ class _Request:
     """What the command line asks for, checked."""
 
     device: str
-    objective: str
-    profile: Profile | None
-    policy: str | None
-    measure: bool
+    options: PlaceOptions
     report: str | None
 
 
@@ -70,32 +67,21 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="Decide for every operation on which of these devices it runs, and write that into the model: "
         "compile_model on these devices follows it. The devices need not be present.",
     )
-    group.add_argument(
-        "--placement_objective",
-        metavar="latency|throughput",
-        help="What the placement makes good: the latency of one request (default) or the throughput of many.",
-    )
-    group.add_argument(
-        "--placement_profile",
-        metavar="FILE.json",
-        help="Speeds of the devices; without it, ov-hsdag has built-in profiles.",
-    )
-    group.add_argument(
-        "--placement_policy",
-        metavar="NAME|DIR",
-        help='Name or folder of the policy that proposes a placement as well; by default "base", which ships; "none"'
-        " for no policy.",
-    )
-    group.add_argument(
-        "--placement_measure",
-        action="store_true",
-        help="Measure the best placements on the devices, which have to be present, and choose by that.",
-    )
+    for name, flag in _flags().items():
+        if flag.kind is bool:
+            group.add_argument(f"--placement_{name}", action="store_true", default=None, help=flag.help)
+        else:
+            group.add_argument(f"--placement_{name}", metavar=flag.metavar, help=flag.help)
     group.add_argument(
         "--placement_report",
         metavar="FILE.html|svg|png",
         help="Also write what runs where, and why, as one page (or the picture of the split).",
     )
+
+
+def _flags() -> dict[str, Flag]:
+    """The options of placing that converters have."""
+    return {name: flag for name, flag in flags().items() if flag.converters}
 
 
 def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
@@ -110,7 +96,7 @@ def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
         namespace: argparse.Namespace = parse_args(*args, **kwargs)
         options = {name: vars(namespace).pop(name) for name in list(vars(namespace)) if name.startswith("placement")}
         with _errors_end_the_command():
-            setattr(parser, _REQUEST, _checked(functools.partial(output, namespace), _source(namespace), **options))
+            setattr(parser, _REQUEST, _checked(functools.partial(output, namespace), _source(namespace), options))
         return namespace
 
     parser.parse_args = parse_and_check  # type: ignore[method-assign,assignment]
@@ -128,24 +114,14 @@ def _source(namespace: argparse.Namespace) -> str | None:
 def _checked(
     output: Callable[[], str],
     source: str | None,
-    placement: str | None,
-    placement_objective: str | None,
-    placement_profile: str | None,
-    placement_policy: str | None,
-    placement_measure: bool,
-    placement_report: str | None,
+    given: dict[str, Any],
 ) -> _Request | None:
     """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
-    if placement is None:
-        for name, value in (
-            ("objective", placement_objective),
-            ("profile", placement_profile),
-            ("policy", placement_policy),
-            ("measure", placement_measure or None),
-            ("report", placement_report),
-        ):
+    device, report = given.pop("placement"), given.pop("placement_report")
+    if device is None:
+        for name, value in {**given, "placement_report": report}.items():
             if value is not None:
-                raise UserError(f"--placement_{name} needs --placement HETERO:…, the devices to place on")
+                raise UserError(f"--{name} needs --placement HETERO:…, the devices to place on")
         return None
     from ov_hsdag.costs.builtin import builtin_profile
     from ov_hsdag.costs.profile import Profile
@@ -154,24 +130,24 @@ def _checked(
     from ov_hsdag.problem.problem import check_objective
     from ov_hsdag.report.write import check_report
 
-    names = DeviceSet.parse(placement).names
-    objective = "latency" if placement_objective is None else placement_objective
-    check_objective(objective)
-    profile = None if placement_profile is None else Profile.load(placement_profile)
+    names = DeviceSet.parse(device).names
+    options = PlaceOptions.of(None, {name.removeprefix("placement_"): value for name, value in given.items()})
+    check_objective(options.objective)
+    profile = Profile.load(given["placement_profile"]) if given["placement_profile"] is not None else None
     for name in names:
         (profile or builtin_profile([name])).device(name)  # raises where there are no speeds of that device
-    policy_placers(placement_policy)  # raises where the policy cannot be used
+    policy_placers(options.policy)  # raises where the policy cannot be used
     files.check_model_output(output(), source)
-    if placement_report is not None:
-        check_report(placement_report)
+    if report is not None:
+        check_report(report)
         if source is not None:
-            files.check_not_input(placement_report, source)
-    if placement_measure:
+            files.check_not_input(report, source)
+    if options.measure:
         from ov_hsdag.devices.virtual import new_core
         from ov_hsdag.measuring.selection import check_possible
 
         check_possible(new_core(), DeviceSet(names))
-    return _Request(placement, objective, profile, placement_policy, placement_measure, placement_report)
+    return _Request(device, replace(options, profile=profile), report)
 
 
 def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callable[..., Any]:
@@ -204,15 +180,7 @@ def _place(model: ov.Model, request: _Request) -> Placement:
     from ov_hsdag.utils.progress import lines
 
     with lines(f"placing on {request.device}", lambda line: print(f"[ INFO ] {line}", flush=True)) as tell:
-        return place(
-            model,
-            request.device,
-            objective=request.objective,
-            profile=request.profile,
-            policy=request.policy,
-            measure=request.measure,
-            report=tell,
-        )
+        return place(model, request.device, options=request.options, report=tell)
 
 
 def save_atomically(model: ov.Model, path: Any, compress_to_fp16: bool) -> None:

@@ -40,6 +40,7 @@ from ov_hsdag.placing.candidates import (
     why_left_out,
 )
 from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
+from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.copies import COPIES, copies_summary
@@ -67,52 +68,34 @@ def place(
     model: ov.Model,
     device: str | Sequence[str],
     *,
-    objective: str = "latency",
+    objective: str | None = None,
+    measure: bool | None = None,
+    memory: Mapping[str, int | str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     profile: Profile | str | PathLike[str] | None = None,
     policy: str | PathLike[str] | None = None,
     core: ov.Core | None = None,
-    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    memory: Mapping[str, int | str] | None = None,
-    measure: bool | None = None,
-    measure_seconds: float = selection.SECONDS,
     report: Callable[[str], None] | None = None,
-    costs: ModelCosts | str | PathLike[str] | None = None,
-    workload: Workload | str | None = None,
-    context: int | None = None,
-    kv_precision: str | None = None,
-    search_seconds: float | None = None,
+    options: PlaceOptions | None = None,
+    **more: Any,
 ) -> Placement:
     """Decides where each operation of `model` runs; the model is normalized, annotated and carries the placement.
 
     Args:
         model: any model; changed in place.
         device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
-        objective: "latency" of one request or "throughput" of many in flight.
-        profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
-        policy: name or folder of the HSDAG policy that proposes a placement as well; by default the one that was
-            fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is asked.
-        core: asked what the devices support, where it has them. A new one by default.
-        affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
-        shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
+        objective: "latency" (the default) of one request or "throughput" of many in flight.
+        measure: measure the best predicted placements on the devices, and choose by that; by default the choice is the
+            prediction's.
         memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
             bytes, or "8GiB".
-        measure: measure what the model's operations cost on the devices (unless `costs` tell), and then the best
-            predicted placements (in processes of their own) against each single device and HETERO's own choices; choose
-            by that. By default the choice is the prediction's.
-        measure_seconds: time budget of both together, seconds. What there is no time to measure comes from the profile,
-            and a warning says what.
+        shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
+        profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
+        policy: name or folder of the HSDAG policy that proposes a placement as well; "none" for no policy.
+        core: asked what the devices support, where it has them. A new one by default.
         report: called with a few words whenever a phase begins or something else is measured.
-        costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
-            `Placement.predicted` names under "measured_costs".
-        workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
-            these inferences, and `Placement.predicted`, and `Placement.measured` of each candidate, have each kind of
-            them under "workload".
-        context: tokens that the states must have memory for; without a workload, half of them are a prompt.
-        kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
-            counted in memory, and written into the model for its devices. By default what model and devices choose.
-        search_seconds: time of the search for a placement, on each core; what it finds then depends on how fast the
-            machine is. By default so many moves as take 0.1 to 0.4 s, with the same result always.
+        options: all of these, and the rarer ones; what is given by name goes before them.
+        more: rarer options by name, see `PlaceOptions`.
 
     Returns:
         The placement, which is also written into `model`.
@@ -124,30 +107,23 @@ def place(
         RunError: no placement keeps within the devices' memory; with a context, the largest that fits is named.
     """
     clock = Clock(begins=None if report is None else lambda phase: report(_PHASES.get(phase, phase)))
-    request = _resolve(
-        model,
-        device,
-        objective,
-        profile,
-        policy,
-        core,
-        affinity,
-        memory,
-        measure,
-        measure_seconds,
-        costs,
-        kv_precision,
-        search_seconds,
-    )
-    given_shapes = shapes
+    everyday = {
+        "objective": objective,
+        "measure": measure,
+        "memory": memory,
+        "shapes": shapes,
+        "profile": profile,
+        "policy": policy,
+    }
+    options = PlaceOptions.of(options, {**everyday, **more})
+    request = _resolve(model, device, options, core)
+    measure, shapes = options.measure, options.shapes
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
-    asked = Workload.asked(workload, context)
+    asked = Workload.asked(options.workload, options.context)
     phases = asked.phases_with(model, shapes) if asked else ()
     if phases:
         shapes = phases[-1].shapes
     analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
-    limits = memory_limits(memory or {}, request.devices.names)
-    settings = _settings(given_shapes, limits, workload, context, kv_precision, profile)  # shapes are sound
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
@@ -158,7 +134,7 @@ def place(
     phase_costs: dict[str, ModelCosts] = {}
     if measure and request.given is None:
         with clock("calibrate"):
-            seconds = selection.CALIBRATING * measure_seconds
+            seconds = selection.CALIBRATING * request.measure_seconds
             if phases:
                 phase_costs = _calibrated_phases(analysis, request, phases, seconds, report)
             else:
@@ -166,10 +142,12 @@ def place(
     of_workload: WorkloadProblem | None = None
     with clock("costs"):
         if phases:
-            of_workload = price_workload(analysis, objective, request.profile, request.core, phases, phase_costs)
+            of_workload = price_workload(
+                analysis, options.objective, request.profile, request.core, phases, phase_costs
+            )
             problem = of_workload.problem
         else:
-            problem = price(analysis, objective, request.profile, request.core, costs)
+            problem = price(analysis, options.objective, request.profile, request.core, costs)
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
     with clock("choose"):
@@ -185,7 +163,7 @@ def place(
                 raise RunError(f"{error}; {contexts.told(candidates)}") from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
     if measure:
-        left = measure_seconds - clock.seconds.get("calibrate", 0.0)
+        left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
             choice = _measured(choice, model, problem, request, shapes, phases, left, report)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
@@ -193,14 +171,16 @@ def place(
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
-        placement = replace(_placement(choice, problem, request, measured_costs, clock), settings=settings)
+        placement = replace(
+            _placement(choice, problem, request, measured_costs, clock), settings=_settings(options, request.limits)
+        )
         if of_workload and placement.predicted is not None:
             placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
     with clock("write"):
         placement = replace(placement, affinity=set_affinities(model, placement.affinity))
         placement.embed(model)
-        if kv_precision is not None:
-            model.set_rt_info(kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
+        if options.kv_precision is not None:
+            model.set_rt_info(options.kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
     return placement
 
 
@@ -221,24 +201,18 @@ _PHASES = {
 _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
 
 
-def _settings(
-    shapes: Mapping[str, Sequence[int]] | None,
-    memory: Mapping[str, int],
-    workload: Workload | str | None,
-    context: int | None,
-    kv_precision: str | None,
-    profile: Profile | str | PathLike[str] | None,
-) -> dict[str, Any]:
+def _settings(options: PlaceOptions, limits: Mapping[str, int]) -> dict[str, Any]:
     """What the caller gave, for `Placement.settings`."""
+    workload, context, profile = options.workload, options.context, options.profile
     if isinstance(workload, Workload):
         context = context or workload.context or None
         workload = workload.told()
     given = {
-        "shapes": {name: [int(size) for size in shape] for name, shape in (shapes or {}).items()} or None,
-        "memory": memory or None,
+        "shapes": {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None,
+        "memory": dict(limits) or None,
         "workload": workload,
         "context": context,
-        "kv_precision": kv_precision,
+        "kv_precision": options.kv_precision,
         "profile": None if profile is None or isinstance(profile, Profile) else Path(profile).name,
     }
     return {"command": "place"} | {key: value for key, value in given.items() if value is not None}
@@ -256,29 +230,19 @@ class _Request:
     costs: ModelCosts | None
     host: HostMemory | None
     search: Multilevel
+    limits: Mapping[str, int]
+    measure_seconds: float
 
 
-def _resolve(
-    model: ov.Model,
-    device: str | Sequence[str],
-    objective: str,
-    profile: Profile | str | PathLike[str] | None,
-    policy: str | PathLike[str] | None,
-    core: ov.Core | None,
-    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None,
-    memory: Mapping[str, int | str] | None,
-    measure: bool | None,
-    measure_seconds: float,
-    costs: ModelCosts | str | PathLike[str] | None,
-    kv_precision: str | None,
-    search_seconds: float | None,
-) -> _Request:
+def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions, core: ov.Core | None) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
     if not hasattr(model, "get_ops"):
         raise UserError(
             f"place() changes a model in memory and got {model!r}:"
             " read it with openvino.convert_model or Core.read_model; ov-hsdag place takes files and folders"
         )
+    measure_seconds = selection.SECONDS if options.measure_seconds is None else options.measure_seconds
+    search_seconds, costs, profile = options.search_seconds, options.costs, options.profile
     if not 0 < measure_seconds <= _LONGEST_SECONDS:
         raise UserError(
             f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
@@ -287,25 +251,25 @@ def _resolve(
         raise UserError(
             f"the search must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {search_seconds}"
         )
-    check_objective(objective)
+    check_objective(options.objective)
     devices = DeviceSet.parse(device)
-    given = _given(affinity, devices)
+    given = _given(options.affinity, devices)
     core = core or new_core()
-    learned = policy_placers(policy, core, devices.names) if given is None else []
-    if measure:
+    learned = policy_placers(options.policy, core, devices.names) if given is None else []
+    if options.measure:
         selection.check_possible(core, devices)
-    limits = memory_limits(memory or {}, devices.names)
+    limits = memory_limits(options.memory or {}, devices.names)
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
-    check_kv_precision(kv_precision)
-    known = resolve_profile(profile, devices.names, core).with_memory(limits).with_kv_precision(kv_precision)
+    check_kv_precision(options.kv_precision)
+    known = resolve_profile(profile, devices.names, core).with_memory(limits).with_kv_precision(options.kv_precision)
     search = Multilevel()
     if search_seconds is not None:
         search = Multilevel(seconds=search_seconds, threads=usable_cores())
     host = None
     if profile is None:
         host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
-    return _Request(devices, core, known, learned, given, costs, host, search)
+    return _Request(devices, core, known, learned, given, costs, host, search, limits, measure_seconds)
 
 
 def _given(

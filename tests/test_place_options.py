@@ -1,0 +1,63 @@
+"""An option of placing stands in one place, and every way to place has it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import ov_hsdag
+from ov_hsdag.cli import place_options
+from ov_hsdag.cli.place import place as place_command
+from ov_hsdag.fleet.job import Inputs
+from ov_hsdag.integration import converters
+from ov_hsdag.placing.options import PlaceOptions, flags
+
+# Of Python alone: measured costs lie beside a model.
+WITHOUT_FLAG = {"costs"}
+
+
+def test_the_command_has_a_flag_for_each_option() -> None:
+    assert {one.name for one in fields(PlaceOptions)} - flags().keys() == WITHOUT_FLAG
+    assert flags().keys() <= inspect.signature(place_command).parameters.keys()
+
+
+def test_python_takes_each_option_by_name_and_refuses_others() -> None:
+    options = PlaceOptions.of(PlaceOptions(context=64, objective="throughput"), {"context": 32, "measure": False})
+    assert (options.context, options.objective, options.measure) == (32, "throughput", False)
+    flat = inspect.signature(ov_hsdag.place).parameters
+    assert flat["more"].kind is inspect.Parameter.VAR_KEYWORD
+    assert flat.keys() - {"model", "device", "core", "report", "options", "more"} <= flags().keys()
+    with pytest.raises(TypeError, match="there is no option 'contexts' of placing"):
+        PlaceOptions.of(None, {"contexts": 64})
+
+
+def test_a_job_for_another_machine_gets_each_option(tmp_path: Path) -> None:
+    values = {
+        name: [f"{name}=1", f"{name}=2"]
+        if flag.several
+        else {bool: False, int: 7, float: 1.5, str: name, "file": tmp_path / f"{name}.json"}[flag.kind]
+        for name, flag in flags().items()
+    }
+    for name, flag in flags().items():
+        if flag.kind == "file":
+            values[name].write_text("{}")
+    inputs = Inputs()
+    words = place_options.words(place_options.Given(**values), inputs, lambda _, name: name)
+    for name, flag in flags().items():
+        text = f"--{(flag.name or name).replace('_', '-')}"
+        if flag.kind is bool:
+            assert text.replace("--", "--no-") in words
+        else:
+            assert words.count(text) == (2 if flag.several else 1)
+    assert len(inputs.files) == sum(flag.kind == "file" for flag in flags().values())
+    assert place_options.words(place_options.Given(), Inputs(), lambda _, name: name) == ["--objective", "latency"]
+
+
+def test_converters_have_the_options_that_are_for_them() -> None:
+    parser = converters.wrap_parser(argparse.ArgumentParser, lambda _: "model.xml")()
+    shown = parser.format_help()
+    assert all((f"--placement_{name}" in shown) == flag.converters for name, flag in flags().items())
