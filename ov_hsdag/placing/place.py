@@ -171,7 +171,8 @@ def place(
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
-        placement = replace(
+        placement = _placement(choice, problem, request, measured_costs, clock)
+        placement = replace(placement, settings=_settings(options, request.limits))
             _placement(choice, problem, request, measured_costs, clock), settings=_settings(options, request.limits)
         )
         if of_workload and placement.predicted is not None:
