@@ -172,7 +172,7 @@ def place(
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
         placement = _placement(choice, problem, request, measured_costs, clock)
-        )
+        placement = replace(placement, settings=_settings(options, request.limits))
         if of_workload and placement.predicted is not None:
             placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
     with clock("write"):
