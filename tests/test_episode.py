@@ -13,8 +13,8 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.policy.features import FeatureSet, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.config import ABLATIONS, HSDAGConfig, Widths
-from ov_hsdag.training.episode import Task, discounted, loss, run_episode, train
 from ov_hsdag.training.network import HSDAGNetwork
+from research.baselines.published import Task, discounted, loss, run_episode, train
 from tests.graphs import random_problem
 
 

@@ -21,8 +21,8 @@ from ov_hsdag.placers.multilevel import Multilevel, search
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem, topological_groups
 from ov_hsdag.training import corpus
-from ov_hsdag.training.deepen import deepen, joined
 from ov_hsdag.utils.compat import opset13 as ops
+from research.deepen import deepen, joined
 from tests.graphs import problem_of, random_problem
 
 FEW = 30_000

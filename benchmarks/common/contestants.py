@@ -84,25 +84,25 @@ class Published:
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
-        from ov_hsdag.training import episode
         from ov_hsdag.training.config import HSDAGConfig, Widths
+        from research.baselines import published
 
         @dataclass(frozen=True, eq=False)
-        class Measured(episode.Task):
+        class Measured(published.Task):
             """Scores are measured, not looked up."""
 
             def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
                 return environment.costs(placements) * 1e6
 
         devices = len(environment.problem.devices)
-        plain = episode.Task.of(environment.problem, HSDAGConfig.paper(Widths(0, 0, 0, 0), devices, self.without))
+        plain = published.Task.of(environment.problem, HSDAGConfig.paper(Widths(0, 0, 0, 0), devices, self.without))
         task = Measured(plain.problem, plain.x, plain.graphs, plain.reference)
         config: HSDAGConfig = HSDAGConfig.paper(Widths.of(task.x), devices, self.without)
         if self.clusters is not None:
             config = replace(config, min_clusters=self.clusters)
         left = environment.remaining
-        episodes = episode.EPISODES if left is None else max(-(-left // config.steps), 1)
-        episode.train(task, config, episodes=episodes, learning_rate=self.learning_rate, seed=seed)
+        episodes = published.EPISODES if left is None else max(-(-left // config.steps), 1)
+        published.train(task, config, episodes=episodes, learning_rate=self.learning_rate, seed=seed)
 
 
 SIMPLE = (

@@ -1,6 +1,6 @@
 """Quality of search as a function of processor time, on large problems of families that nothing was tuned on.
 
-A problem is the graph of a model with its layers repeated (ov_hsdag.training.deepen) on 2, 3, 4 or 8 devices, one of
+A problem is the graph of a model with its layers repeated (research.deepen) on 2, 3, 4 or 8 devices, one of
 them of a kind that nothing was trained or tuned on, for both objectives, with and without memory limits and missing
 operations, all drawn from a seed. The search (`ov_hsdag.placers.multilevel`) has one thread and is judged by the
 simulator. Time is processor time of the process, so that machines that others use as well can compare; it includes
@@ -38,7 +38,7 @@ from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.training.deepen import deepen
+from research.deepen import deepen
 
 # Constants of the search were chosen on the first; figures that are published are of the second.
 TUNED_ON = {
