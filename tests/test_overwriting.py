@@ -237,6 +237,32 @@ def test_what_is_replaced_as_ever(tmp_path: Path) -> None:
     save()
 
 
+@pytest.mark.parametrize("how", ["same", "hard link", "folder", "linked input", "weights"])
+def test_the_input_is_not_replaced(tmp_path: Path, how: str) -> None:
+    model, output = tmp_path / "m.xml", tmp_path / "o.xml"
+    ir(model)
+    if how == "same":
+        output = tmp_path / "." / "m.xml"
+    elif how == "linked input":
+        model.rename(output)
+        model.symlink_to(output)
+    elif how == "hard link":
+        output.hardlink_to(model)
+    elif how == "folder":
+        (tmp_path / "link").symlink_to(tmp_path)
+        output = tmp_path / "link" / "m.xml"
+    else:
+        output.with_suffix(".bin").hardlink_to(model.with_suffix(".bin"))
+    before = content(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write '.*\.xml': it is the input; choose another output"):
+        files.check_model_output(output, model)
+    assert content(tmp_path) == before
+    files.check_model_output(tmp_path / "p.xml", model)
+    if how == "same":
+        refused(COMMANDS["place"](model, output), "it is the input")
+        assert content(tmp_path) == before
+
+
 def test_a_folder_under_the_name_of_the_weights_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "m.bin").mkdir()
     with pytest.raises(UserError, match=r"cannot write .*m\.xml.*directory"):

@@ -176,6 +176,7 @@ def check_output(path: Path, model: Path) -> None:
 
     Leaves nothing behind.
     """
+    from ov_hsdag.integration.core import file_carries
     from ov_hsdag.storage.files import check_model_output
     from ov_hsdag.storage.folder_writing import check_folder_output
 
@@ -186,7 +187,8 @@ def check_output(path: Path, model: Path) -> None:
         return
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
-    check_model_output(path, model)
+    # A placed model is made from another one, so that placing it anew or stripping it in place loses nothing.
+    check_model_output(path, model, replace_source=file_carries(model))
 
 
 def assumed_shapes(model: ov.Model, given: Mapping[str, Sequence[int]] | None) -> str:

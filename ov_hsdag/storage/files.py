@@ -136,17 +136,21 @@ def _check_writable(target: Path) -> None:
         pass
 
 
-def check_model_output(xml_path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None) -> None:
+def check_model_output(
+    xml_path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, *, replace_source: bool = False
+) -> None:
     """Check that a model can be written as ``X.xml`` and ``X.bin`` and replaces nothing but an earlier IR there.
 
     Commands call it before long work. Creates no directory and leaves nothing behind.
 
     Args:
         xml_path: The .xml file.
-        source: The file that the model is read from; its external data (ONNX) is not overwritten.
+        source: The file that the model is read from; neither it nor what belongs to it (weights of an IR, external data
+            of ONNX) is overwritten. A link to it is: what it points to stays.
+        replace_source: Whether an IR may be written over itself all the same.
 
     Raises:
-        UserError: One of the two files cannot be written, or is there and is not of an IR.
+        UserError: One of the two files cannot be written, belongs to the source, or is there and is not of an IR.
     """
     target = _model_target(xml_path)
     bin_ = target.with_suffix(".bin")
@@ -156,9 +160,21 @@ def check_model_output(xml_path: str | os.PathLike[str], source: str | os.PathLi
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(bin_))
         refuse_impossible(bin_)
         if source is not None:
+            if not replace_source:
+                _refuse_source(Path(source), target, xml_path)
             refuse_files_of(source, target, bin_, shown=xml_path)
         with _locked(target.parent):  # between its two renames, a first save of another process looks foreign
             refuse_foreign_model(target, xml_path)
+
+
+def _refuse_source(source: Path, target: Path, shown: str | os.PathLike[str]) -> None:
+    """Raise UserError where the .xml or .bin file of an IR that is read would be replaced."""
+    pairs = [(target, source)]
+    if source.suffix == ".xml":
+        pairs.append((target.with_suffix(".bin"), source.with_suffix(".bin")))
+    for written, read in pairs:
+        if written.exists() and not written.is_symlink() and read.exists() and written.samefile(read):
+            raise UserError(f"cannot write '{os.fspath(shown)}': it is the input; choose another output")
 
 
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
