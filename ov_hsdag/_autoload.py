@@ -3,14 +3,15 @@
 The .pth line of the wheel runs at every start of the interpreter, where even opening a file would be felt. It only puts
 a finder before the others, which finds nothing and imports this module when somebody imports openvino. This module's
 own finder then watches for a few modules of OpenVINO and, once one of them has run, hands it to
-:mod:`ov_hsdag.integration`. ``OV_HSDAG_DISABLE=1`` turns that off.
+:mod:`ov_hsdag.integration`. ``OV_HSDAG_DISABLE=1`` turns that off, except where virtual devices are declared, which are
+devices for unplaced models as well.
 """
 
 from __future__ import annotations
 
 import sys
 
-from ov_hsdag._env import disabled
+from ov_hsdag._env import disabled, has_virtual_devices
 
 TYPE_CHECKING = False  # typing's own costs milliseconds to import
 if TYPE_CHECKING:
@@ -27,9 +28,13 @@ WATCHED = {
 """OpenVINO module → our module whose ``patch(module)`` is called once the former has been executed."""
 
 
+def _off() -> bool:
+    return disabled() and not has_virtual_devices()
+
+
 def install() -> None:
     """Watch for OpenVINO's modules and patch those that are loaded already. Calling it again does no harm."""
-    if disabled():
+    if _off():
         return
     if not any(type(finder) is _Finder for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
@@ -41,7 +46,7 @@ def install() -> None:
 
 
 def _patch(module: ModuleType) -> None:
-    if disabled():
+    if _off():
         return
     try:
         from importlib import import_module
@@ -59,7 +64,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in WATCHED or disabled():
+        if name not in WATCHED or _off():
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):

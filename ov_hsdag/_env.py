@@ -1,10 +1,16 @@
-"""The environment variable that turns ov-hsdag off."""
+"""The environment variables that are asked before anything else is imported."""
 
 import os
 
 VARIABLE = "OV_HSDAG_DISABLE"
+VIRTUAL_DEVICES = "OV_HSDAG_VIRTUAL_DEVICES"
 
 
 def disabled() -> bool:
     """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0". Asked at every use, so it can change any time."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
+
+
+def has_virtual_devices() -> bool:
+    """Whether virtual devices are declared. They are there with ``OV_HSDAG_DISABLE``, too."""
+    return bool(os.environ.get(VIRTUAL_DEVICES))

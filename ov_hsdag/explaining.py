@@ -11,7 +11,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
-from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.devices.virtual import new_core, register_defined
 from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
@@ -67,6 +67,7 @@ def explain(
     chosen = objective or given.objective
     core = core or new_core()
     made_with = given.settings or {}
+    register_defined(core, made_with.get("virtual_devices", ""), devices.names)
     if profile is None and "profile" in made_with:
         warnings.warn(
             f"the placement was made with the profile {made_with['profile']}, and here the built-in ones count:"

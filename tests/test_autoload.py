@@ -298,6 +298,9 @@ def test_disabled_leaves_openvino_alone(installed: Interpreter, order: str) -> N
     """
     assert installed.run(code, OV_HSDAG_DISABLE="1") == "False False"
     assert installed.run(code, OV_HSDAG_DISABLE="0") == "True True"
+    devices = "import openvino; print('CPU_A' in openvino.Core().available_devices)"
+    declared = {"OV_HSDAG_VIRTUAL_DEVICES": "CPU_A:INFERENCE_NUM_THREADS=1"}
+    assert installed.run(devices, OV_HSDAG_DISABLE="1", **declared) == "True"
 
 
 def test_sources_of_extended_modules_can_be_read_as_ever(installed: Interpreter, without: Interpreter) -> None:

@@ -25,7 +25,7 @@ from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import select
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model, random_problem
-from tests.test_cli import MAIN, assert_one_error_line, run
+from tests.test_cli import DEVICE, MAIN, assert_one_error_line, convolutions, run
 
 PAIR = "HETERO:GPU,CPU"
 SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")
@@ -271,3 +271,18 @@ def test_what_cannot_be_explained_is_told_in_one_line(placed: Path, tmp_path: Pa
     assert_one_error_line(run("explain", placed, "--objective", "speed"), "unknown objective")
     with pytest.raises(UserError, match="no node 'none'"):
         explain(ov.Core().read_model(placed)).nodes(["none"])
+
+
+def test_virtual_devices_that_the_shell_does_not_declare_are_those_of_the_file(tmp_path: Path) -> None:
+    plain, path, bare = tmp_path / "plain.xml", tmp_path / "placed.xml", {"OV_HSDAG_VIRTUAL_DEVICES": ""}
+    ov.save_model(convolutions(), plain, compress_to_fp16=False)
+    assert run("place", plain, "-d", DEVICE, "--no-measure", "-o", path).returncode == 0
+    here, elsewhere = run("explain", path, "--json"), run("explain", path, "--json", **bare)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert json.loads(elsewhere.stdout)["latency_us"] == pytest.approx(json.loads(here.stdout)["latency_us"])
+    page = tmp_path / "report.html"
+    assert run("report", path, "-o", page, **bare).returncode == 0 and page.exists()
+    core, model = ov.Core(), ov.Core().read_model(path)
+    model.set_rt_info('{"virtual_devices": "CPU_A:INFERENCE_NUM_THREADS=0"}', ["ov_hsdag", "settings"])
+    with pytest.raises(UserError, match='CPU_A has INFERENCE_NUM_THREADS "0"'):
+        explain(model, core=core)

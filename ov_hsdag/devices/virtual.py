@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,9 @@ _VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
 _MOST_TEXT = 10_000
 
 _VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
+
+# Of a device that a file defines.
+_KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT")
 
 # What a split model does to the CPU plugin unless it is told otherwise, see docs/profiles.md: HETERO sets
 # EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS; and pinned threads of two one-core
@@ -83,16 +86,52 @@ def _refuse(reason: str) -> None:
     raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {shortened(reason, 500)}")
 
 
-def register(core: ov.Core) -> tuple[str, ...]:
-    """Register the declared virtual devices on a Core and set their properties; names of those devices.
+def definition(names: Collection[str]) -> str:
+    """The declaration of those of the declared virtual devices that have these names; "" where there are none."""
+    found = {name: properties for name, properties in virtual_devices().items() if name in names}
+    return ";".join(
+        f"{name}:{','.join(f'{key}={value}' for key, value in properties.items())}"
+        for name, properties in found.items()
+    )
+
+
+def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
+    """Register virtual devices that the environment does not declare, as the file of a placed model defines them.
+
+    Only threads and precision are taken from the file.
+
+    Args:
+        core: gets the devices.
+        text: of `definition`, where the model was placed.
+        names: of the devices that are wanted.
+
+    Raises:
+        UserError: the text is malformed, or the CPU plugin refuses it.
+        RunError: OpenVINO's CPU plugin cannot be registered.
+    """
+    present = virtual_devices()
+    defined = {
+        name: {key: value for key, value in properties.items() if key in _KEPT}
+        for name, properties in virtual_devices(text).items()
+        if name in names and name not in present
+    }
+    register(core, defined)
+
+
+def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = None) -> tuple[str, ...]:
+    """Register virtual devices on a Core and set their properties; names of those devices.
 
     Safe to call again, and on a Core that already has them: only the properties are then set again.
+
+    Args:
+        core: gets the devices.
+        declared: name → properties; by default those that the environment declares.
 
     Raises:
         UserError: the declaration is malformed, or the CPU plugin refuses a property or its value.
         RunError: OpenVINO's CPU plugin cannot be registered.
     """
-    declared = virtual_devices()
+    declared = virtual_devices() if declared is None else declared
     for name, properties in declared.items():
         _register_cpu_plugin(core, name)
         try:

@@ -19,7 +19,7 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag._env import disabled
+from ov_hsdag._env import disabled, has_virtual_devices
 from ov_hsdag.integration import requests
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
 from ov_hsdag.utils.reading import opened
@@ -54,7 +54,7 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if _virtual_devices() and not disabled():
+        if has_virtual_devices():  # with OV_HSDAG_DISABLE as well: they are devices, and no placement
             from ov_hsdag.devices import virtual
 
             virtual.register(self)
@@ -82,9 +82,14 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         with contextlib.suppress(TypeError):
             given = signature.bind(self, *args, **kwargs).arguments
         device, config = given.get("device_name"), given.get("config")
-        if not isinstance(device, str) or device.split(":", 1)[0] != "HETERO" or disabled():
+        if not isinstance(device, str) or device.split(":", 1)[0] != "HETERO":
             return original(self, *args, **kwargs)
         weights = given.get("weights")
+        rest = {} if weights is None else {"weights": weights}
+        if disabled():
+            if not has_virtual_devices():
+                return original(self, *args, **kwargs)
+            return original(self, given["model"], device, _with_limits(device, config), **rest)
         notes: list[Warning] = []
         compiled = failure = wrong_property = None
         try:
@@ -101,10 +106,9 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
             raise wrong_property
         if compiled is not None:
             compiled._ov_hsdag_weights = weights  # constants may refer to this memory
-        elif failure is None and not _virtual_devices():
+        elif failure is None and not has_virtual_devices():
             compiled = original(self, *args, **kwargs)
         else:
-            rest = {} if weights is None else {"weights": weights}
             model = given["model"] if failure is None else _without_affinities(given["model"])
             options = _of_unplaced(self, given["model"], weights, device, config)
             compiled = original(self, model, device, options, **rest)
@@ -418,10 +422,6 @@ def _without_priorities(config: Mapping[str, Any] | None) -> Mapping[str, Any] |
     return config and {key: value for key, value in config.items() if key != PRIORITIES}
 
 
-def _virtual_devices() -> bool:
-    return bool(os.environ.get("OV_HSDAG_VIRTUAL_DEVICES"))
-
-
 def _properties(
     core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
@@ -444,7 +444,7 @@ def _of_unplaced(
 
 def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The configuration completed by the virtual devices' own, which HETERO would drop in a split model."""
-    if not _virtual_devices():
+    if not has_virtual_devices():
         return config
     from ov_hsdag.devices import virtual
 

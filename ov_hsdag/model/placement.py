@@ -89,8 +89,8 @@ class Placement:
         policy: name of the policy that was asked, or None.
         chosen: name of the placer whose placement this is.
         settings: what else it was made with, where that is known: command ("place", "finetune"), shapes {input: sizes},
-            memory {device: bytes}, workload, context, kv_precision and profile (name of the file), each where it was
-            given.
+            memory {device: bytes}, workload, context, kv_precision, profile (name of the file) and virtual_devices
+            (their declaration), each where it was given.
         seconds: phase of placing → seconds.
         why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
         notes: name of a candidate → why it was left out or not measured, in some words.
@@ -560,6 +560,9 @@ def _figures(value: Any) -> dict[str, Any] | None:
     return dict(value)
 
 
+_TEXTS = ("command", "workload", "kv_precision", "profile", "virtual_devices")
+
+
 def _settings(value: Any) -> dict[str, Any] | None:
     """Settings of a placement from JSON. Raises TypeError."""
     if value is None:
@@ -568,7 +571,7 @@ def _settings(value: Any) -> dict[str, Any] | None:
     numbers = [*memory.values(), *(size for shape in shapes.values() for size in shape), value.get("context", 1)]
     if not all(type(number) is int and 0 < number < 1 << 62 for number in numbers):
         raise TypeError("expected positive numbers")
-    if not all(isinstance(value.get(key, ""), str) for key in ("command", "workload", "kv_precision", "profile")):
+    if not all(isinstance(value.get(key, ""), str) for key in _TEXTS):
         raise TypeError("expected texts")
     return dict(value)
 

@@ -21,7 +21,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
-from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.model import complete
@@ -172,7 +172,8 @@ def place(
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
         placement = _placement(choice, problem, request, measured_costs, clock)
-        placement = replace(placement, settings=_settings(options, request.limits))
+        settings = _settings(options, request.limits, definition(request.devices.names))
+        placement = replace(placement, settings=settings)
         if of_workload and placement.predicted is not None:
             placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
     with clock("write"):
@@ -200,7 +201,7 @@ _PHASES = {
 _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
 
 
-def _settings(options: PlaceOptions, limits: Mapping[str, int]) -> dict[str, Any]:
+def _settings(options: PlaceOptions, limits: Mapping[str, int], virtual_devices: str) -> dict[str, Any]:
     """What the caller gave, for `Placement.settings`."""
     workload, context, profile = options.workload, options.context, options.profile
     if isinstance(workload, Workload):
@@ -213,6 +214,7 @@ def _settings(options: PlaceOptions, limits: Mapping[str, int]) -> dict[str, Any
         "context": context,
         "kv_precision": options.kv_precision,
         "profile": None if profile is None or isinstance(profile, Profile) else Path(profile).name,
+        "virtual_devices": virtual_devices or None,
     }
     return {"command": "place"} | {key: value for key, value in given.items() if value is not None}
 

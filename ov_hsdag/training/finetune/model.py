@@ -15,7 +15,7 @@ import torch
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Judge, Measurer
 from ov_hsdag.model.placement import Placement, set_affinities
 from ov_hsdag.model.shapes import input_shapes
@@ -130,7 +130,9 @@ def finetune(
             tuned.keep(output / "policy", core, devices.names)
         except OSError as error:  # the run's own folder has it
             warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
-    given = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
+    given: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
+    if virtual := definition(devices.names):
+        given["virtual_devices"] = virtual
     placement = replace(_placement(outcome, problem), settings={"command": "finetune", **given})
     placement = replace(placement, affinity=set_affinities(model, placement.affinity))
     placement.embed(model)
