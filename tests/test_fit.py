@@ -19,14 +19,17 @@ from ov_hsdag.cli.fit import verdict
 from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.devices import discovery
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.memory_fit import ContextProblems, Fit, fit
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
+from research.zoo.catalog import ZOO
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model
 from tests.test_cli import assert_one_error_line, run
@@ -220,6 +223,57 @@ class TestFit:
             fit(random_model(0), PAIR, context=100)
 
 
+@pytest.fixture(scope="module")
+def whole() -> dict[str, int]:
+    found = fit(ZOO["mobilenet-v2-small"].build(), PAIR, memory=dict.fromkeys(NAMES, 2**40))
+    return {name: need.total for name, need in found.singles.items()}
+
+
+class TestOneTruth:
+    """`fit` and `place` answer alike."""
+
+    def placed(self, limits: dict[str, int]) -> ov.Model:
+        model = ZOO["mobilenet-v2-small"].build()
+        ov_hsdag.place(model, PAIR, memory=limits, policy="none")
+        return model
+
+    @pytest.mark.parametrize("share", [0.52, 0.6])
+    def test_what_place_finds_fits(self, whole: dict[str, int], share: float) -> None:
+        limits = {name: int(bytes_ * share) for name, bytes_ in whole.items()}
+        model = self.placed(limits)
+        found = fit(ZOO["mobilenet-v2-small"].build(), PAIR, memory=limits)
+        assert found.fits and found.single is None and not found.placed
+        # Of the placed model, the placement inside.
+        carried = Placement.of(model)
+        assert carried is not None and carried.predicted is not None
+        needs = carried.predicted["memory_bytes"]
+        found = fit(model, PAIR, memory=limits)
+        assert found.fits and found.placed
+        assert {name: need.total for name, need in found.split.items()} == pytest.approx(needs, abs=2)
+        assert verdict(found, "model") == "fits: model, as it is placed on GPU, CPU"
+        # It may exceed limits within which the model fits otherwise.
+        less = limits | {"GPU": needs["GPU"] - 1000, "CPU": 2 * whole["CPU"]}
+        found = fit(model, PAIR, memory=less)
+        assert found.single == "CPU" and found.other_fits and not found.fits
+        assert "; GPU needs" in verdict(found, "model") and "; another placement fits" in verdict(found, "model")
+
+    @pytest.mark.parametrize("shares", [(0.3, 0.3), (0.1, 0.3), (0.001, 1e-6)])
+    def test_too_little_memory_names_what_would_do(self, whole: dict[str, int], shares: tuple[float, float]) -> None:
+        most = max(whole.values())
+        limits = {name: int(most * share) for name, share in zip(NAMES, shares, strict=True)}
+        with pytest.raises(RunError, match=" would do") as refused:
+            self.placed(limits)
+        told = str(refused.value).rpartition("; ")[2]
+        found = fit(ZOO["mobilenet-v2-small"].build(), PAIR, memory=limits)
+        assert not found.fits and verdict(found, "model").endswith(told)
+        for name in found.enough:
+            assert format_bytes(found.enough[name]) in told
+        assert (f"{format_bytes(found.enough['GPU'])} on each would do" == told) == (shares[0] == shares[1])
+        self.placed(limits | found.enough)
+        with pytest.raises(RunError):
+            self.placed({name: int(bytes_ * 0.9) for name, bytes_ in (limits | found.enough).items()})
+
+
 class TestSharedMemory:
     """Devices that compute in the machine's memory have it once."""
 
@@ -317,9 +371,8 @@ def test_a_context_that_cannot_fit_writes_nothing(decoder: Path, tmp_path: Path)
     output = tmp_path / "out.xml"
     done = run(
         *("place", decoder, "--device", PAIR, "--output", output, "--context", "65536"),
-        *("--memory", "GPU=2000000,CPU=2000000", "--policy", "none"),
+        *("--memory", "GPU=2000000,CPU=2000000", "--policy", "none", "--quiet"),
     )
-    assert done.returncode == 1
     assert_one_error_line(done, "the largest context that fits is", status=1)
     assert not list(tmp_path.iterdir())
 

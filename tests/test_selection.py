@@ -19,7 +19,7 @@ from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import inference_precision
-from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.devices.memory import MOST, parse_memory
 from ov_hsdag.devices.virtual import compile_properties, register
 from ov_hsdag.measuring import process, selection
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
@@ -30,7 +30,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.simulated_machine import Machine
@@ -388,6 +388,10 @@ def test_what_is_no_memory_limit(text: str, told: str) -> None:
 )
 def test_memory_as_users_read_it(size: int, told: str) -> None:
     assert format_bytes(size) == told
+    rounded = round_up(size)
+    assert size <= rounded <= size * 1.02 + 1
+    if 2**10 <= rounded <= MOST:  # it is what is shown, as it can be given again
+        assert parse_memory(f"CPU={format_bytes(rounded).replace(',', '')}", ("CPU",)) == {"CPU": rounded}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options
 from ov_hsdag.cli.place_options import KvPrecision, Memory, ProfileFile
+from ov_hsdag.placing.candidates import told_enough
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def fit(
     as_json: common.Json = False,
 ) -> None:
     """Say whether MODEL (a folder, too) fits into the devices' memory, alone or split, and with how much context.
+
+    A model that carries a placement is judged as it is placed; else the search of `place` looks for a split that fits.
 
     Weights are not loaded. Exit status: 0 it fits, 1 it does not.
     """
@@ -80,7 +83,9 @@ def fit(
         if costs is None:
             lines += _assumed([name for name in devices.names if name not in (limits or {})], core)
         show(_as_json(found), "\n".join(lines), _table(found))
-        if found.fits:
+        if found.placed and found.fits:
+            show.next("verify", model, "--device", device, *options({"--part": part, "--shape": shape}))
+        elif found.fits or (found.placed and found.other_fits):
             given: dict[str, object] = {
                 "--part": part,
                 "--context": context,
@@ -96,15 +101,34 @@ def fit(
 def verdict(found: Fit, model: str) -> str:
     """The first line: whether it fits, where, and with how much context."""
     what = f"{model} with a context of {found.context:,} tokens" if found.context else model
+    if found.placed:
+        what = f"{what}, as it is placed on {', '.join(found.split)}"
+        if found.fits:
+            return f"fits: {what}{_at_most(found, 'split')}"
+        over = [
+            f"{name} needs {format_bytes(need.total)} of {format_bytes(need.room)}"
+            for name, need in found.split.items()
+            if need.room is not None and need.total > need.room
+        ]
+        other = "; another placement fits" if found.other_fits else _more(found)
+        return f"does not fit: {what}{_shared(found)}{''.join(f'; {one}' for one in over)}{other}"
     if found.single is not None:
         return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
     if found.split_fits:
         return f"fits: {what} split over {', '.join(found.split)}{_at_most(found, 'split')}, on no device alone"
     if not found.context:
-        return f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}"
+        return (
+            f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}{_more(found)}"
+        )
+    return f"does not fit: {what}{_shared(found)}{_more(found)}"
+
+
+def _more(found: Fit) -> str:
+    """What would fit: less context, or more memory."""
+    if not found.context:
+        return told_enough(found.enough, found.devices)
     most = max((tokens or 0 for tokens in found.largest.values()), default=0)
-    told = f"the largest context that fits is {most:,} tokens" if most else "no context is short enough"
-    return f"does not fit: {what}{_shared(found)}; {told}"
+    return f"; the largest context that fits is {most:,} tokens" if most else "; no context is short enough"
 
 
 def _shared(found: Fit) -> str:
@@ -175,6 +199,9 @@ def _as_json(found: Fit) -> dict[str, Any]:
         "fits": found.fits,
         "single": found.single,
         "split_fits": found.split_fits,
+        "placed": found.placed,
+        "other_fits": found.other_fits,
+        "enough": found.enough,
         "devices": found.devices,
         "context": found.context,
         "batch": found.batch,

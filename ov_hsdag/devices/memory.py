@@ -15,7 +15,7 @@ MOST = 10**15
 
 _LEAST_PLAIN = 2**20
 
-_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling, crowded
@@ -21,8 +22,9 @@ from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
-from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ be chosen: below it the cost model knows nothing."""
 # Nodes of a model above which partitions of several orders are left out: they take longer than all other placers then,
 # and on deep models were never what was chosen.
 _PARTITIONS_NODES = 8000
+
+# `enough_memory`: the factor within which limits are found, and trials without the searches, which take 2 s each where
+# nothing fits, and with them.
+_PRECISION = 1.02
+_QUICK_TRIALS = 8
+_TRIALS = 2
 
 # Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
 _BROKEN = {
@@ -147,6 +155,82 @@ def find_within_memory(
         problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
         candidates = find_candidates(problem, learned, search=search)
     return problem, candidates
+
+
+def sizes_are_guessed(analysis: ModelAnalysis) -> bool:
+    """Whether sizes of tensors are guesses: inputs without bounds, and no example shapes."""
+    return not analysis.shapes and is_unbounded(analysis.model)
+
+
+def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:
+    """About the least memory with which the search finds a placement, by bisection of a factor of all limits.
+
+    Args:
+        problem: whose memory limits no candidate keeps.
+        candidates: that were found for it.
+
+    Returns:
+        Bytes by name of the devices that need more than they have; the search was tried with them. Empty where nothing
+        was found, or where memory is not what is short.
+    """
+
+    def needed(found: Sequence[NamedPlacement]) -> tuple[float, dict[str, int]]:
+        """The smallest factor of the limits that a placement keeps, and the limits that it takes."""
+        result = _evaluate(problem, found)
+        factors = np.where(result.broken, np.inf, (result.memory_bytes / problem.memory_limits).max(axis=1))
+        needs = problem.stored_bytes(result.memory_bytes[factors.argmin()])
+        return float(factors.min()), {
+            name: round_up(need)
+            for name, need, limit in zip(problem.devices, needs, problem.stored_limits, strict=True)
+            if limit is not None and need > limit
+        }
+
+    def tried(limits: Mapping[str, int], quick: bool = False) -> list[NamedPlacement]:
+        other = problem.with_memory(limits)
+        return [run(placer, other) for placer in (Contiguous(), Filling())] if quick else find_candidates(other, ())
+
+    held = problem.group_held.min(axis=1).sum()
+    low = max(1.0, float(held / problem.memory_limits.sum()))
+    high, tight = needed(candidates)
+    if not 1 < high < np.inf:
+        return {}
+    least, wide = low, dict[str, int]()
+    for trial in range(_QUICK_TRIALS + _TRIALS):
+        quick = trial < _QUICK_TRIALS
+        if trial == _QUICK_TRIALS:
+            low = least  # the searches find more
+        if high < low * _PRECISION:
+            continue
+        middle = float(np.sqrt(low * high))
+        limits = {
+            name: round_up(middle * limit)
+            for name, limit in zip(problem.devices, problem.stored_limits, strict=True)
+            if limit is not None
+        }
+        factor, needs = needed(tried(limits, quick))
+        if factor < high:
+            high, tight = factor, needs
+        if factor > middle:
+            low = middle
+        else:
+            wide = limits
+    # Devices that had the same limit keep one.
+    own = dict(zip(problem.devices, problem.stored_limits, strict=True))
+    tight = {name: max(more for other, more in tight.items() if own[other] == own[name]) for name in tight}
+    # The search may lose its way between limits that are tighter than those that it was tried with.
+    for quick in (True, False):
+        if not _evaluate(problem.with_memory(tight), tried(tight, quick)).infeasible.all():
+            return tight
+    return wide
+
+
+def told_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
+    """What to say of `enough_memory`, to go behind what is wrong; "" where there is nothing."""
+    if not enough:
+        return ""
+    if len(devices) == len(enough) > 1 and len(set(enough.values())) == 1:
+        return f"; {format_bytes(next(iter(enough.values())))} on each would do"
+    return f"; {' and '.join(f'{format_bytes(size)} on {name}' for name, size in enough.items())} would do"
 
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:

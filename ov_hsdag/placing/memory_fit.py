@@ -15,12 +15,21 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.model.complete import complete
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.inputs import with_earlier_shapes
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
-from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling
-from ov_hsdag.placers.single import simple_placers
-from ov_hsdag.placing.candidates import NamedPlacement, best_by_prediction, run
+from ov_hsdag.placing.candidates import (
+    NamedPlacement,
+    best_by_prediction,
+    enough_memory,
+    find_within_memory,
+    require_runnable,
+    run,
+    sizes_are_guessed,
+)
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import WorkloadProblem, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
@@ -34,8 +43,8 @@ DEFAULT_CONTEXT = 4096
 # More tokens than any model reads: where not even that exceeds memory, there is no limit.
 _MOST_TOKENS = 1 << 24
 
-# Share of the memory that is free now that a model may have: others grow, too.
-_MARGIN = 0.9
+# Share of the memory that is free now that a model may have: other programs grow, too.
+MARGIN = 0.9
 
 # What OpenVINO keeps of a compiled model beside its weights, about; bytes, and bytes for each operation. Measured on
 # the CPU plugin of 2026.4 (benchmarks/truth/memory_prediction.py).
@@ -130,8 +139,13 @@ class Fit:
         prompt: tokens read at once, None for a model without states.
         kv_precision: in which each device keeps KV caches, by name.
         singles: the whole model on each device, by name; devices that lack an operation are left out.
-        split: the placement's part on each device that has one, by name.
-        split_fits: whether the split fits.
+        split: the part on each device that has one, by name: of the placement that the model carries, else of the best
+            split that `place` finds.
+        split_fits: whether that placement fits.
+        placed: whether the model carries that placement.
+        other_fits: whether the model fits in another way than it is placed.
+        enough: where nothing fits and the model has no states: memory with which something does, bytes, by the devices
+            that need more than they may have.
         sharing: the devices that compute in the memory of this machine, where several do.
         shared: what the split's parts on those need together, and the room that they share; None where none does.
         largest: the most tokens of context that fit, on each single device by its name, and on the split ("split");
@@ -146,6 +160,9 @@ class Fit:
     singles: Mapping[str, Need]
     split: Mapping[str, Need]
     split_fits: bool
+    placed: bool
+    other_fits: bool
+    enough: Mapping[str, int]
     sharing: tuple[str, ...]
     shared: Need | None
     largest: Mapping[str, int | None]
@@ -157,8 +174,8 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the model fits on a device, or split."""
-        return self.single is not None or self.split_fits
+        """Whether the model fits on a device, or split; one that carries a placement, as it is placed."""
+        return self.split_fits or (self.single is not None and not self.placed)
 
 
 def fit(
@@ -175,19 +192,23 @@ def fit(
 ) -> Fit:
     """Whether `model` fits into the devices' memory, alone on each of them and split over all.
 
+    Of a model that carries a placement, this is the split that counts. Else it is the best that the search of
+    `ov_hsdag.place` finds, without a learned policy: repairing what that proposes for a language model takes minutes.
+
     Args:
         model: any model; normalized, in place.
         device: the devices, in order of preference.
-        context: tokens that the states of a decoder hold; `DEFAULT_CONTEXT` by default.
+        context: tokens that the states of a decoder hold; by default those that the model was placed for, or else
+            `DEFAULT_CONTEXT`.
         batch: sequences at a time, beams included.
-        shapes: example shapes of dynamic inputs of a model without states.
+        shapes: example shapes of dynamic inputs of a model without states; by default those that it was placed with.
         memory: as in `ov_hsdag.place`; by default most of what is free.
         kv_precision: of KV caches, on all devices; by default what model and devices choose.
         profile: of the devices; built-in ones by default.
         core: has the devices; a new one by default.
 
     Raises:
-        UserError: bad input; a context for a model that has no states.
+        UserError: bad input; a context for a model that has no states; a model that HETERO does not run.
     """
     check_kv_precision(kv_precision)
     names = DeviceSet.parse(device).names
@@ -196,7 +217,14 @@ def fit(
     known = resolve_profile(profile, names, core).with_kv_precision(kv_precision)
     room = {name: _room(core, known, name) for name in names} | limits
     known = known.with_memory({name: bytes_ for name, bytes_ in room.items() if bytes_ is not None})
-    host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), _MARGIN)
+    host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), MARGIN)
+    placed = Placement.of(model)
+    if placed is not None:
+        made_with = placed.settings or {}
+        asked = Workload.asked(made_with.get("workload"), made_with.get("context"))
+        if context is None and asked is not None:
+            context = asked.tokens
+        shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {})) or None
     decodes = bool(model.get_sinks()) or context is not None
     workload = Workload.of_context(context or DEFAULT_CONTEXT, batch) if decodes else None
     if workload:
@@ -204,7 +232,14 @@ def fit(
     analysis = prepare(model, names, core, known, shapes=shapes)
     contexts = ContextProblems.of(analysis, known, core, workload) if workload else None
     problem = contexts.problem if contexts else price(analysis, "latency", known, core, None)
-    split = _split(problem, host)
+    problem, candidates = find_within_memory(problem, (), guessed=sizes_are_guessed(analysis))
+    require_runnable(problem, candidates)
+    if placed is None:
+        split = _best_split(problem, candidates, host)
+    else:
+        split = problem.placement_of(complete(model, placed.map_to(names).affinity, names, problem.graph))
+    fits = bool(_feasible(problem, [split], host)[0])
+    other_fits = bool(_feasible(problem, [one.placement for one in candidates], host).any())
     parts = _needs(problem, split)
     singles = {
         name: _needs(problem, problem.single(number))[name]
@@ -215,7 +250,7 @@ def fit(
     if contexts:
         for name in singles:
             largest[name] = contexts.largest([problem.single(names.index(name))])
-        largest["split"] = contexts.largest([split], refill=True, host=host)
+        largest["split"] = contexts.largest([split], refill=placed is None, host=host)
     return Fit(
         devices=names,
         context=workload.tokens if workload else None,
@@ -224,7 +259,10 @@ def fit(
         kv_precision=dict(zip(names, kv_precisions(model, core, known, names), strict=True)) if workload else {},
         singles=singles,
         split=parts,
-        split_fits=bool(_feasible(problem, [split], host)[0]),
+        split_fits=fits,
+        placed=placed is not None,
+        other_fits=other_fits,
+        enough={} if fits or other_fits or contexts else enough_memory(problem, candidates),
         sharing=host.devices if host else (),
         shared=_together([need for name, need in parts.items() if name in host.devices], host.room) if host else None,
         largest=largest,
@@ -236,20 +274,30 @@ def _room(core: ov.Core, profile: Profile, name: str) -> int | None:
     free = discovery.free_bytes(core, name)
     declared = int(profile.memory_bytes([name])[0])
     known = [bytes_ for bytes_ in (free, declared) if bytes_ is not None and bytes_ > 0]
-    return int(_MARGIN * min(known)) if known else None
+    return int(MARGIN * min(known)) if known else None
 
 
-def _split(problem: PlacementProblem, host: HostMemory | None) -> NDArray[np.uint8]:
-    """The best placement on several devices by the cost model, or the one that comes closest to the limits."""
-    placers = [*simple_placers(problem), Contiguous(), Filling()]
-    found = [run(placer, problem) for placer in placers]
-    several = [one for one in found if len(np.unique(one.placement)) > 1]
-    feasible = [one for one in several if _feasible(problem, [one.placement], host)[0]]
-    return best_by_prediction(problem, feasible).placement if feasible else found[-1].placement
+def _best_split(
+    problem: PlacementProblem, candidates: Sequence[NamedPlacement], host: HostMemory | None
+) -> NDArray[np.uint8]:
+    """The best placement on several devices by the cost model, or the one that exceeds the limits least."""
+    several = [one for one in (*candidates, run(Filling(), problem)) if len(np.unique(one.placement)) > 1]
+    if not several:
+        return candidates[0].placement
+    placements = np.stack([one.placement for one in several])
+    feasible = _feasible(problem, placements, host)
+    if feasible.any():
+        return best_by_prediction(problem, [several[number] for number in np.flatnonzero(feasible)]).placement
+    found = problem.evaluate(placements)
+    excess = np.maximum(found.memory_bytes - problem.memory_limits, 0).sum(axis=1)
+    if host is not None:
+        excess += [max(host.needed(problem, counted) - host.room, 0) for counted in found.memory_bytes]
+    best: NDArray[np.uint8] = placements[np.lexsort((excess, found.broken))[0]]
+    return best
 
 
 def _feasible(
-    problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]], host: HostMemory | None
+    problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], host: HostMemory | None
 ) -> NDArray[np.bool_]:
     """Which placements HETERO runs within the devices' memory, and within that of the machine, bool [placements]."""
     found = problem.evaluate(np.stack(list(placements)))

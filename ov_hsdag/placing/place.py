@@ -26,17 +26,20 @@ from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.model import complete
 from ov_hsdag.model.placement import Placement, placer_of, set_affinities
-from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, is_unbounded
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing.candidates import (
     MARGIN,
     NamedPlacement,
     best_by_prediction,
+    enough_memory,
     find_within_memory,
     hedged_candidates,
     policy_placers,
     require_runnable,
+    sizes_are_guessed,
+    told_enough,
     why_left_out,
 )
 from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
@@ -157,10 +160,11 @@ def place(
             try:
                 chosen = best_by_prediction(problem, candidates)
             except RunError as error:
-                if asked is None:
-                    raise
-                contexts = ContextProblems.of(analysis, request.profile, request.core, asked, of_workload)
-                raise RunError(f"{error}; {contexts.told(candidates)}") from error
+                told = told_enough(enough_memory(problem, candidates), problem.devices)
+                if asked is not None:
+                    contexts = ContextProblems.of(analysis, request.profile, request.core, asked, of_workload)
+                    told += f"; {contexts.told(candidates)}"
+                raise RunError(f"{error}{told}") from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
     if measure:
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
@@ -335,7 +339,7 @@ def _candidates(
 
     hedged: for measuring, also what placers find where predictions are off.
     """
-    guessed = not analysis.shapes and is_unbounded(analysis.model)
+    guessed = sizes_are_guessed(analysis)
     found_for, candidates = find_within_memory(problem, request.learned, guessed=guessed, search=request.search)
     if found_for is not problem:
         warnings.warn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -448,6 +448,15 @@ class PlacementProblem:
         """Memory limits as users gave them, None where there is none, [devices]."""
         stored = self.stored_bytes(self.memory_bytes)
         return [limit if most >= 0 else None for limit, most in zip(stored, self.memory_bytes, strict=True)]
+
+    def with_memory(self, limits: Mapping[str, int]) -> PlacementProblem:
+        """The problem with other memory limits of some devices, bytes as they store them, by name."""
+        ratio = np.ones(len(self.devices)) if self.storage_ratio is None else self.storage_ratio
+        counted = [
+            np.ceil(limits[name] / ratio[number]) if name in limits else self.memory_bytes[number]
+            for number, name in enumerate(self.devices)
+        ]
+        return replace(self, memory_bytes=np.array(counted, np.int64))
 
     def stored_bytes(self, counted: NDArray[np.integer[Any]]) -> list[int]:
         """Bytes that each device stores for so many bytes of the graph, [devices] → [devices]."""

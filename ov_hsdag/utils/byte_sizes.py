@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
@@ -12,3 +14,12 @@ def format_bytes(size: float) -> str:
             # More digits would be noise; with fewer, a need just above a limit would look equal to it.
             return f"{float(f'{size / unit:.4g}'):,g} {name}"
     return "1 byte" if size == 1 else f"{size:,.0f} bytes"
+
+
+def round_up(size: float) -> int:
+    """The next size that `format_bytes` shows as it is, with three digits."""
+    unit = next((unit for _, unit in _UNITS if size >= unit), 1)
+    digits = math.floor(math.log10(max(size / unit, 1))) - 2
+    step = unit * 10.0 ** (digits if unit > 1 else max(digits, 0))
+    found = int(round(math.ceil(size / step) * step, 3))
+    return found if found < 2**10 * unit or found >= 2**50 else round_up(found)  # in the next unit
