@@ -18,23 +18,34 @@ TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own con
 if TYPE_CHECKING:
     from typing import Any
 
+    from ov_hsdag.calibration.machine import calibrate
+    from ov_hsdag.explaining import explain
     from ov_hsdag.integration.copies import Copies
     from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
     from ov_hsdag.model.placement import Placement
+    from ov_hsdag.placing.memory_fit import fit
+    from ov_hsdag.placing.options import PlaceOptions
     from ov_hsdag.placing.place import place
-    from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+    from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 
 __all__ = [
-    "Copies", "HSDAGPlacement", "Placement", "PlacementNotFollowedWarning", "__version__", "extension_path", "place",
+    "Copies", "HSDAGPlacement", "PlaceOptions", "Placement", "PlacementNotFollowedWarning", "RunError", "UserError",
+    "__version__", "calibrate", "explain", "extension_path", "fit", "place",
 ]  # fmt: skip
 
 _HOMES = {
     "Copies": "ov_hsdag.integration.copies",
     "HSDAGPlacement": "ov_hsdag.integration.passes",
+    "PlaceOptions": "ov_hsdag.placing.options",
     "Placement": "ov_hsdag.model.placement",
     "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",
+    "RunError": "ov_hsdag.utils.errors",
+    "UserError": "ov_hsdag.utils.errors",
+    "calibrate": "ov_hsdag.calibration.machine",
+    "explain": "ov_hsdag.explaining",
     "extension_path": "ov_hsdag.integration.extension",
+    "fit": "ov_hsdag.placing.memory_fit",
     "place": "ov_hsdag.placing.place",
 }
 

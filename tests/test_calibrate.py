@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from ov_hsdag.calibration import (
 from ov_hsdag.calibration.executions import Counters, Execution, Executions
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.calibration.single_request import SingleRequest
+from ov_hsdag.cli import console
 from ov_hsdag.cli.calibrate import calibrate as command
 from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.costs import cost_model
@@ -359,8 +361,20 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         patch.setattr(scale_factors, "_ROUNDS", 2)
         patch.setattr(device_profile, "_COPIES", 1)
         patch.setattr(node_times, "_SECONDS", 0.02)
+        patch.setattr(console, "verbose", True)
+        patch.setattr(console, "message", TOLD.append)
         command(HETERO, profile, [source])
     yield source, profile
+
+
+TOLD: list[str] = []
+"""What the command of `written` said while it ran."""
+
+
+def test_the_command_says_how_far_it_is(written: tuple[Path, Path]) -> None:
+    stages = [re.findall(r"calibrating: stage (\d) of (\d), (.*): ", text)[0] for text in TOLD if "stage" in text]
+    names = ("layers on CPU_A", "layers on CPU_B", "boundaries", "a network of tokens", "a network of images", "residual")
+    assert list(dict.fromkeys(stages)) == [(str(number), "6", name) for number, name in enumerate(names, 1)]
 
 
 def test_command_writes_a_profile_that_loads(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:

@@ -652,7 +652,7 @@ class TestSurroundings:
     def test_interrupted_while_it_starts(self, model: Path, out: Path, module: str, native: bool) -> None:
         code = INTERRUPTED.format(module=module, native=native)
         done = run("place", model, "--device", DEVICE, "--no-measure", "--output", out, code=code)
-        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
         assert not out.exists()
 
     def test_no_directory_for_temporary_files(self, model: Path, out: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
 import pytest
 
@@ -24,6 +25,7 @@ from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.storage import files
+from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.test_cli import convolutions, run
 from tests.test_workers import children
@@ -82,6 +84,16 @@ def test_a_model_that_the_disk_does_not_take(tmp_path: Path, size: int) -> None:
     ):
         files.save_model_atomically(changed, tmp_path / "model.xml", compress_to_fp16=False)
     assert [(path.name, path.read_bytes()) for path in sorted(tmp_path.iterdir())] == before
+
+
+def test_a_disk_with_room_for_a_part_of_the_weights_is_full(tmp_path: Path) -> None:
+    """OpenVINO removes the part that it could write, and says basic_ios::clear."""
+    x = ops.parameter([1, 1024], np.float32)
+    weights = np.arange(1 << 21, dtype=np.float32).reshape(2, 1024, 1024)
+    large = ov.Model([ops.matmul(ops.matmul(x, weights[0], False, False), weights[1], False, False)], [x])
+    with files_of_at_most(5 << 20), pytest.raises(UserError, match=r"cannot write '.*m\.xml': File too large"):
+        files.save_model_atomically(large, tmp_path / "m.xml", compress_to_fp16=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_commands_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 from dataclasses import replace
@@ -44,9 +45,12 @@ def affinities(model: ov.Model) -> dict[str, str]:
     return {node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in model.get_ops()}
 
 
-def test_package_offers_it() -> None:
+def test_the_package_offers_what_programs_need() -> None:
     assert ov_hsdag.Placement is Placement
-    assert "Placement" in dir(ov_hsdag)
+    assert ov_hsdag.UserError is UserError and ov_hsdag.RunError is RunError
+    for name in ("place", "fit", "explain", "calibrate", "extension_path"):
+        assert inspect.isfunction(getattr(ov_hsdag, name)), name
+    assert set(ov_hsdag.__all__) <= set(dir(ov_hsdag))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ov_hsdag.nothing  # noqa: B018
 

@@ -30,11 +30,15 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.progress import Stages
 
 if TYPE_CHECKING:
     import openvino as ov
 
 Advance = Callable[[str], None]
+
+# Probe networks; a stage each.
+_NETWORKS = ("a network of tokens", "a network of images")
 
 # The model of microbenchmarks is compiled so often, and each copy runs so often.
 _COPIES, _RUNS = 3, 6
@@ -60,15 +64,20 @@ def check_devices(core: ov.Core, names: Sequence[str]) -> None:
         raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
 
 
+def stages_of(names: Sequence[str]) -> int:
+    """Number of the stages of `calibrate_devices`."""
+    return len(names) + 1 + len(_NETWORKS)
+
+
 def calibrate_devices(
-    core: ov.Core, names: Sequence[str], advance: Advance = lambda _: None
+    core: ov.Core, names: Sequence[str], stages: Stages | None = None
 ) -> tuple[dict[str, Any], dict[str, DeviceReport]]:
     """Measures devices and fits their profiles.
 
     Args:
         core: has the devices.
         names: two or more devices.
-        advance: takes a line for people at each step.
+        stages: takes a line for people at each step; `stages_of` tells how many there are.
 
     Returns:
         (the profile as a JSON document, how well its figures explain what was measured).
@@ -78,12 +87,14 @@ def calibrate_devices(
         RunError: a device does not run the built-in models.
     """
     check_devices(core, names)
+    stages = stages or Stages(lambda _: None, stages_of(names))
     known = builtin_profile(names, core)
     try:
-        figures = _device_figures(core, names, known, advance)
-        boundaries = measure_boundaries(core, names, advance)
+        figures = _device_figures(core, names, known, stages)
+        stages.begin("boundaries")
+        boundaries = measure_boundaries(core, names, stages)
         uncorrected = Profile.of(_document(core, known, names, figures, boundaries), "the calibration")
-        boundaries = _corrected(core, names, uncorrected, boundaries, advance)
+        boundaries = _corrected(core, names, uncorrected, boundaries, stages)
     except RuntimeError as error:
         raise RunError(f"calibrating failed: {one_line(error)}") from error
     reports = {name: DeviceReport(figures[name][0].error, boundaries.error) for name in names}
@@ -93,15 +104,16 @@ def calibrate_devices(
 _DeviceFigures = dict[str, tuple[Figures, Sequence[str]]]
 
 
-def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, advance: Advance) -> _DeviceFigures:
+def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages: Stages) -> _DeviceFigures:
     """Figures of each device, and the operation types that they are of, fitted to the microbenchmarks."""
     model = microbenchmark_model()
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
     found: _DeviceFigures = {}
     for name in names:
+        stages.begin(f"layers on {name}")
         device = known.device(name)
-        samples = _samples(core, name, model, graph, roofline, device, advance)
+        samples = _samples(core, name, model, graph, roofline, device, stages)
         rates = [
             device.peak_gflops[device.precision] * device.efficiency_of(kind, device.precision)
             for kind in samples.kinds
@@ -112,17 +124,19 @@ def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, advance
 
 
 def _corrected(
-    core: ov.Core, names: Sequence[str], profile: Profile, boundaries: Boundaries, advance: Advance
+    core: ov.Core, names: Sequence[str], profile: Profile, boundaries: Boundaries, stages: Stages
 ) -> Boundaries:
     """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
-    submodels, transfers, *_ = _probed(core, names, profile, boundaries, token_network(), advance)
+    stages.begin(_NETWORKS[0])
+    submodels, transfers, *_ = _probed(core, names, profile, boundaries, token_network(), stages)
     boundaries = replace(
         boundaries,
         submodel_us=boundaries.submodel_us * submodels,
         tensor_us=boundaries.tensor_us * transfers,
         us_per_byte=boundaries.us_per_byte * transfers,
     )
-    submodels, transfers, layouts, *_ = _probed(core, names, profile, boundaries, image_network(), advance)
+    stages.begin(_NETWORKS[1])
+    submodels, transfers, layouts, *_ = _probed(core, names, profile, boundaries, image_network(), stages)
     return replace(
         boundaries,
         submodel_us=boundaries.submodel_us * np.sqrt(submodels),

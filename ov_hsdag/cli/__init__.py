@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -10,7 +11,7 @@ from ov_hsdag.utils.errors import INTERRUPTED, interrupted
 
 def main() -> NoReturn:
     """Run the command line and leave: 0 done, 1 a device or OpenVINO failed, 2 bad input, 130 interrupted."""
-    status = INTERRUPTED
+    status, began = INTERRUPTED, os.getpid()
     try:
         # Importing the commands takes long enough to be interrupted.
         from ov_hsdag.cli.app import run
@@ -19,4 +20,7 @@ def main() -> NoReturn:
     except BaseException as error:
         if not interrupted(error):
             raise
+    # A child that was interrupted with its parent leaves it to that to say so.
+    if status == INTERRUPTED and os.getpid() == began:
+        print("interrupted", file=sys.stderr)
     sys.exit(status)

@@ -55,18 +55,16 @@ def calibrate(
     _check_outputs(output, models)
     remote.check_on(ray, on)
 
-    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.inputs import parse_shapes
 
     examples = parse_shapes(shape or ())
     if examples and not models:
         raise UserError("--shape is of a model's input: give the model, too (--model)")
 
-    from ov_hsdag.calibration.calibrate import calibrate_model
-    from ov_hsdag.calibration.device_profile import calibrate_devices, check_devices
-    from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.calibration.device_profile import check_devices
+    from ov_hsdag.calibration.machine import calibrate as calibrate_machine
     from ov_hsdag.costs.stored import path_beside
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.storage.files import write_json
 
     names = DeviceSet.parse(device).names
     if ray is not None:
@@ -81,24 +79,18 @@ def calibrate(
         core = common.new_core()
         check_devices(core, names)
         loaded = [common.read_model(core, path) for path in models]
-        shapes = example_shapes(loaded, examples)
-        with console.progress("calibrating") as advance:
-            document, reports = calibrate_devices(core, names, advance)
-            profile = Profile.of(document, str(output))
-            measured = [
-                (path, *calibrate_model(read, core, names, profile, advance, example, seconds=seconds))
-                for path, read, example in zip(models, loaded, shapes, strict=True)
-            ]
-        write_json(output, document)
-        for path, costs, _ in measured:
+        with console.progress("calibrating") as tell:
+            found = calibrate_machine(device, loaded, shapes=examples, seconds=seconds, core=core, report=tell)
+        found.save(output)
+        for path, costs in zip(models, found.costs, strict=True):
             costs.save(path_beside(path))
         took = time.perf_counter() - begin
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
                 name: {
-                    "layers_error": reports[name].microbenchmarks,
-                    "borders_error": reports[name].boundaries,
+                    "layers_error": found.reports[name].microbenchmarks,
+                    "borders_error": found.reports[name].boundaries,
                 }
                 for name in names
             },
@@ -106,15 +98,15 @@ def calibrate(
                 {
                     "model": str(path),
                     "costs": str(path_beside(path)),
-                    "latency_us": {found.device: found.latency_us for found in times.values()},
+                    "latency_us": {one.device: one.latency_us for one in times.values()},
                 }
-                for path, _, times in measured
+                for path, times in zip(models, found.times, strict=True)
             ],
             "seconds": took,
         }
         text = [f"{output}: {', '.join(names)}, measured in {took:.0f} s"]
-        text += [f"{path_beside(path)}: {_latencies(times)}" for path, _, times in measured]
-        show(data, "\n".join(text), _table(document, data["devices"]))
+        text += [f"{path_beside(path)}: {_latencies(times)}" for path, times in zip(models, found.times, strict=True)]
+        show(data, "\n".join(text), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, *options({"--profile": output, "--shape": shape}))
 

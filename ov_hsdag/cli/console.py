@@ -252,12 +252,16 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+CODE = "    "
+"""What a line of a text begins with that is to be copied: it is not wrapped."""
+
+
 def _for_people(text: str, table: Table | None) -> None:
     # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
     # Names of nodes and messages of errors have square brackets, which are no markup.
     console = Console(highlight=False, markup=False)
     for line in text.splitlines():
-        print(wrapped(printable(line), console.width))
+        print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
     if table is not None:
         caption, table.caption = table.caption, None
         console.print(table)

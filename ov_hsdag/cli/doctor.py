@@ -62,9 +62,12 @@ def doctor(as_json: common.Json = False) -> None:
             checks = list(diagnosis())
         bad = sum(check.state == PROBLEM for check in checks)
         verdict = "ready" if not bad else f"{bad} problem{'s' if bad > 1 else ''}"
-        lines = [f"{check.what}: {check.found}{f'; fix: {check.fix}' if check.fix else ''}" for check in checks]
         marks = {OK: "", NOTE: "note, ", PROBLEM: "PROBLEM, "}
-        told = [f"{marks[check.state]}{line}" for check, line in zip(checks, lines, strict=True)]
+        told = []
+        for check in checks:
+            told.append(f"{marks[check.state]}{check.what}: {check.found}")
+            if check.fix:
+                told.append(f"{console.CODE}fix: {check.fix}")
         show({"ready": not bad, "checks": [asdict(check) for check in checks]}, "\n".join([verdict, *told]))
         if bad:
             show.next("doctor")

@@ -38,7 +38,7 @@ PREFIX = ".ov_hsdag-"
 ALIGNMENT = 4096
 """Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
 
-# Where a model could not be saved and its files take that many bytes more, the disk is not full.
+# Where a model could not be saved and its files take what it needs and that many bytes more, the disk is not full.
 _MORE, _ZEROS = 2**20, bytes(2**16)
 
 # Earlier versions wrote no start, and a number in place of the random part.
@@ -370,7 +370,9 @@ def save_model(
                 ov.serialize(model, str(xml))
     except Exception as error:
         with writing(shown):
-            _try_to_grow(xml, xml.with_suffix(".bin"))  # OpenVINO does not say that a disk is full
+            # OpenVINO does not say that a disk is full, and has removed what it had written.
+            _try_to_grow(xml, _MORE)
+            _try_to_grow(xml.with_suffix(".bin"), _MORE + _constant_bytes(model) // (2 if compress_to_fp16 else 1))
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     if sync:
         with writing(shown):
@@ -405,13 +407,20 @@ def _tells_release(xml: Path) -> bool:
     return _told
 
 
-def _try_to_grow(*paths: Path) -> None:
-    """Raise the OSError that keeps one of these files, which are to be removed, from becoming larger."""
-    for path in paths:
-        with open(path, "ab", buffering=0) as file:
-            for _ in range(0, _MORE, len(_ZEROS)):
-                file.write(_ZEROS)
-            os.fsync(file.fileno())
+def _try_to_grow(path: Path, size: int) -> None:
+    """Raise the OSError that keeps a file, which is to be removed, from having so many bytes."""
+    with open(path, "ab", buffering=0) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+            return
+        for _ in range(0, size, len(_ZEROS)):
+            file.write(_ZEROS)
+        os.fsync(file.fileno())
+
+
+def _constant_bytes(model: ov.Model) -> int:
+    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+    return sum(int(node.get_byte_size()) for node in constants)
 
 
 def sync_file(path: Path) -> None:
