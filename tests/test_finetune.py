@@ -573,6 +573,15 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env=environment() | declared, capture_output=True, text=True, timeout=300)
 
 
+def test_tensorflow_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("print('imported')")
+    code = "from ov_hsdag.training.events import SummaryWriter; SummaryWriter('events').close()"
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    variables = environment() | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "" and list((tmp_path / "events").iterdir())
+
+
 def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     model, output = tmp_path / "model.xml", tmp_path / "run"
     ov.save_model(ZOO["lstm"].build(), model, compress_to_fp16=True)

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import openvino as ov
 import pytest
 import typer.main
 
-from ov_hsdag.cli import command_lines, doctor
+from ov_hsdag.cli import command_lines, console, doctor
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.devices.cpu import usable_cores
@@ -110,6 +111,18 @@ def test_a_busy_machine_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("ov_hsdag.integration.extension.extension_path", missing)
     found = checks()["library for C++ and benchmark_app"]
     assert (found.state, found.fix) == (NOTE, "ov-hsdag extension --build")
+
+
+def test_warnings_of_libraries_about_themselves_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    console.one_line_warnings()
+    show, folder = warnings.showwarning, "/opt/app/lib/python3.12/site-packages"
+    for path in (f"{folder}/torch/jit/_script.py", f"{folder}/tensorflow/__init__.py"):
+        show("use something else", FutureWarning, path, 1)
+    show("there was no time", UserWarning, f"{folder}/ov_hsdag/placing/place.py", 1)
+    assert capsys.readouterr().err == "warning: there was no time\n"
 
 
 def test_every_command_is_quiet_or_verbose_when_asked() -> None:

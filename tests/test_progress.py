@@ -77,6 +77,21 @@ def test_the_time_that_is_left_is_that_of_the_share_that_was_done_here() -> None
     assert work.told().endswith(", 100%, 0 s left")
 
 
+def test_the_time_that_is_left_goes_down_while_a_step_lasts() -> None:
+    """Of a budget of 45 s with a step each 10 s, told 5 s after each."""
+    clock = Clock()
+    work = Work("fine-tuning", now=clock)
+    told = []
+    for step in range(5):
+        work(f"measurement {step}", clock.now / 45)
+        clock.now += 5
+        told.append(work.left)
+        clock.now += 5
+    assert told[0] is None and told[1:] == pytest.approx([30, 20, 10, 0])
+    clock.now += 20
+    assert work.left is None
+
+
 def test_steps_that_ended_have_their_times_and_short_ones_no_line() -> None:
     clock, ended = Clock(), []
     work = Work("placing", lambda text, seconds: ended.append((text, seconds)), clock)

@@ -109,7 +109,10 @@ def message(text: str) -> None:
 
 
 def one_line_warnings() -> None:
-    """Print Python warnings as `warning: …` instead of with the source line that raised them."""
+    """Print Python warnings as `warning: …` instead of with the source line that raised them.
+
+    Without those that libraries raise about themselves, about which users of a command can do nothing.
+    """
 
     def show(
         message: Warning | str,
@@ -119,10 +122,15 @@ def one_line_warnings() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        del category, filename, lineno, line
+        del category, lineno, line
+        if _OF_LIBRARY.search(filename) and not debug:
+            return
         print(printable(f"warning: {message}"), file=file or sys.stderr)
 
     warnings.showwarning = show
+
+
+_OF_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b")
 
 
 @contextmanager

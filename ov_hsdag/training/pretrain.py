@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.tensorboard import SummaryWriter
 
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.storage.files import write_json
@@ -35,6 +34,7 @@ from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.curves import plot_of_pretraining, write_plot
+from ov_hsdag.training.events import SummaryWriter
 from ov_hsdag.training.gradients import (
     Compute,
     Drawn,

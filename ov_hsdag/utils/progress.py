@@ -63,6 +63,7 @@ class Work:
         self._begin = self._step_begin = now()
         self._step = ""
         self._first: tuple[float, float] | None = None
+        self._latest = self._begin
 
     def __call__(self, step: str, done: float | None = None) -> None:
         """See `Tell`."""
@@ -71,7 +72,8 @@ class Work:
             self._step, self._step_begin = step, self._now()
         if done is not None:
             self.done = min(max(done, 0.0), 1.0)
-            self._first = self._first or (self.done, self._now())
+            self._latest = self._now()
+            self._first = self._first or (self.done, self._latest)
 
     @property
     def seconds(self) -> float:
@@ -80,11 +82,15 @@ class Work:
 
     @property
     def left(self) -> float | None:
-        """Seconds that it may still take, from those of the share that is done; None where that says nothing yet."""
+        """Seconds that it may still take, from those of the share that is done; None where that says nothing.
+
+        It says nothing at first, and once the work takes longer than that.
+        """
         if self.done is None or self._first is None or self.done - self._first[0] < _TELLING:
             return None
-        share, since = self.done - self._first[0], self._now() - self._first[1]
-        return since / share * (1 - self.done)
+        share, since = self.done - self._first[0], self._latest - self._first[1]
+        left = since / share * (1 - self.done) - (self._now() - self._latest)
+        return left if left >= 0 else None
 
     def told(self) -> str:
         """What it does just now, how much of it is done and the time that is left."""

@@ -34,9 +34,9 @@ class Choice:
 
 
 def closing_seconds(state: State, settings: Settings) -> float:
-    """Returns about how many seconds measuring the finalists again will take."""
+    """Returns about how many seconds one more measurement, and then measuring the finalists again, will take."""
     known = [entry.measurement.seconds for entry in state.measured]
-    return 2 * settings.finalists * statistics.median(known) if known else 0.0
+    return (1 + 2 * settings.finalists) * statistics.median(known) if known else 0.0
 
 
 def finalists(state: State, settings: Settings) -> list[int]:

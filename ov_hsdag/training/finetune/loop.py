@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.tensorboard import SummaryWriter
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.curves import plot_of_finetuning, write_plot
+from ov_hsdag.training.events import SummaryWriter
 from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.learning import learn
@@ -209,7 +209,7 @@ class _Run:
         return self.before + time.monotonic() - self.begin
 
     def spent(self, closing: bool = True) -> float:
-        """The share of the budget that is spent, by default with the time that measuring the finalists will take."""
+        """The share of the budget that is spent, by default with what one more measurement and the finalists take."""
         more = closing_seconds(self.state, self.settings) if closing else 0.0
         return self.budget.share(len(self.state.measured), self.seconds() + more)
 
@@ -226,7 +226,7 @@ class _Run:
         elif (closing := closing_seconds(self.state, self.settings)) + before >= budget.seconds:
             why = f"{before:.0f} of {budget.seconds:g} s were spent before"
             if before < budget.seconds:
-                why += f", and measuring the best ones again takes about {closing:.0f} s"
+                why += f", and measuring one more, and the best ones again, takes about {closing:.0f} s"
         else:
             return "none is left that is new"
         return f"{why}; a budget counts all parts of a run, so give a larger one"
