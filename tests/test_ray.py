@@ -153,6 +153,9 @@ def test_models_of_bench_on_each_kind_of_machine(
     assert done.returncode == 0, done.stderr
     rows = (tmp_path / "b.csv").read_text().splitlines()
     assert rows[0].startswith("model,machine,placer")
+    assert done.stdout.splitlines()[-1].startswith(
+        f"next: ov-hsdag place {model} --device {HETERO} --objective latency"
+    )
     assert len({row.split(",")[1] for row in rows[1:]}) == 2
 
 
@@ -164,6 +167,9 @@ def test_a_profile_of_each_kind_of_machine(
     assert done.returncode == 0, done.stderr
     found = sorted(tmp_path.iterdir())
     assert len(found) == 2
+    assert done.stdout.splitlines()[-1].startswith(
+        f"next: ov-hsdag place model.onnx --device {HETERO} --profile {tmp_path}"
+    )
     for path in found:
         assert path.name.startswith("profile.")
         assert set(Profile.load(path).devices) == {"CPU_A", "CPU_B"}

@@ -192,6 +192,10 @@ def _elsewhere(
         _write(output, document)
     if as_json:
         show(document)
+    elif len(failures) < len(asked):
+        good = next(entry["model"] for entry in document["models"] if entry["results"])
+        more = {key: value for key, value in given.items() if key != "--rounds"}
+        show.next("place", good, *options({**more, "--profile": profile}))
     remote.end(failures)
 
 

@@ -150,6 +150,11 @@ def _elsewhere(
         found = remote.collect(fleet, results, use, failures)
     if as_json:
         show({"machines": found} if fleet.several else found[0])
+    profiles = [one["profile"] for one in found if "profile" in one]
+    if profiles:
+        model = models[0] if models else model_here()
+        more = {"--profile": profiles[0], "--shape": given["--shape"]}
+        show.next("place", model, "--device", given["--device"], *options(more))
     remote.end(failures)
 
 

@@ -231,9 +231,11 @@ class _Elsewhere:
                 console.message("stopped; all measurements are saved: continue with --resume")
             raise
         failures: list[Exception] = []
+        done: list[Path] = []
 
         def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
             folder = fleet.target(self.output, kind)
+            done.append(folder)
             if not as_json:
                 gain = times(record["best"]["ratio"], over=_reference(record))
                 text = (
@@ -246,6 +248,8 @@ class _Elsewhere:
         found = remote.collect(fleet, results, use, failures)
         if as_json:
             show({"machines": found} if fleet.several else found[0])
+        if done:
+            show.next("explain", done[0] / "model.xml", *options({"--shape": self.new["--shape"]}))
         remote.end(failures)
 
     def job(self, folder: Path) -> Job:
