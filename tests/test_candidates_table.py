@@ -60,6 +60,7 @@ def test_each_placer_has_one_row_and_a_line_in_the_legend(
 
 def test_what_there_was_no_time_for_has_not_failed() -> None:
     assert why_no_figure("there was no time left to compile it").startswith("not measured: there was no time")
+    assert why_no_figure("CPU_A: there was no time left to measure it").startswith("not measured: CPU_A")
     assert why_no_figure("it hangs") == "failed: it hangs"
     assert why_no_figure("") == ""
 
