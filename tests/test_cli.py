@@ -195,6 +195,15 @@ class TestPlace:
         assert "same placement as" in text and "x the best single device: predicted." in text
         assert max(map(len, done.stdout.replace(str(out), "out.xml").splitlines())) <= 80
 
+    def test_devices_that_are_not_here(self, model: Path, out: Path) -> None:
+        done = run("place", model, "--device", "hetero:gpu.0,gpu.1,cpu", "--output", out)
+        profiles = "arc_a770 for GPU.0, arc_a770 for GPU.1, core_ultra_7_155h for CPU"
+        why = "GPUs that are not here count as discrete cards; --profile gives others"
+        assert f"costs: built-in profiles {profiles} ({why})" in " ".join(done.stdout.split())
+        assert f"compile_model('{out}', 'HETERO:GPU.0,GPU.1,CPU')" in done.stdout
+        done = run("place", model, "--device", "HETERO:GPU.0,GPU_1,CPU", "--output", out)
+        assert_one_error_line(done, 'unknown device "GPU_1"', "did you mean GPU or GPU.0?")
+
     def test_cannot_measure_on_devices_that_are_not_there(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", "HETERO:CPU_A,NPU", "--output", out, "--measure")
         assert_one_error_line(done, "device NPU is not on this machine")

@@ -43,17 +43,36 @@ def test_a_hetero_string_gives_its_devices_in_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("hetero:gpu,cpu", ("GPU", "CPU")),
+        ("Hetero:gpu.1, npu,cpu_a", ("GPU.1", "NPU", "CPU_A")),
+        ("HETERO:my_CPU,fpga", ("my_CPU", "fpga")),  # names of others are as they are
+    ],
+)
+def test_case_does_not_matter(text: str, names: tuple[str, ...]) -> None:
+    assert DeviceSet.parse(text).names == names
+    assert DeviceSet.parse(device_set.in_upper_case(text)).names == names
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("GPU,CPU", "not a HETERO device list"),
         ("HETERO", "not a HETERO device list"),
         ("MULTI:GPU,CPU", "not a HETERO device list"),
-        ("hetero:GPU,CPU", "not a HETERO device list"),
+        ("multi:gpu,cpu", "not a HETERO device list"),
         ("", "not a HETERO device list"),
         ("HETERO:", "empty device name"),
         ("HETERO:GPU,,CPU", "empty device name"),
         ("HETERO:GPU,", "empty device name"),
-        ("HETERO:CPU", "only one device"),
+        (
+            "HETERO:CPU",
+            'only one device; give at least two devices, for example "HETERO:GPU,CPU", or make two of the CPU',
+        ),
+        ("HETERO:CPU", "OV_HSDAG_VIRTUAL_DEVICES"),
+        ("HETERO:CPU_A;CPU_B", 'separated by commas, as in "HETERO:CPU_A,CPU_B"'),
+        ("HETERO:GPU CPU,NPU", 'separated by commas, as in "HETERO:GPU,CPU,NPU"'),
         (f"HETERO:{','.join(f'GPU.{number}' for number in range(17))}", "17 devices; give at most 16"),
         ("HETERO:CPU,GPU,CPU", 'lists "CPU" twice'),
         ("HETERO:GPU,CPU,GPU.0", 'lists "GPU" and "GPU.0", the same device'),

@@ -21,6 +21,7 @@ from ov_hsdag.cli import command_lines, console, doctor
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.test_cli import MAIN, PACKAGE, assert_one_error_line, convolutions, random_numbers, run, verified
@@ -61,6 +62,7 @@ def test_a_machine_that_is_ready() -> None:
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("ready\n")
     assert "virtual devices: CPU_A, CPU_B" in done.stdout
+    assert " of it free now" in checks()["memory"].found
     found = json.loads(run("doctor", "--json").stdout)
     assert found["ready"]
     assert all(check["fix"] for check in found["checks"] if check["state"] != OK)
@@ -221,7 +223,7 @@ def test_the_first_placing_is_on_all_devices_that_there_are(monkeypatch: pytest.
     assert command_lines.first_placing([cpu, gpu, npu]) == f"{place}GPU,NPU,CPU"
     parts = [device(name, "CPU", virtual=True) for name in ("CPU_A", "CPU_B")]
     assert command_lines.first_placing([cpu, *parts]) == f"{place}CPU_A,CPU_B"
-    assert command_lines.first_placing([cpu]) == f"{command_lines.TRY_OUT} && {place}CPU_A,CPU_B"
+    assert command_lines.first_placing([cpu]) == f"{TRY_OUT} && {place}CPU_A,CPU_B"
     assert command_lines.options({"--a": None, "--b": ["x", "y"], "--c": 3}) == ["--b", "x", "--b", "y", "--c", 3]
 
 

@@ -240,10 +240,17 @@ def test_a_gpu_that_infers_in_16_bits_holds_twice_the_weights_of_32() -> None:
 
 
 def test_devices_that_are_not_at_hand_count_as_the_common_one_of_their_kind() -> None:
-    profile = builtin_profile(["GPU", "GPU.1", "NPU", "CPU"])
-    found = [profile.device(name).description for name in ("GPU", "GPU.1", "NPU", "CPU")]
-    expected = ["iris_xe", "iris_xe", "npu_core_ultra", "core_ultra_7_155h"]
-    assert found == [load_builtin(stem).description for stem in expected]
+    profile = builtin_profile(["GPU", "NPU", "CPU"])
+    found = [profile.device(name).builtin for name in ("GPU", "NPU", "CPU")]
+    assert found == ["iris_xe", "npu_core_ultra", "core_ultra_7_155h"]
+
+
+def test_of_several_gpus_those_that_are_not_at_hand_count_as_cards() -> None:
+    integrated = Machine(GPU=named("Intel(R) Iris(R) Xe Graphics (iGPU)"))
+    for machine, first in ((None, "arc_a770"), (integrated, "iris_xe")):
+        profile = builtin_profile(["GPU", "GPU.1", "CPU"], machine)  # type: ignore[arg-type]
+        assert [profile.device(name).builtin for name in ("GPU", "GPU.1")] == [first, "arc_a770"]
+        assert profile.device("GPU.1").estimates
 
 
 def test_a_device_at_hand_counts_at_the_precision_it_infers_in() -> None:

@@ -341,7 +341,7 @@ def test_devices_that_are_not_here_cannot_be_measured(core: ov.Core) -> None:
         ("CPU=8GiB,GPU=2GiB", {"CPU": 8 * 2**30, "GPU": 2 * 2**30}),
         (" CPU = 1.5 MB ", {"CPU": 1_500_000}),
         ("CPU=100B,GPU=3KiB", {"CPU": 100, "GPU": 3072}),
-        ("GPU=2KB", {"GPU": 2000}),
+        ("gpu=2KB", {"GPU": 2000}),
         ("GPU=123456789012,CPU=1048576", {"GPU": 123_456_789_012, "CPU": 2**20}),
         ("GPU=1GB,CPU=7MiB", {"GPU": 10**9, "CPU": 7 * 2**20}),
         (f"GPU={'9' * 30}GiB,CPU={'9' * 400}B", {"GPU": 10**15, "CPU": 10**15}),

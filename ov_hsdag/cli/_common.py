@@ -16,6 +16,7 @@ import typer
 
 from ov_hsdag.cli import console
 from ov_hsdag.cli.place_options import Shapes as Shapes
+from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
 
@@ -33,7 +34,10 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[
-    str, typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.")
+    str,
+    typer.Option(
+        "--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.", callback=in_upper_case
+    ),
 ]
 Output = Annotated[
     Path,

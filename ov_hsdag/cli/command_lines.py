@@ -9,12 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ov_hsdag.devices.device_set import TRY_OUT
+
 if TYPE_CHECKING:
     from ov_hsdag.devices.discovery import DeviceInfo
     from ov_hsdag.model.placement import Placement
-
-TRY_OUT = 'export OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"'
-"""Makes two devices of a machine that has one, in a shell."""
 
 # Endings of files that are models for certain.
 _MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")

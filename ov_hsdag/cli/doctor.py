@@ -16,7 +16,8 @@ from ov_hsdag._env import VARIABLE, disabled
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.command_lines import TRY_OUT, first_placing, in_order
+from ov_hsdag.cli.command_lines import first_placing, in_order
+from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
@@ -165,11 +166,15 @@ def _profiles(core: ov.Core) -> Check:
 
 
 def _memory(core: ov.Core) -> Check:
-    from ov_hsdag.devices.discovery import free_bytes
+    from ov_hsdag.devices.discovery import free_bytes, memory_bytes
 
-    free = {name: free_bytes(core, name) for name in core.available_devices}
-    told = [f"{name} {'unknown' if size is None else format_bytes(size)}" for name, size in free.items()]
-    return Check("free memory", OK, ", ".join(told))
+    def told(name: str) -> str:
+        free, whole = free_bytes(core, name), memory_bytes(core, name)
+        if whole is None:
+            return f"{name} unknown"
+        return f"{name} {format_bytes(whole)}{'' if free is None else f', {format_bytes(free)} of it free now'}"
+
+    return Check("memory", OK, "; ".join(map(told, core.available_devices)))
 
 
 def _measuring() -> Check:

@@ -12,6 +12,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.place_options import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
+from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -43,7 +44,13 @@ class PlacedModel:
 
     device: Annotated[
         str | None,
-        typer.Option("--device", "-d", metavar="HETERO:A,B", help="Devices; by default those of the placement."),
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="HETERO:A,B",
+            help="Devices; by default those of the placement.",
+            callback=lambda text: text and in_upper_case(text),
+        ),
     ] = None
     affinity: AffinityFile = None
     objective: Annotated[
@@ -155,6 +162,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
             f"{name}: {one['operations']:,} operations, {_ms(one['busy_us'])} a request,"
             f" {format_bytes(one['memory_bytes'])}{may}"
         )
+    lines.append("memory: of the limits that were given, else of all that a device has; fit counts what is free now")
     if summary["together"]:
         lines.append(summary["together"])
     told = [

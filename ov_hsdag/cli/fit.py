@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +81,7 @@ def fit(
         common.warn_of_long_context(file, context or 0)
         lines = [verdict(found, str(model)), _counted(found)]
         if costs is None:
-            lines += _assumed([name for name in devices.names if name not in (limits or {})], core)
+            lines += _assumed(devices.names, limits or {}, core)
         show(_as_json(found), "\n".join(lines), _table(found))
         if found.placed and found.fits:
             show.next("verify", model, "--device", device, *options({"--part": part, "--shape": shape}))
@@ -144,14 +144,20 @@ def _at_most(found: Fit, name: str) -> str:
     return f" (up to {most:,} tokens)" if most else ""
 
 
-def _assumed(names: Sequence[str], core: ov.Core) -> list[str]:
-    """A line about the memory of devices that are not at hand; none where all are."""
+def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> list[str]:
+    """Lines about what devices may have, except those with limits that are given: those at hand, and the others."""
     from ov_hsdag.costs.builtin import builtin_profile
-    from ov_hsdag.devices.discovery import full_name
+    from ov_hsdag.devices.discovery import USABLE, full_name
 
-    known = [builtin_profile([name], core).device(name) for name in names if full_name(core, name) is None]
-    told = [f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in known]
-    return [f"assumed: {', '.join(told)}; --memory tells what it is"] if told else []
+    asked = [name for name in names if name not in given]
+    known = builtin_profile(names, core)
+    absent = [known.device(name) for name in asked if full_name(core, name) is None]
+    told = [f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in absent]
+    lines = [f"assumed: {', '.join(told)}; --memory tells what it is"] if told else []
+    if asked:
+        assumed = " or assumed" if absent else ""
+        lines.append(f"may have: {USABLE:.0%} of the memory that is free now{assumed}; --memory gives other limits")
+    return lines
 
 
 def _counted(found: Fit) -> str:

@@ -53,11 +53,12 @@ def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: 
     if others and profile:
         told.append(f"{profile} for {', '.join(others)}")
     elif others:
-        from ov_hsdag.costs.builtin import builtin_profile
+        from ov_hsdag.costs.builtin import assumed_cards, builtin_profile
 
         known = builtin_profile(names, core)
         profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
-        told.append(f"built-in profiles {profiles} (--profile gives others)")
+        cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
+        told.append(f"built-in profiles {profiles} ({cards}--profile gives others)")
     return f"costs: {', '.join(told)}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
 from ov_hsdag.devices import cpu, discovery, virtual
-from ov_hsdag.devices.device_set import is_virtual
+from ov_hsdag.devices.device_set import closest_names, is_virtual, kind_of
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # What stands in for a device that no built-in profile matches, or that is not at hand.
 _DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}
+
+# Of several GPUs in a list at most one is integrated: those that are not at hand count as cards.
+_CARD = "arc_a770"
 
 _CORE = "cpu_core"
 
@@ -29,9 +32,9 @@ def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profil
     A device that `core` has is matched by its full name, and taken at the precision that it infers in and with the
     memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU that no profile
     matches counts as so many cores, another device that none matches as the common one of its kind, and so does
-    one that is not at hand. Where the CPU is the only one that is at hand, the model is for another machine, and
-    the CPU counts as the common one, too. A virtual CPU device counts as its number of cores, at its declared
-    precision.
+    one that is not at hand, but see `assumed_cards`. Where the CPU is the only one that is at hand, the model
+    is for another machine, and the CPU counts as the common one, too. A virtual CPU device counts as its number of
+    cores, at its declared precision.
 
     Args:
         names: device names.
@@ -44,7 +47,16 @@ def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profil
     present = [name for name in names if core is not None and discovery.full_name(core, name) is not None]
     if present == ["CPU"] != list(names):
         core = None
-    return Profile({name: replace(_builtin_for(name, declared, core), name=name) for name in names})
+    cards = assumed_cards(names, core)
+    found = {name: _builtin_for(name, declared, core) for name in names if name not in cards}
+    found |= {name: load_builtin(_CARD).standing_in() for name in cards}
+    return Profile({name: replace(found[name], name=name) for name in names})
+
+
+def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
+    """GPUs that count as discrete cards: those that are not at hand, where the list has several GPUs."""
+    gpus = [name for name in names if kind_of(name) == "GPU"]
+    return [name for name in gpus if core is None or discovery.full_name(core, name) is None] if len(gpus) > 1 else []
 
 
 def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
@@ -55,9 +67,10 @@ def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.
     if name in declared or (is_virtual(name) and known):
         return _virtual(name, declared.get(name, {}), core if known else None)
     hint = f"declare it in {virtual.VIRTUAL_DEVICES_VARIABLE}" if is_virtual(name) else "give a profile that has it"
+    known_names = {*_DEFAULTS, "GPU.0", *declared, *(core.available_devices if core is not None else ())}
     raise UserError(
         f'unknown device "{name}": there are built-in profiles for {", ".join(_DEFAULTS)} (and GPU.0 …) and for '
-        f"declared virtual CPU devices; {hint}"
+        f"declared virtual CPU devices; {hint}{closest_names(name, known_names)}"
     )
 
 

@@ -1,4 +1,8 @@
-"""What OpenVINO says about the devices of this machine."""
+"""What OpenVINO says about the devices of this machine.
+
+Three sizes of a device's memory are called for: `memory_bytes`, all that it has, is the limit of placements without
+`--memory`; `free_bytes` is what is free now; `usable_bytes`, most of that, is what `fit` lets a model have.
+"""
 
 from __future__ import annotations
 
@@ -104,6 +108,16 @@ def free_bytes(core: ov.Core, name: str) -> int | None:
         return int(min(int(fields["MemAvailable"].split()[0]) * 1024, cgroups.free_memory()))
     except (OSError, ValueError, KeyError, IndexError):
         return None
+
+
+# Share of the memory that is free now that a model may have: other programs grow, too.
+USABLE = 0.9
+
+
+def usable_bytes(core: ov.Core, name: str, most: int) -> int | None:
+    """What a model may have of the memory that is free now, and of `most`, where that is positive; None: no limit."""
+    known = [bytes_ for bytes_ in (free_bytes(core, name), most) if bytes_ is not None and bytes_ > 0]
+    return int(USABLE * min(known)) if known else None
 
 
 def uses_host_memory(core: ov.Core, name: str) -> bool:

@@ -26,6 +26,7 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
         if not name or not equals:
             raise _refused(part.strip())
         found = _bytes(amount, part.strip())
+        name = next((known for known in devices if known.upper() == name.upper()), name)
         if name not in devices:
             raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if name in limits:

@@ -43,9 +43,6 @@ DEFAULT_CONTEXT = 4096
 # More tokens than any model reads: where not even that exceeds memory, there is no limit.
 _MOST_TOKENS = 1 << 24
 
-# Share of the memory that is free now that a model may have: other programs grow, too.
-MARGIN = 0.9
-
 # What OpenVINO keeps of a compiled model beside its weights, about; bytes, and bytes for each operation. Measured on
 # the CPU plugin of 2026.4 (benchmarks/truth/memory_prediction.py).
 _OVERHEAD = 4 * 2**20
@@ -215,9 +212,11 @@ def fit(
     limits = memory_limits(memory or {}, names)
     core = core or new_core()
     known = resolve_profile(profile, names, core).with_kv_precision(kv_precision)
-    room = {name: _room(core, known, name) for name in names} | limits
+    # No more than its profile says.
+    declared = zip(names, known.memory_bytes(names).tolist(), strict=True)
+    room = {name: discovery.usable_bytes(core, name, most) for name, most in declared} | limits
     known = known.with_memory({name: bytes_ for name, bytes_ in room.items() if bytes_ is not None})
-    host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), MARGIN)
+    host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), discovery.USABLE)
     placed = Placement.of(model)
     if placed is not None:
         made_with = placed.settings or {}
@@ -267,14 +266,6 @@ def fit(
         shared=_together([need for name, need in parts.items() if name in host.devices], host.room) if host else None,
         largest=largest,
     )
-
-
-def _room(core: ov.Core, profile: Profile, name: str) -> int | None:
-    """What a model may have on a device: most of what is free, and no more than its profile says."""
-    free = discovery.free_bytes(core, name)
-    declared = int(profile.memory_bytes([name])[0])
-    known = [bytes_ for bytes_ in (free, declared) if bytes_ is not None and bytes_ > 0]
-    return int(MARGIN * min(known)) if known else None
 
 
 def _best_split(
