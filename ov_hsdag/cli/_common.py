@@ -33,10 +33,17 @@ Model = Annotated[
         " as -m MODEL."
     ),
 ]
+
+
+def upper_device(text: str | None) -> str | None:
+    """The devices as OpenVINO knows them, for what was typed in lower case."""
+    return None if text is None else in_upper_case(text)
+
+
 Device = Annotated[
     str,
     typer.Option(
-        "--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.", callback=in_upper_case
+        "--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.", callback=upper_device
     ),
 ]
 Output = Annotated[

@@ -12,7 +12,6 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.place_options import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
-from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.model.placement import times
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -49,7 +48,7 @@ class PlacedModel:
             "-d",
             metavar="HETERO:A,B",
             help="Devices; by default those of the placement.",
-            callback=lambda text: text and in_upper_case(text),
+            callback=common.upper_device,
         ),
     ] = None
     affinity: AffinityFile = None
