@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,3 +106,26 @@ def test_what_a_failed_clean_up_has_changed_is_put_back(
     for _ in range(3):
         values = inputs() if build is col2im else [np.ones((2, 4), np.float32)]
         np.testing.assert_array_equal(own.infer(values)[0], reference.infer(values)[0])
+
+
+def test_bits_compute_the_same_after_placing() -> None:
+    """The CPU plugin wrote outside of its memory: a process of its own ends with the status of that."""
+    code = """
+        import numpy as np, openvino as ov, ov_hsdag
+        from ov_hsdag.devices.virtual import new_core
+        from ov_hsdag.utils.compat import opset13 as ops
+
+        packed = np.random.default_rng(0).integers(0, 256, 8, np.uint8)
+        bits = ops.constant(ov.Tensor(packed, ov.Shape([8, 8]), ov.Type.u1))
+        x = ops.parameter([4, 8], np.float32)
+        signs = ops.multiply(ops.subtract(ops.convert(bits, "f32"), np.float32(0.5)), np.float32(2))
+        model = ov.Model([ops.result(ops.tanh(ops.matmul(ops.relu(x), signs, False, False)))], [x], "bits")
+        core, values = new_core(), np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+        expected = core.compile_model(model.clone(), "CPU_A")([values])[0]
+        ov_hsdag.place(model, "HETERO:CPU_A,CPU_B", objective="throughput")
+        for device in ("CPU_A", "HETERO:CPU_A,CPU_B"):
+            for _ in range(3):
+                np.testing.assert_allclose(core.compile_model(model, device)([values])[0], expected, atol=1e-5)
+    """
+    done = run(code=textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr

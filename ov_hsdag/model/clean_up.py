@@ -51,10 +51,8 @@ def clean_up(model: ov.Model) -> CleanUp:
     # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
     measured = nodes.of_type("ShapeOf")
     for node in measured:
-        # Marks that converters leave in memory, and not in files: static shapes would stay unfolded because of them.
-        info = node.get_rt_info()
-        for mark in [key for key in info if key in _UNFOLDED]:
-            del info[mark]
+        # Converters leave the marks in memory, and not in files: static shapes would stay unfolded because of them.
+        _let_fold(node)
     names = set(nodes.names)
     part = excerpt(model, nodes) if len(nodes) >= LARGE else None
     if part is not None and _changes_nothing(part.model, folding=bool(measured)):
@@ -68,8 +66,26 @@ def clean_up(model: ov.Model) -> CleanUp:
     except RuntimeError:
         _restore(model, before)
         return CleanUp(False)
+    _let_bits_fold(model)
     name_generated(model, names)
     return CleanUp(True)
+
+
+def _let_fold(node: ov.Node) -> None:
+    info = node.get_rt_info()
+    for mark in [key for key in info if key in _UNFOLDED]:
+        del info[mark]
+
+
+def _let_bits_fold(model: ov.Model) -> None:
+    """Lets plugins fold conversions of u1 constants.
+
+    The transformations mark them as weights to decompress at run time, and the CPU plugin, which cannot compute with
+    u1, then writes outside of its memory (2026.4).
+    """
+    for node in model.get_ops():
+        if node.get_type_name() == "Convert" and node.get_input_element_type(0).get_type_name() == "u1":
+            _let_fold(node)
 
 
 def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
