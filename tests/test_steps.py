@@ -54,6 +54,27 @@ def test_example_shapes_say_what_is_in_the_states_already() -> None:
     assert not timed_inputs(model)[0].before
 
 
+def test_values_are_those_that_the_names_and_tables_ask_for() -> None:
+    """Random masks hide whole rows, of which Softmax makes NaN; random numbers point outside of tables."""
+    types = {"ids": "i64", "decoder_attention_mask:0": "i64", "position_ids": "i64", "beam_idx": "i32", "kinds": "i32"}
+    inputs = {
+        name: ops.parameter([3] if name == "beam_idx" else [3, 9], np.dtype(kind.replace("i", "int")), name=name)
+        for name, kind in types.items()
+    }
+    tables = {name: np.ones((rows, 4), np.float32) for name, rows in (("ids", 50), ("position_ids", 5), ("kinds", 1))}
+    found = [
+        ops.gather(ops.constant(table), ops.convert(inputs[name], "i32"), np.int64(0)) for name, table in tables.items()
+    ]
+    found += [inputs["decoder_attention_mask:0"], inputs["beam_idx"]]
+    for name, one in inputs.items():
+        one.output(0).get_tensor().set_names({name})
+    ids, mask, positions, beams, kinds = conversations(ov.Model(found, list(inputs.values())), [0])[0][0]
+    assert 2 < ids.max() < 50 and ids.min() >= 0 and len(np.unique(ids)) > 5
+    assert mask.all() and not kinds.any()
+    assert positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3]] * 3
+    assert beams.tolist() == [0, 1, 2] and beams.dtype == np.int32
+
+
 def test_models_without_states_get_one_inference() -> None:
     x = ops.parameter([2, 3], np.float32)
     model = ov.Model([ops.relu(x)], [x])

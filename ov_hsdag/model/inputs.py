@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.made_up import MadeUp
 from ov_hsdag.model.shapes import counted_input_shapes, input_shapes
-from ov_hsdag.model.steps import Inputs, StatefulInputs, is_stateful, random_values
+from ov_hsdag.model.steps import Inputs, StatefulInputs, is_stateful
 from ov_hsdag.model.workload import Phase
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -111,21 +112,15 @@ def random_inputs(
 ) -> list[NDArray[Any]]:
     """One array for each input of the model, drawn from the seed.
 
-    Values are those of `random_values`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
+    Values are those of `MadeUp`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
     Dynamic dimensions get the size that costs count with, or that of `shapes`. Raises RunError for inputs of other
     types.
     """
     if is_stateful(model):
         return StatefulInputs(model, shapes).timed(seed)[1][0]
     random = np.random.default_rng(seed)
-    arrays: list[NDArray[Any]] = []
-    for parameter, shape in zip(model.get_parameters(), counted_input_shapes(model, shapes), strict=True):
-        try:
-            dtype = np.dtype(parameter.get_element_type().to_dtype())
-        except (RuntimeError, TypeError, KeyError) as error:
-            raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
-        arrays.append(random_values(random, shape, dtype))
-    return arrays
+    inputs = zip(model.get_parameters(), counted_input_shapes(model, shapes), strict=True)
+    return [MadeUp.of(parameter).values(random, shape) for parameter, shape in inputs]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.decoder_states import context_grows, convolution_window
+from ov_hsdag.model.made_up import MadeUp
 from ov_hsdag.model.shapes import counted_input_shapes
 from ov_hsdag.model.workload import CACHE_POSITIONS
-from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -63,7 +63,7 @@ class _Input:
     role: str
     shape: tuple[int, ...]
     open_batch: bool
-    dtype: np.dtype[Any]
+    made_up: MadeUp
 
 
 class StatefulInputs:
@@ -96,11 +96,7 @@ class StatefulInputs:
             axis = len(shape) - 2 if role == POSITIONS else 0
             ranked = partial.rank.is_static and 0 <= axis < len(shape)
             open_batch = ranked and partial[axis].is_dynamic and not names & given and role != CACHE_POSITIONS
-            try:
-                dtype = np.dtype(parameter.get_element_type().to_dtype())
-            except (RuntimeError, TypeError, KeyError) as error:
-                raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
-            self._inputs.append(_Input(role, tuple(shape), open_batch, dtype))
+            self._inputs.append(_Input(role, tuple(shape), open_batch, MadeUp.of(parameter)))
         # Logits have a value for each token; with the numbers 0 and 1 alone, a model would see only two of them.
         last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
         self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
@@ -173,28 +169,10 @@ class StatefulInputs:
                 shape[1] = sizes.tokens
             elif one.role == MASK:
                 shape[-1] = sizes.past + sizes.tokens if self._grows else sizes.tokens
-                return np.ones(shape, one.dtype)
             elif one.role == POSITIONS:
                 shape[-1] = sizes.tokens
-                return np.broadcast_to(np.arange(sizes.past, sizes.past + sizes.tokens), shape).astype(one.dtype)
+        past = sizes.past if self._known else 0
         if self._known and one.role == CACHE_POSITIONS and len(shape) == 1:
-            count = self._window if self._window and not sizes.past else sizes.tokens
-            return np.arange(sizes.past, sizes.past + count).astype(one.dtype)
-        if one.role == BEAMS and len(shape) == 1:
-            return np.arange(shape[0])[:: -1 if swap else 1].astype(one.dtype)
-        if one.role in TOKENS and np.issubdtype(one.dtype, np.integer):
-            return random.integers(0, self._vocabulary, shape).astype(one.dtype)
-        return random_values(random, shape, one.dtype)
-
-
-def random_values(random: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values for an input of which nothing but shape and type is known.
-
-    Floats are normal; integers 0 or 1, which are valid as token ids, masks and indices alike; bytes cover their range
-    (they are images).
-    """
-    if np.issubdtype(dtype, np.floating):
-        return random.standard_normal(shape).astype(dtype)
-    if dtype == np.uint8:
-        return random.integers(0, 256, shape, dtype=dtype)
-    return random.integers(0, 2, shape).astype(dtype)
+            shape[0] = self._window if self._window and not sizes.past else sizes.tokens
+        made = one.made_up.values(random, shape, past, self._vocabulary if one.role in TOKENS else 2)
+        return np.ascontiguousarray(made[::-1]) if swap and one.role == BEAMS else made
