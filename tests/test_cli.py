@@ -73,13 +73,14 @@ def random_numbers() -> ov.Model:
     return ov.Model([ops.result(ops.relu(ops.add(image, noise)))], [image], "random_numbers")
 
 
-def verified(model: ov.Model, folder: Path) -> str:
-    """What `verify` prints about a model that was placed on two devices, with exit status 1."""
+def verified(model: ov.Model, folder: Path, *options: str, status: int = 1) -> str:
+    """What `verify` prints about a model that was placed on two devices. `options` are of place."""
     source, output = folder / "source.xml", folder / "placed.xml"
     ov.save_model(model, source, compress_to_fp16=False)
-    assert run("place", source, "--device", DEVICE, "--no-measure", "--output", output).returncode == 0
+    done = run("place", source, "--device", DEVICE, "--no-measure", "--output", output, *options)
+    assert done.returncode == 0, done.stderr
     done = run("verify", output, "--device", DEVICE)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout
 
 
@@ -326,7 +327,14 @@ class TestVerify:
         image = ops.parameter([1, 8], np.float32, name="image")
         root = ops.sqrt(ops.minimum(image, ops.constant(np.float32(-1))), name="root")
         found = verified(ov.Model([ops.result(root, name="nan"), ops.result(ops.relu(image))], [image]), tmp_path)
-        assert "NOT VERIFIED: not all values are finite in nan" in found and "agree" not in found
+        assert "NOT VERIFIED: no value is finite in nan" in found and "agree" not in found
+
+    def test_nan_in_the_same_places_is_agreement(self, tmp_path: Path) -> None:
+        image = ops.parameter([8, 8], np.float32, name="image")
+        root = ops.log(ops.subtract(image, ops.constant(np.float32(0.5))), name="root")  # of negative numbers as well
+        found = verified(ov.Model([ops.result(ops.add(root, image), name="some")], [image]), tmp_path, status=0)
+        assert "outputs agree" in found
+        assert "NaN or infinite in the same places as on one device: values of some" in found
 
     def test_not_verified_where_outputs_are_constant(self, tmp_path: Path) -> None:
         image = ops.parameter([1, 8], np.float32, name="image")
@@ -343,7 +351,7 @@ class TestVerify:
         assert exact["precision"] == {"CPU_A": "f32", "CPU_B": "f32"}
         assert exact["tolerance"] < 1e-2 and exact["max_relative_error"] < 1e-5
         if printed["precision"]["CPU_A"] == "bf16":  # not every CPU has it
-            assert printed["tolerance"] > 1e-2 and printed["max_relative_error"] > 1e-4
+            assert 1e-1 > printed["tolerance"] > printed["max_relative_error"] > 1e-4
         text = run("verify", placed[0], "--device", DEVICE).stdout
         assert "computed on CPU_A in f32, CPU_B in f32" in text
         assert_one_error_line(run("verify", placed[0], "--device", DEVICE, "--precision", "f8"), "f8", "f32")
@@ -358,14 +366,29 @@ class TestVerify:
     def test_a_crash_of_openvino_ends_as_errors_do(self, placed: tuple[Path, dict[str, Any]]) -> None:
         code = """
             import os
-            import ov_hsdag.cli.verify as verify
-            verify._outputs = lambda *arguments: os.abort()
+            import ov_hsdag.measuring.verification as verification
+            verification._outputs = lambda *arguments: os.abort()
             from ov_hsdag.cli import main
             main()
         """
         done = run("verify", placed[0], "--device", DEVICE, code=textwrap.dedent(code))
         assert done.returncode == 1 and done.stdout == ""
         assert f"error: running {placed[0]} on {DEVICE} ended with SIGABRT, a fault of OpenVINO" in done.stderr
+
+    def test_what_was_found_stands_where_openvino_crashes_at_the_end(self, placed: tuple[Path, dict[str, Any]]) -> None:
+        code = """
+            import atexit, os
+            import ov_hsdag.measuring.verification as verification
+            outputs = verification._outputs
+            def crashing(*arguments):
+                atexit.register(os.abort)
+                return outputs(*arguments)
+            verification._outputs = crashing
+            from ov_hsdag.cli import main
+            main()
+        """
+        done = run("verify", placed[0], "--device", DEVICE, code=textwrap.dedent(code))
+        assert done.returncode == 0 and "outputs agree" in done.stdout and "SIGABRT" not in done.stderr
 
     def test_a_process_that_has_openvino_already_is_not_forked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ov_hsdag.cli.child_process import continue_in_child
@@ -379,12 +402,12 @@ class TestVerify:
         code = f"""
             import os, signal, time
             signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
-            import ov_hsdag.cli.verify as verify
+            import ov_hsdag.measuring.verification as verification
             def hang(*arguments):
                 with open({str(tmp_path / "pid")!r}, "w") as file:
                     file.write(f"{{os.getpid()}} {{os.getppid()}}")
                 time.sleep(60)
-            verify._outputs = hang
+            verification._outputs = hang
             from ov_hsdag.cli import main
             main()
         """

@@ -207,7 +207,7 @@ def test_where_nothing_runs_the_prediction_decides(
 
     monkeypatch.setattr(process, "Worker", broken)
     # The package's `place` is the function.
-    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_prepared", uncalibrated)
+    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs", uncalibrated)
     model = ZOO["squeezenet"].build()
     with pytest.warns(UserWarning) as warned:
         placement = ov_hsdag.place(model, PAIR, core=core, measure=True, objective=objective)
@@ -250,7 +250,7 @@ def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch) 
         raise RunError("not on this machine")
 
     monkeypatch.setattr(process, "Worker", machine.start)
-    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_prepared", uncalibrated)
+    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs", uncalibrated)
     machine.keep_time(monkeypatch)
     with pytest.warns(UserWarning, match="not on this machine"):
         return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
@@ -298,7 +298,7 @@ def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pyte
     """Nor is the model normalized twice, which gives BERT another graph than the costs are of."""
     costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, builtin_profile(DEVICES.names, core))
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    monkeypatch.delattr(import_module("ov_hsdag.placing.place"), "calibrate_prepared")
+    monkeypatch.delattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs")
     with pytest.warns(UserWarning, match="nothing could be measured") as warned:
         placement = ov_hsdag.place(ZOO["bert-small"].build(), PAIR, core=core, measure=True, costs=costs)
     assert len(warned) == 1, [str(one.message) for one in warned]

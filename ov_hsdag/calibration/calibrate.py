@@ -27,6 +27,7 @@ from ov_hsdag.model import repair
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import TimedInputs, timed_inputs
 from ov_hsdag.model.placement import set_affinities
+from ov_hsdag.model.shapes import smaller_shapes
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
@@ -100,6 +101,31 @@ def calibrate_prepared(
     return calibration.costs(), calibration.times
 
 
+def calibrate_where_it_runs(
+    prepared: ModelAnalysis,
+    core: ov.Core,
+    profile: Profile,
+    advance: Advance = lambda _: None,
+    seconds: float = math.inf,
+) -> tuple[ModelAnalysis, ModelCosts]:
+    """As `calibrate_prepared`; where no device runs a model with inputs of the assumed sizes, with smaller ones.
+
+    Returns:
+        The analysis with the sizes that run, and the costs.
+    """
+    end, tried = time.monotonic() + seconds, prepared
+    for shapes in smaller_shapes(prepared.model, prepared.shapes):
+        try:
+            return tried, calibrate_prepared(tried, core, profile, advance, max(end - time.monotonic(), 0.0))[0]
+        except NotRunnableError:
+            tried = replace(prepared, graph=prepared.graph.resized(prepared.model, shapes), shapes=shapes)
+    return tried, calibrate_prepared(tried, core, profile, advance, max(end - time.monotonic(), 0.0))[0]
+
+
+class NotRunnableError(RunError):
+    """Each device has tried to run the model, and failed."""
+
+
 class _Calibration:
     """A model's calibration, in steps.
 
@@ -130,7 +156,7 @@ class _Calibration:
         """Each device alone, then those that do not run the whole model. Raises RunError where none does."""
         names = self._prepared.devices
         errors: list[str] = []
-        failed = False
+        failed = 0
         for number, name in enumerate(names):
             # What one leaves of its share, the next ones get.
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
@@ -138,14 +164,15 @@ class _Calibration:
             try:
                 self.alone[name] = self._alone(name, share)
             except RuntimeError as error:
-                failed = True
+                failed += 1
                 errors.append(f"{name}: {one_line(error)}")
             except OutOfTime as error:
                 errors.append(f"{name}: {error}")
         if not self.alone:
             if not failed:
                 raise RunError("the time is too short to run the model on any device")
-            raise RunError(f"no device runs the whole model: {'; '.join(errors)}")
+            why = f"no device runs the whole model: {'; '.join(errors)}"
+            raise NotRunnableError(why) if failed == len(errors) else RunError(why)
         self.times = dict(self.alone)
         for name in names:
             if name not in self.alone:

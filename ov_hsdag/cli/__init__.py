@@ -23,4 +23,8 @@ def main() -> NoReturn:
     # A child that was interrupted with its parent leaves it to that to say so.
     if status == INTERRUPTED and os.getpid() == began:
         print("interrupted", file=sys.stderr)
+    if "ov_hsdag.cli.child_process" in sys.modules:
+        from ov_hsdag.cli.child_process import leave
+
+        leave(status)
     sys.exit(status)

@@ -202,14 +202,19 @@ def check_output(path: Path, model: Path) -> None:
     check_model_output(path, model, replace_source=file_carries(model))
 
 
-def assumed_shapes(model: ov.Model, given: Mapping[str, Sequence[int]] | None) -> str:
-    """A line about dynamic inputs whose sizes are guessed, as nothing tells them; "" where there are none."""
+def assumed_shapes(
+    model: ov.Model, given: Mapping[str, Sequence[int]] | None, used: Mapping[str, Sequence[int]] | None = None
+) -> str:
+    """A line about dynamic inputs whose sizes are guessed, as nothing tells them; "" where there are none.
+
+    used: the shapes with which the model was found to run, `given` among them.
+    """
     from ov_hsdag.model.shapes import counted_input_shapes, is_unbounded
 
     if not is_unbounded(model):
         return ""
     told = []
-    for port, counted in zip(model.inputs, counted_input_shapes(model, given), strict=True):
+    for port, counted in zip(model.inputs, counted_input_shapes(model, used or given), strict=True):
         shape = port.get_partial_shape()
         own = port.get_node().get_friendly_name()
         if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):

@@ -184,7 +184,9 @@ def place(
                     placed.costs(
                         used, path_beside(file) if measured[file] else None, given.profile, devices.names, core
                     ),
-                    "" if asked or given.context else common.assumed_shapes(loaded[file], shapes[file]),
+                    ""
+                    if asked or given.context
+                    else common.assumed_shapes(loaded[file], shapes[file], (placement.settings or {}).get("shapes")),
                     unmeasured,
                 ],
                 busy,

@@ -57,14 +57,31 @@ def largest_difference(expected: Sequence[Sequence[NDArray[Any]]], got: Sequence
     inf where shapes differ, where a float is not finite that should be (what is not finite in both has to be the same),
     and where anything but a float (integers, strings) differs.
     """
-    worst = 0.0
-    for expected_set, got_set in zip(expected, got, strict=True):
-        for reference, value in zip(expected_set, got_set, strict=True):
-            worst = max(worst, _difference(reference, value))
-    return worst
+    return max(
+        (difference(a, b) for one, two in zip(expected, got, strict=True) for a, b in zip(one, two, strict=True)),
+        default=0.0,
+    )
 
 
-def _difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
+def differences(
+    expected: Sequence[Sequence[NDArray[Any]]], got: Sequence[Sequence[NDArray[Any]]], outputs: int
+) -> NDArray[np.float64]:
+    """Largest difference of each output, see `largest_difference`, float64 [outputs].
+
+    Args:
+        expected: outputs of each input set; of several inferences one after the other.
+        got: those to compare.
+        outputs: of one inference.
+    """
+    found = np.zeros(outputs)
+    for one, two in zip(expected, got, strict=True):
+        for number, (a, b) in enumerate(zip(one, two, strict=True)):
+            found[number % outputs] = max(found[number % outputs], difference(a, b))
+    return found
+
+
+def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
+    """Of one output, see `largest_difference`."""
     if reference.shape != value.shape:
         return float("inf")
     if not np.issubdtype(reference.dtype, np.floating):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.model.replay import Replay, as_timed, mean_rate
+from ov_hsdag.model.replay import Replay, as_timed, infer, mean_rate
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -102,7 +102,7 @@ class Runner:
         for phase in self._phases:
             request = self._compiled.create_infer_request()
             phase.replay.first.set(request)
-            request.infer(phase.timed.steps[0])
+            infer(request, phase.timed.steps[0])
             for port in range(len(self._compiled.outputs)):
                 array = np.array(request.get_output_tensor(port).data)
                 found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])

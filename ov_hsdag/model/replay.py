@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
+def infer(request: ov.InferRequest, inputs: Any) -> None:
+    """One inference. Raises RuntimeError where it fails.
+
+    `InferRequest.infer` does not: where an operation of a dynamic model fails on a CPU device of one thread, it returns
+    empty outputs, or those of before, and the next inference may end the process with "pure virtual method called"
+    (2026.4). Not for requests of an AsyncInferQueue, which would count it.
+    """
+    request.start_async(inputs)
+    request.wait()
+
+
 class FirstStates:
     """The states that timed inferences begin with.
 

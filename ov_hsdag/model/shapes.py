@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.model.excerpt import LARGE
@@ -16,10 +17,11 @@ from ov_hsdag.utils.errors import UserError, one_line
 if TYPE_CHECKING:
     import openvino as ov
 
-# What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length. Only
-# costs depend on it.
+# What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length, or of
+# the longest that the model takes.
 UNBOUNDED_BATCH = 1
 UNBOUNDED_DIMENSION = 128
+SMALLER_DIMENSIONS = (64, 32, 16, 8)
 
 # Tensors of more elements are data.
 _DIMENSIONS = 32
@@ -48,7 +50,7 @@ def is_unbounded(model: ov.Model) -> bool:
 def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
     """The shapes that costs count with, one for each input of `model`, in order.
 
-    They are those of `input_shapes`, unless these do not fit together.
+    They are the first of `assumed_shapes` of which the operations' shapes can be inferred.
 
     Args:
         model: any model; left as it is.
@@ -57,18 +59,51 @@ def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | 
     Raises:
         UserError: `shapes` names no input of the model or does not fit it.
     """
-    wanted = input_shapes(model, shapes or {})
-    if model.is_dynamic() and Inference(model, Nodes(model)).with_static_inputs(shapes) is None:
-        return [bounded(port.get_partial_shape()) for port in model.inputs]
-    return [tuple(shape) for shape in wanted]
+    wanted = assumed_shapes(model, shapes)
+    if model.is_dynamic():
+        inference = Inference(model, Nodes(model))
+        if inference.with_static_inputs(shapes) is not None:
+            wanted = [inference.sizes]
+    return [tuple(shape) for shape in wanted[0]]
 
 
-def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[list[int]]:
+def assumed_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[list[list[int]]]:
+    """What to try for the inputs of `model`, the preferred first: a list with a shape for each input, in order.
+
+    There are several where a size is open that `shapes` do not give. Raises UserError as `input_shapes` does.
+    """
+    found: list[list[list[int]]] = []
+    for size in (UNBOUNDED_DIMENSION, *(size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)):
+        wanted = input_shapes(model, shapes or {}, size)
+        if wanted not in found:
+            found.append(wanted)
+    return found
+
+
+def smaller_shapes(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[dict[str, tuple[int, ...]]]:
+    """Example shapes of all inputs to try where the model does not run with `counted_input_shapes`, the largest first.
+
+    Empty where no size is assumed.
+    """
+    names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
+    if len(set(names)) < len(names):
+        return []
+    found = [[tuple(shape) for shape in wanted] for wanted in assumed_shapes(model, shapes)]
+    counted = counted_input_shapes(model, shapes) if len(found) > 1 else found[0]
+    return [dict(zip(names, wanted, strict=True)) for wanted in found[found.index(counted) + 1 :]]
+
+
+def input_shapes(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]], size: int = UNBOUNDED_DIMENSION
+) -> list[list[int]]:
     """A static shape for every input of `model`: the user's example, else upper bounds, else defaults.
 
     Args:
         model: any model.
         shapes: example shapes, by any of the input's tensor names or its friendly name.
+        size: of dimensions without a bound; a batch is 1.
 
     Raises:
         UserError: `shapes` names no input of the model, or does not fit it.
@@ -85,13 +120,13 @@ def input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> list[l
                 raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
             result.append(example)
         elif partial.rank.is_dynamic:
-            result.append([UNBOUNDED_BATCH, UNBOUNDED_DIMENSION])
+            result.append([UNBOUNDED_BATCH, size])
         elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
-            result.append([cache_positions(model, UNBOUNDED_DIMENSION)])
+            result.append([cache_positions(model, size)])
         else:
             result.append(
                 [
-                    bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
+                    bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else size)
                     for axis, dimension in enumerate(partial)
                 ]
             )
@@ -116,6 +151,9 @@ class Inference:
     """Shapes under other conditions than the model declares, inferred on a copy of it.
 
     A copy of a large model takes a good second; there, all questions share one.
+
+    Attributes:
+        sizes: the inputs' shapes that `with_static_inputs` found to fit.
     """
 
     def __init__(self, model: ov.Model, nodes: Nodes) -> None:
@@ -124,6 +162,7 @@ class Inference:
         self._large = len(nodes) >= LARGE
         self._copy: ov.Model | None = None
         self._copied: list[ov.Node] = []
+        self.sizes: list[list[int]] = []
 
     def without_lost_values(self) -> dict[tuple[int, int], ov.PartialShape] | None:
         """Shapes that are open where values that plugins lose make no dimension, by numbers of node and output.
@@ -183,25 +222,27 @@ class Inference:
             shapes: example shapes of dynamic inputs, as in `input_shapes`.
 
         Returns:
-            Nodes of a copy, in the order of the model's (Parameters in the place of ReadValues); None where the inputs'
-            defaults do not fit together. No other question can be asked afterwards.
+            Nodes of a copy, in the order of the model's (Parameters in the place of ReadValues), for the first of
+            `assumed_shapes` that fit together; None where none do. No other question can be asked afterwards.
 
         Raises:
             UserError: `shapes` names no input of the model or does not fit it.
         """
         import openvino as ov
 
-        static = [ov.PartialShape(shape) for shape in input_shapes(self._model, shapes or {})]
         # ov.Model.reshape first makes operations take other shapes that are written for one, in a time that grows
         # faster than the model. OpenVINO's clean-up has done that already where it can be done.
         why = ""
         ways = (True, False) if "ReadValue" in self._nodes.types else (False,)
-        for infer in (self._set, self._reshaped) if self._large else (self._reshaped,):
-            for sizes_states in ways:
-                try:
-                    return infer(static, sizes_states)
-                except RuntimeError as error:
-                    self._copy, why = None, one_line(error)
+        infers = (self._set, self._reshaped) if self._large else (self._reshaped,)
+        for sizes, infer, sizes_states in product(assumed_shapes(self._model, shapes), infers, ways):
+            try:
+                nodes = infer([ov.PartialShape(shape) for shape in sizes], sizes_states)
+            except RuntimeError as error:
+                self._copy, why = None, one_line(error)
+            else:
+                self.sizes = sizes
+                return nodes
         if shapes:
             raise UserError(f"example shapes do not fit the model: {why}")
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.calibrate import calibrate_prepared
+from ov_hsdag.calibration.calibrate import calibrate_where_it_runs
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -141,7 +141,10 @@ def place(
             if phases:
                 phase_costs = _calibrated_phases(analysis, request, phases, seconds, report)
             else:
-                costs = _calibrated(analysis, request, seconds, report)
+                analysis, costs = _calibrated(analysis, request, seconds, report)
+                if analysis.shapes and analysis.shapes is not shapes:
+                    shapes = analysis.shapes
+                    options = replace(options, shapes=shapes)
     of_workload: WorkloadProblem | None = None
     with clock("costs"):
         if phases:
@@ -292,11 +295,19 @@ def _given(
 
 def _calibrated(
     analysis: ModelAnalysis, request: _Request, seconds: float, report: Callable[[str], None] | None
-) -> ModelCosts | None:
-    """The model's costs on these devices: the given ones where they hold, else measured now. seconds: time budget."""
+) -> tuple[ModelAnalysis, ModelCosts | None]:
+    """The model's costs on these devices: the given ones where they hold, else measured now.
+
+    Args:
+        analysis, request, report: of the placing.
+        seconds: time budget.
+
+    Returns:
+        The analysis, with smaller inputs where those that were assumed do not run, and the costs.
+    """
     names, costs = analysis.devices, request.costs
     if costs is not None and len(costs.of(analysis.graph, names, request.core)) == len(names):
-        return costs
+        return analysis, costs
     if costs is not None:
         warnings.warn(
             f"the measured costs beside the model do not hold for all of {', '.join(names)} and are measured anew;"
@@ -306,11 +317,11 @@ def _calibrated(
     report = report or (lambda _: None)
     report(f"measuring operations on {', '.join(names)}")
     try:
-        return calibrate_prepared(analysis, request.core, request.profile, report, seconds)[0]
+        return calibrate_where_it_runs(analysis, request.core, request.profile, report, seconds)
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
-        return costs
+        return analysis, costs
 
 
 def _calibrated_phases(
@@ -326,7 +337,7 @@ def _calibrated_phases(
     for left, phase in zip(range(len(occurring), 0, -1), occurring, strict=True):
         of_phase = replace(analysis, graph=graph_of(analysis, phase), shapes=phase.shapes)
         share = max((end - time.monotonic()) / left, 1.0)
-        costs = _calibrated(of_phase, replace(request, costs=None), share, report)
+        _, costs = _calibrated(of_phase, replace(request, costs=None), share, report)
         if costs is not None:
             found[phase.name] = costs
     return found

@@ -1,0 +1,398 @@
+"""Does a placed model compute on HETERO what it computes on one device?"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import full_name, inference_precision
+from ov_hsdag.measuring import agreement
+from ov_hsdag.measuring.one_by_one import OneByOne
+from ov_hsdag.model.inputs import conversations
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.replay import infer
+from ov_hsdag.model.shapes import input_shapes, smaller_shapes
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+DEPLOYED, F32 = "deployed", "f32"
+
+SEEDS = (0, 1)
+"""Of the random inputs: an output that is the same for all of them shows nothing."""
+
+_F32 = {"INFERENCE_PRECISION_HINT": "f32"}
+
+# The same of what else is kept or computed in fewer bits: states of language models on CPU devices, quantised models.
+_F32_STATES = {"KV_CACHE_PRECISION": "f32"}
+_DYNAMIC, _INTEGERS = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "LP_TRANSFORMS_MODE"
+
+# Kinds of devices that refuse f32; with one of them in the list, such differences are accepted where f32 is asked for.
+_F16_ONLY = ("NPU",)
+_TOLERANCE_F16 = 2e-2
+
+# A single device's distance from f32, times this, is accepted of a split: where it rounds is another choice. No more
+# than the second number: what is wrong (a lost tensor, a swapped input) differs by about 1.
+_ROUNDING, _LARGEST_ROUNDING = 3.0, 0.25
+
+# Seconds for running operations one by one.
+_PATIENCE = 120.0
+
+Inputs = list[NDArray[Any]]
+Outputs = list[NDArray[Any]]
+"""Of all inferences that belong together, one after the other."""
+
+
+class Verification:
+    """A comparison of a placed model's outputs with those of single devices.
+
+    Attributes:
+        result: the figures, as `ov-hsdag verify --json` prints them.
+        notes: what else there is to say about them, a line each.
+        unproven: why equal outputs would say nothing about the placement, a line each.
+    """
+
+    def __init__(
+        self,
+        core: ov.Core,
+        model: ov.Model,
+        device: str,
+        *,
+        precision: str = DEPLOYED,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+        warn: Callable[[str], None] = warnings.warn,
+    ) -> None:
+        """Compares them.
+
+        Args:
+            core: has the devices.
+            model: with a placement inside.
+            device: that it is compiled for, such as "HETERO:GPU,CPU".
+            precision: DEPLOYED computes as an application does that sets nothing, F32 in f32.
+            shapes: example shapes of dynamic inputs; by default those that the model was placed with.
+            report: takes a few words at each step.
+            warn: takes a line about what is not as it should be.
+
+        Raises:
+            UserError: shapes that do not fit.
+            RunError: the model does not run, on HETERO or on any device alone.
+        """
+        self._core, self._model, self._precision = core, model, precision
+        self._report, self._warn = report, warn
+        self._quantised = agreement.quantised_tolerance(model) > agreement.TOLERANCE
+        self._names = [result.get_friendly_name() for result in model.get_results()]
+        devices = DeviceSet.parse(device).names
+        self._present = [name for name in devices if full_name(core, name) is not None]
+        shapes = _placed_with(model) if shapes is None else shapes
+        with self._without_integers() if precision == F32 else nullcontext():
+            inputs, references = self._references(shapes)
+            report("compiling the placement")
+            compiled, ignored = self._compile_placed(device, devices)
+            report("running the placement")
+            try:
+                outputs = _outputs(compiled, inputs)
+            except RuntimeError as error:
+                raise RunError(
+                    f"{device} fails with the placement, and a single device does not: {one_line(error)}"
+                ) from error
+        found = {name: self._differences(one, outputs) for name, one in references.items()}
+        worst = np.max(list(found.values()), axis=0)
+        self.notes: list[str] = []
+        operations: dict[str, Any] = {}
+        accepted = self._accepted(references, worst, inputs)
+        if (worst > accepted).any():
+            accepted, operations = self._ask_operations(inputs, {device: outputs, **references}, accepted)
+        differing = [name for name, differs in zip(self._names, worst > accepted, strict=True) if differs]
+        self.result: dict[str, Any] = {
+            "device": device,
+            "devices": list(compiled.get_property("EXECUTION_DEVICES")),
+            "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
+            "precision": {name: self._computes_in(name) for name in self._present},
+            "max_relative_error": float(worst.max(initial=0.0)),
+            "relative_errors": {name: float(one.max(initial=0.0)) for name, one in found.items()},
+            "not_finite": self._where(lambda array: not _finite(array), outputs, *references.values()),
+            "depends_on_inputs": self._depends_on_inputs(outputs),
+            "inferences": sum(map(len, inputs)),
+            "tolerance": float(accepted.max(initial=agreement.TOLERANCE)),
+            "followed": not ignored,
+            "equal": not differing,
+            "differing": differing,
+            **operations,
+        }
+        self.unproven = [*ignored, *self._nothing_compared(outputs)]
+
+    # Runs.
+
+    def _references(
+        self, shapes: Mapping[str, Sequence[int]] | None
+    ) -> tuple[list[list[Inputs]], dict[str, list[Outputs]]]:
+        """Inputs that the model runs with, and the outputs of each device that can run it alone.
+
+        Raises:
+            RunError: none can.
+        """
+        first: dict[str, str] = {}
+        for inputs, note in self._attempts(shapes):
+            found, failed = {}, {}
+            for name in self._present or ["CPU"]:
+                self._report(f"running on {name} alone")
+                try:
+                    found[name] = _outputs(self._compile(name, self._precision), inputs)
+                except RuntimeError as error:
+                    failed[name] = one_line(error)
+            first = first or failed
+            if found:
+                if note:
+                    self._warn(note)
+                self._warn_of(failed)
+                return inputs, found
+        self._warn_of(first)
+        raise RunError("there is no device to compare with: none can run the whole model alone")
+
+    def _warn_of(self, failed: Mapping[str, str]) -> None:
+        for name, why in failed.items():
+            self._warn(f"{name} cannot run the model alone: {why}")
+
+    def _attempts(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
+        """Inputs to try one after the other, and what to say of them."""
+        inputs = conversations(self._model, SEEDS, shapes)
+        yield inputs, ""
+        if len(inputs[0]) > 1:
+            note = "only first inferences are compared, as it is not known what its inputs mean"
+            yield [steps[:1] for steps in inputs], note
+        for smaller in smaller_shapes(self._model, shapes):
+            told = ", ".join(f"{name}=[{','.join(map(str, shape))}]" for name, shape in smaller.items())
+            yield (
+                conversations(self._model, SEEDS, smaller),
+                f"compared with {told}: no device runs it with larger inputs",
+            )
+
+    def _compile(self, device: str, precision: str) -> ov.CompiledModel:
+        return self._core.compile_model(self._model, device, self._f32(device) if precision == F32 else {})
+
+    def _f32(self, device: str) -> dict[str, str]:
+        if device.startswith(_F16_ONLY):
+            return {}
+        return {**_F32, **(_F32_STATES if "CPU" in device else {})}
+
+    @contextmanager
+    def _without_integers(self) -> Iterator[None]:
+        """Devices compute quantised models in floats. HETERO hands no such property on: the Core has to."""
+        before = {}
+        for name in filter(self._f32, self._present if self._quantised else ()):
+            with suppress(RuntimeError):
+                before[name] = self._core.get_property(name, _DYNAMIC)
+                self._core.set_property(name, {_INTEGERS: "NO", _DYNAMIC: "0"})
+        try:
+            yield
+        finally:
+            for name, size in before.items():
+                self._core.set_property(name, {_INTEGERS: "YES", _DYNAMIC: size})
+
+    def _compile_placed(self, device: str, devices: Sequence[str]) -> tuple[ov.CompiledModel, list[str]]:
+        """Compile as an unchanged script does.
+
+        Returns:
+            The compiled model, and in what ways the placement is not followed: a line each.
+
+        Raises:
+            RunError: OpenVINO refuses.
+        """
+        config: dict[str, Any] = {}
+        if self._precision == F32:
+            config = {"DEVICE_PROPERTIES": {name: self._f32(name) for name in devices if self._f32(name)}}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                compiled = self._core.compile_model(self._model, device, config)
+            except RuntimeError as error:
+                raise RunError(f"cannot compile on {device}: {one_line(error)}") from error
+        for warning in caught:
+            self._warn(str(warning.message))
+        ignored = [warning for warning in caught if issubclass(warning.category, PlacementNotFollowedWarning)]
+        return compiled, [str(warning.message).removeprefix("ov_hsdag: ") for warning in ignored]
+
+    def _computes_in(self, device: str) -> str:
+        if self._precision == F32 and self._f32(device):
+            return F32
+        return inference_precision(self._core, device) or "its own choice"
+
+    # What they say.
+
+    def _differences(self, one: list[Outputs], other: list[Outputs]) -> NDArray[np.float64]:
+        return agreement.differences(one, other, len(self._names))
+
+    def _accepted(
+        self, references: Mapping[str, list[Outputs]], worst: NDArray[np.float64], inputs: list[list[Inputs]]
+    ) -> NDArray[np.float64]:
+        """Largest accepted difference of each output, float64 [outputs].
+
+        In f32 it is small. Elsewhere it is what single devices themselves differ from f32 by, times `_ROUNDING`.
+        """
+        accepted = np.full(len(self._names), agreement.TOLERANCE)
+        if self._precision == F32:
+            return np.maximum(accepted, _TOLERANCE_F16 if not all(map(self._f32, self._present)) else 0.0)
+        if (worst <= accepted).all():
+            return accepted
+        exact: dict[str, list[Outputs]] = {}
+        with self._without_integers():
+            for name in filter(self._f32, references):
+                self._report(f"running on {name} alone in f32")
+                try:
+                    exact[name] = _outputs(self._compile(name, F32), inputs)
+                except RuntimeError as error:
+                    self._warn(f"{name} cannot run the model in f32: {one_line(error)}")
+        if not exact:
+            return np.maximum(accepted, agreement.tolerance(self._core, self._present, self._model))
+        for name, one in references.items():
+            rounding = self._differences(exact.get(name, next(iter(exact.values()))), one)
+            accepted = np.maximum(accepted, np.minimum(_ROUNDING * rounding, _LARGEST_ROUNDING))
+        return accepted
+
+    def _ask_operations(
+        self, inputs: list[list[Inputs]], runs: Mapping[str, list[Outputs]], accepted: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        """Which of the runs, the split's first, is wrong: what do the operations compute, each of them alone?
+
+        Returns:
+            What is accepted by now, and an entry of `result`. In f32 more is accepted of what depends on quantised
+            tensors: the last bit of a sum decides how FakeQuantize rounds, on single devices as well.
+        """
+        device, *singles = runs
+        group, step = next(
+            (group, step)
+            for group, steps in enumerate(inputs)
+            for step in range(len(steps))
+            for name in singles
+            if (
+                self._differences([self._step(runs[name][group], step)], [self._step(runs[device][group], step)])
+                > accepted
+            ).any()
+        )
+        alone = next((name for name in self._present if "CPU" in name), (self._present or ["CPU"])[0])
+        operations, end = OneByOne(self._core, alone, self._model, self._report), time.monotonic() + _PATIENCE
+        try:
+            for one in inputs[group][: step + 1]:
+                expected = operations.infer(one, end)
+        except (RuntimeError, TimeoutError) as error:
+            self.notes.append(f"operations could not be run one by one, to see which is wrong: {one_line(error)}")
+            return accepted, {}
+        errors = {name: self._differences([expected], [self._step(found[group], step)]) for name, found in runs.items()}
+        if self._precision == F32:
+            rounding = np.minimum(_ROUNDING * np.max([errors[name] for name in singles], axis=0), _LARGEST_ROUNDING)
+            accepted = np.maximum(accepted, np.where(_behind_roundings(self._model), rounding, 0.0))
+        # Where precisions differ, so may indices and whatever else is no float.
+        judged = [self._precision == F32 or np.issubdtype(array.dtype, np.floating) for array in expected]
+        wrong = [name for name, error in errors.items() if (error > accepted)[judged].any()]
+        largest = {name: float(error.max(initial=0.0)) for name, error in errors.items()}
+        told = ", ".join(f"{name} {error:.1e}" for name, error in largest.items())
+        self.notes.append(f"differences from its operations run one by one on {alone} in f32: {told}")
+        if wrong and device not in wrong:
+            self.notes.append(f"so the placement is right, and the model is wrong on {' and '.join(wrong)} alone")
+        elif wrong == [device]:
+            self.notes.append("so the placement is wrong")
+        return accepted, {"operation_by_operation": {"device": alone, "relative_errors": largest, "wrong": wrong}}
+
+    def _step(self, found: Outputs, number: int) -> Outputs:
+        """Outputs of one of the inferences that belong together."""
+        return found[number * len(self._names) : (number + 1) * len(self._names)]
+
+    def _where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
+        """Names of the outputs of which that holds in any inference."""
+        count = len(self._names)
+        return [
+            name
+            for number, name in enumerate(self._names)
+            if any(holds(array) for run in runs for found in run for array in found[number::count])
+        ]
+
+    def _depends_on_inputs(self, outputs: list[Outputs]) -> bool:
+        first, *others = outputs
+        varying = any(not _same(array, other[number]) for other in others for number, array in enumerate(first))
+        return varying or not self._model.get_parameters()
+
+    def _nothing_compared(self, outputs: list[Outputs]) -> list[str]:
+        """Outputs without a number, a line each; notes of those with some."""
+        some = self._where(lambda array: _has_numbers(array), outputs)
+        lines = []
+        if empty := [name for name in self._names if name not in self._where(lambda array: array.size > 0, outputs)]:
+            self.notes.append(f"{', '.join(empty)}: empty, so that nothing of it is compared")
+        if none := [name for name in self._names if name not in some and name not in empty]:
+            lines.append(f"no value is finite in {', '.join(none)}")
+        if odd := [
+            name for name in self.result["not_finite"] if name not in none and name not in self.result["differing"]
+        ]:
+            self.notes.append(f"NaN or infinite in the same places as on one device: values of {', '.join(odd)}")
+        if not self.result["depends_on_inputs"]:
+            lines.append(
+                "all outputs are empty" if len(empty) == len(self._names) else "no output depends on the inputs"
+            )
+        return lines
+
+
+def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
+    """Which outputs depend on a FakeQuantize of anything but a constant, bool [outputs]."""
+    found = []
+    for result in model.get_results():
+        seen, waiting = {result.get_instance_id()}, [result]
+        rounds = False
+        while waiting and not rounds:
+            node = waiting.pop()
+            sources = [value.get_node() for value in node.input_values()]
+            rounds = node.get_type_name() == "FakeQuantize" and sources[0].get_type_name() != "Constant"
+            waiting += [source for source in sources if source.get_instance_id() not in seen]
+            seen.update(source.get_instance_id() for source in sources)
+        found.append(rounds)
+    return np.array(found, bool)
+
+
+def _placed_with(model: ov.Model) -> dict[str, list[int]] | None:
+    """Example shapes that the placement was made with, where they still fit the model."""
+    placement = Placement.of(model)
+    shapes: dict[str, list[int]] | None = ((placement and placement.settings) or {}).get("shapes")
+    try:
+        input_shapes(model, shapes or {})
+    except UserError:
+        return None
+    return shapes
+
+
+def _outputs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]) -> list[Outputs]:
+    """Outputs of all inferences that belong together, one after the other, for each set of them.
+
+    States begin anew with each set: by a reset where they are used, by a request of its own where there are none.
+    """
+    results = []
+    request = compiled.create_infer_request()
+    for steps in inputs:
+        found: Outputs = []
+        for arrays in steps:
+            infer(request, arrays)
+            found += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
+        results.append(found)
+        if request.query_state():
+            request.reset_state()
+        else:
+            request = compiled.create_infer_request()
+    return results
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return np.array_equal(a, b, equal_nan=bool(np.issubdtype(a.dtype, np.floating)))
+
+
+def _finite(array: NDArray[Any]) -> bool:
+    return not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).all())
+
+
+def _has_numbers(array: NDArray[Any]) -> bool:
+    return array.size > 0 and (not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).any()))

@@ -1,0 +1,166 @@
+"""What verifying compares, what it accepts, and whom it blames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from ov_hsdag.calibration.calibrate import calibrate_where_it_runs
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.measuring.agreement import largest_difference
+from ov_hsdag.measuring.one_by_one import OneByOne
+from ov_hsdag.measuring.verification import F32, Verification
+from ov_hsdag.model.inputs import conversations
+from ov_hsdag.model.replay import infer
+from ov_hsdag.model.shapes import counted_input_shapes
+from ov_hsdag.problem.analysis import prepare
+from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.errors import RunError
+
+DEVICE = "HETERO:CPU_A,CPU_B"
+RANDOM = np.random.default_rng(0)
+
+
+def weights(*shape: int) -> ov.Node:
+    return ops.constant((RANDOM.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
+
+
+def embedded() -> tuple[list[ov.Node], ov.Node]:
+    """input_ids and attention_mask [?, ?] i64, and the rows [?, ?, 16] of a table that the first picks."""
+    inputs = []
+    for name in ("input_ids", "attention_mask"):
+        inputs.append(ops.parameter([-1, -1], np.int64, name=name))
+        inputs[-1].output(0).set_names({name})
+    return inputs, ops.gather(weights(50, 16), inputs[0], np.int64(0))
+
+
+def up_to_20_tokens() -> ov.Model:
+    """Positions are rows of a table of 20: no shape is known where there are more tokens."""
+    inputs, x = embedded()
+    tokens = ops.gather(ops.shape_of(inputs[0]), np.array([1]), np.int64(0))
+    positions = ops.slice(weights(20, 16), np.array([0]), tokens, np.array([1]), np.array([0]))
+    x = ops.multiply(ops.add(x, positions), ops.unsqueeze(ops.convert(inputs[1], "f32"), np.array([2])))
+    return ov.Model([ops.result(ops.relu(ops.matmul(x, weights(16, 16), False, False)))], inputs, "up_to_20_tokens")
+
+
+def sixteen_tokens() -> ov.Model:
+    """All tokens that the mask leaves are added to 16 rows. How many there are is known when it runs."""
+    inputs, x = embedded()
+    left = ops.gather_nd(x, ops.transpose(ops.non_zero(inputs[1], "i64"), np.array([1, 0])))
+    x = ops.relu(ops.matmul(ops.add(left, weights(16, 16)), weights(16, 16), False, False))
+    return ov.Model([ops.result(x)], inputs, "sixteen_tokens")
+
+
+def shared_weights(share: float = 1.0) -> ov.Model:
+    """Two outputs: of quantised numbers, and of two MatMuls with the same int8 weights, plain and transposed."""
+    x = ops.parameter([4, 16], np.float32, name="x")
+    low, high = np.float32(-3), np.float32(3)
+    quantised = ops.fake_quantize(ops.relu(ops.matmul(x, weights(16, 16), False, False)), low, high, low, high, 256)
+    numbers = ops.constant(RANDOM.integers(-100, 100, (16, 16)).astype(np.int8))
+    square = ops.multiply(ops.convert(numbers, "f32"), np.float32(0.01))
+    back = ops.tanh(ops.matmul(x, square, False, False, name="plain"), name="between")
+    for number in range(2):
+        back = ops.tanh(ops.matmul(back, weights(16, 16), False, False), name=f"between{number}")
+    back = ops.tanh(ops.matmul(back, square, False, True, name="transposed"), name="last")
+    sums = ops.add(ops.multiply(back, np.float32(share)), x, name="sums")
+    return ov.Model([ops.result(quantised, name="quantised"), ops.result(sums, name="floats")], [x], "shared_weights")
+
+
+def running_mean() -> ov.Model:
+    """A state, int8 weights, a tensor without elements and a computed shape."""
+    x = ops.parameter([-1, 8], np.float32, name="x")
+    x.output(0).set_names({"x"})
+    read = ops.read_value(ops.constant(np.zeros((1, 8), np.float32)), "mean", ov.Type.f32, ov.PartialShape([1, 8]))
+    mean = ops.multiply(ops.add(read, ops.reduce_mean(x, np.array([0]), True)), np.float32(0.5))
+    packed = ops.convert(ops.constant(RANDOM.integers(-9, 9, (8, 8)).astype(np.int8)), "f32")
+    y = ops.softmax(ops.matmul(ops.add(x, mean), ops.multiply(packed, np.float32(0.1)), False, True), -1)
+    empty = ops.slice(y, np.array([0]), np.array([0]), np.array([1]), np.array([0]))
+    y = ops.reshape(ops.concat([empty, y], 0), ops.concat([ops.shape_of(x), np.array([1])], 0), False)
+    return ov.Model([ops.result(y)], [ops.assign(mean, "mean")], [x], "running_mean")
+
+
+def placed(model: ov.Model, core: ov.Core, affinity: dict[str, str] | None = None) -> ov.Model:
+    ov_hsdag.place(model, DEVICE, objective="throughput", core=core, affinity=affinity)
+    return model
+
+
+@pytest.mark.parametrize("how", [infer, lambda request, inputs: request.infer(inputs)], ids=["ours", "OpenVINO's"])
+def test_a_failing_inference_raises(two_cpu_core: ov.Core, how: Any) -> None:
+    """On one thread OpenVINO's returns an empty tensor instead; when that raises, too, ours is of no use any more."""
+    x = ops.parameter([-1, -1], np.float32)
+    model = ov.Model([ops.result(ops.tanh(ops.reshape(ops.relu(x), np.array([0, -1, 4]), True)))], [x])
+    request = two_cpu_core.compile_model(model, "CPU_A").create_infer_request()
+    if how is not infer:
+        how(request, [np.ones((5, 3), np.float32)])
+        assert request.get_output_tensor(0).data.size == 0
+        return
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="reshape"):
+            how(request, [np.ones((5, 3), np.float32)])
+
+
+def test_a_model_that_fails_is_not_verified(two_cpu_core: ov.Core) -> None:
+    model, warnings = placed(sixteen_tokens(), two_cpu_core), list[str]()
+    shapes = {"input_ids": [1, 24], "attention_mask": [1, 24]}
+    with pytest.raises(RunError, match="none can run the whole model alone"):
+        Verification(two_cpu_core, model, DEVICE, shapes=shapes, warn=warnings.append)
+    assert "CPU_A cannot run the model alone: " in warnings[0] and "mismatch" in warnings[0]
+
+
+def test_assumed_sizes_are_those_that_the_model_takes(two_cpu_core: ov.Core) -> None:
+    model = up_to_20_tokens()
+    assert counted_input_shapes(model) == [(1, 16), (1, 16)]
+    assert counted_input_shapes(model, {"input_ids": [1, 8]}) == [(1, 8), (1, 8)]
+    done = Verification(two_cpu_core, placed(model, two_cpu_core), DEVICE)
+    assert done.result["equal"] and not done.unproven
+
+
+def test_assumed_sizes_that_do_not_run_are_made_smaller(two_cpu_core: ov.Core) -> None:
+    model = sixteen_tokens()
+    assert counted_input_shapes(model) == [(1, 128), (1, 128)]
+    warnings: list[str] = []
+    done = Verification(two_cpu_core, placed(model, two_cpu_core), DEVICE, warn=warnings.append)
+    assert done.result["equal"] and not done.unproven
+    assert [text[:32] for text in warnings] == ["compared with input_ids=[1,16], "]
+    profile = builtin_profile(("CPU_A", "CPU_B"), two_cpu_core)
+    prepared = prepare(sixteen_tokens(), ("CPU_A", "CPU_B"), two_cpu_core, profile)
+    found, costs = calibrate_where_it_runs(prepared, two_cpu_core, profile)
+    assert found.shapes == {"input_ids": (1, 16), "attention_mask": (1, 16)}
+    assert set(costs.devices) == {"CPU_A", "CPU_B"}
+
+
+def test_operations_one_by_one_compute_the_same(two_cpu_core: ov.Core) -> None:
+    model = running_mean()
+    request = two_cpu_core.compile_model(model, "CPU_A").create_infer_request()
+    alone = OneByOne(two_cpu_core, "CPU_A", model, lambda _: None)
+    for step in conversations(model, [0])[0][:3]:
+        infer(request, step)
+        assert largest_difference([[np.array(request.get_output_tensor(0).data)]], [alone.infer(step)]) < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["deployed", F32])
+@pytest.mark.parametrize("share", [1.0, 0.03])
+def test_it_tells_which_side_is_wrong(two_cpu_core: ov.Core, share: float, precision: str) -> None:
+    """One CPU device computes the transposed MatMul as the plain one (2026.4). In a split they have their own weights.
+
+    With the smaller share that moves an output by less than what one quantised operation allowed all of them. When this
+    fails, OpenVINO may have mended it.
+    """
+    split = {
+        "plain": "CPU_A",
+        "between": "CPU_A",
+        "between0": "CPU_A",
+        "between1": "CPU_B",
+        "transposed": "CPU_B",
+        "last": "CPU_B",
+        "sums": "CPU_B",
+    }
+    model = placed(shared_weights(share), two_cpu_core, split)
+    done = Verification(two_cpu_core, model, DEVICE, precision=precision)
+    assert not done.result["equal"] and done.result["differing"] == ["floats"]
+    assert done.result["operation_by_operation"]["wrong"] == ["CPU_A", "CPU_B"]
+    assert any("the placement is right" in note for note in done.notes)
