@@ -190,8 +190,9 @@ class Verification:
         before = {}
         for name in filter(self._f32, self._present if self._quantised else ()):
             with suppress(RuntimeError):
-                before[name] = self._core.get_property(name, _DYNAMIC)
+                size = self._core.get_property(name, _DYNAMIC)
                 self._core.set_property(name, {_INTEGERS: "NO", _DYNAMIC: "0"})
+                before[name] = size
         try:
             yield
         finally:
