@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.placers import partitions
+from ov_hsdag.placing import candidates
+from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
@@ -164,9 +166,9 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
     asked: list[int] = []
     evaluate = PlacementProblem.evaluate
 
-    def counted(self: PlacementProblem, placements: np.ndarray, threads: int = 1) -> object:
+    def counted(self: PlacementProblem, placements: np.ndarray, *limits: object) -> object:
         asked.append(len(np.atleast_2d(placements)))
-        return evaluate(self, placements, threads)
+        return evaluate(self, placements, *limits)
 
     full = problem.scores(HSDAGPlacer(untrained, moves=0).place(problem))[0]
     monkeypatch.setattr(partitions, "_SIMULATED_NODES", 10 * problem.graph.nodes)
@@ -262,3 +264,14 @@ def test_groups_that_a_choice_does_not_support_take_their_next_best(seed: int, d
             wanted = choices[row, cluster[group]]
             ranking = sorted(range(devices), key=lambda d, c=cluster[group]: -logits[c, d])
             assert device == (wanted if supported[group, wanted] else next(d for d in ranking if supported[group, d]))
+
+
+def test_a_policy_that_nobody_named_is_not_asked_about_what_is_larger_than_its_training(
+    untrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(1, nodes=60)
+    named, default = HSDAGPlacer(untrained), HSDAGPlacer(untrained, optional=True)
+    assert find_candidates(problem, [default])[-1].name == "hsdag"
+    monkeypatch.setattr(candidates, "_MOST_COARSE", 20)
+    assert "hsdag" not in {one.name for one in find_candidates(problem, [default])}
+    assert find_candidates(problem, [named])[-1].name == "hsdag"

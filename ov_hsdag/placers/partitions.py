@@ -114,14 +114,19 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
 
 
-def ranked(problem: PlacementProblem, placements: NDArray[np.uint8], threads: int) -> NDArray[np.uint8]:
-    """Best first; then those that only lack memory, the least first, which refinement may bring within the limits."""
+def ranked(
+    problem: PlacementProblem, placements: NDArray[np.uint8], threads: int, most_work: int | None = None
+) -> NDArray[np.uint8]:
+    """Best first; then those that only lack memory, the least first, which refinement may bring within the limits.
+
+    most_work: see `PlacementProblem.evaluate`.
+    """
     most = max(_SIMULATED, _SIMULATED_NODES // problem.graph.nodes)
     if len(placements) > most:
         # Single devices come first, and what is returned must not be worse than they are.
         promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
         placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
-    result = problem.evaluate(placements, threads)
+    result = problem.evaluate(placements, threads, most_work)
     excess = np.maximum(result.memory_bytes - problem.memory_limits, 0).sum(axis=1)
     return placements[np.lexsort((excess, result.broken, result.score(problem.objective)))]
 

@@ -44,6 +44,10 @@ _PRECISION = 1.02
 _QUICK_TRIALS = 8
 _TRIALS = 2
 
+# Coarse groups up to which the policy is asked without being named: those of the problems that it was trained on. On
+# larger ones its proposals scatter, and judging them takes longer than all other placers.
+_MOST_COARSE = 1200
+
 # Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
 _BROKEN = {
     16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
@@ -244,6 +248,8 @@ def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
 def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:
     found = []
     for placer in placers:
+        if placer.optional and problem.coarse.max() >= _MOST_COARSE:
+            continue
         try:
             found.append(run(placer, problem))
         except Exception as error:

@@ -25,7 +25,7 @@ from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.model import complete
-from ov_hsdag.model.placement import Placement, placer_of, set_affinities
+from ov_hsdag.model.placement import HSDAG, Placement, placer_of, set_affinities
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
@@ -475,6 +475,7 @@ def _placement(
 ) -> Placement:
     """The placement with all that is known about it. measured_costs: devices whose operations were measured."""
     chosen, learned, copies = choice.chosen, request.learned, copies_summary(problem)
+    asked = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
     return Placement(
         devices=problem.devices,
         affinity=problem.affinity(chosen.placement),
@@ -490,7 +491,7 @@ def _placement(
             if np.isfinite(problem.scores(candidate.placement)[0])
         }
         | ({} if copies is None else {COPIES: copies}),
-        policy=Path(learned[0].policy).name if learned and learned[0].policy and len(problem.devices) > 1 else None,
+        policy=Path(learned[0].policy).name if learned and learned[0].policy and asked else None,
         chosen=chosen.name,
         seconds=clock.seconds,
         why=choice.why,

@@ -32,6 +32,9 @@ _TEMPERATURES = (0.5, 1.0, 2.0)
 # Moves of the local search from the best proposal: a few milliseconds.
 _MOVES = 50_000
 
+# For judging a proposal, see `PlacementProblem.evaluate`; one that scatters over hundreds of submodels is not worth it.
+_MOST_WORK = 1_000_000
+
 # Proposals that are repaired where HETERO runs none of them.
 _REPAIRED = 4
 
@@ -62,7 +65,7 @@ class HSDAGPlacer:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
         threads = usable_cores()
-        best = ranked(problem, self.propose(problem), threads)[:_REPAIRED]
+        best = ranked(problem, self.propose(problem), threads, _MOST_WORK)[:_REPAIRED]
         if problem.evaluate(best[0]).infeasible[0]:
             best = ranked(problem, np.stack([problem.repair(placement) for placement in best]), threads)
         if not self.moves:
