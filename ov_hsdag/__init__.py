@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ov_hsdag.calibration.machine import calibrate
-    from ov_hsdag.explaining import explain
+    from ov_hsdag.explaining.explain import explain
     from ov_hsdag.integration.copies import Copies
     from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement

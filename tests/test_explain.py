@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.explaining import explain
+from ov_hsdag.explaining.explain import explain
+from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
@@ -200,7 +200,7 @@ def test_json_has_every_operation_and_the_chosen_ones(placed: Path) -> None:
 def test_a_question_about_one_operation_simulates_its_moves_alone(placed: Path) -> None:
     name = json.loads(run("explain", placed, "--json").stdout)["nodes"][0]["name"]
     forbidden = (
-        "from ov_hsdag.problem.explanation import Explanation; Explanation.move_us = property(lambda self: 1 / 0)"
+        "from ov_hsdag.explaining.explanation import Explanation; Explanation.move_us = property(lambda self: 1 / 0)"
     )
     for options in (("--node", name), ("--type", "*", "--json")):
         done = run("explain", placed, *options, code=f"{forbidden}; {MAIN}")

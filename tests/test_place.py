@@ -22,7 +22,7 @@ import ov_hsdag
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
 from ov_hsdag.devices import device_set
-from ov_hsdag.explaining import explain
+from ov_hsdag.explaining.explain import explain
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer

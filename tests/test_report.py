@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ov_hsdag
-from ov_hsdag.explaining import explain
+from ov_hsdag.explaining.explain import explain
+from ov_hsdag.explaining.explanation import Explanation
+from ov_hsdag.explaining.report_data import picture_data, report_data
+from ov_hsdag.explaining.timeline import one_request, pipelined, stages
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
-from ov_hsdag.problem.explanation import Explanation
-from ov_hsdag.problem.report_data import picture_data, report_data
-from ov_hsdag.problem.timeline import one_request, pipelined, stages
 from ov_hsdag.report.page import page
 from ov_hsdag.report.picture import picture
 from ov_hsdag.report.write import check_report

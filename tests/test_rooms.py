@@ -14,9 +14,9 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
 # From the top to the bottom. `__init__` is above all: its names are lazy. CONTRIBUTING.md points here.
 ROOMS = (
-    "__main__", "cli", "fleet", "training", "_autoload", "integration", "explaining", "placing",
-    "measuring", "policy", "placers", "calibration", "problem", "costs", "model", "report", "devices", "storage",
-    "utils", "_version", "_env", "_source_tree", "_native",
+    "__main__", "cli", "fleet", "training", "_autoload", "integration", "placing",
+    "measuring", "policy", "placers", "calibration", "explaining", "problem", "costs", "model", "report", "devices",
+    "storage", "utils", "_version", "_env", "_source_tree", "_native",
 )  # fmt: skip
 
 # Where torch may be imported.

@@ -18,7 +18,7 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from ov_hsdag.problem.explained_model import ExplainedModel
+    from ov_hsdag.explaining.explained_model import ExplainedModel
 
 # Operations that are shown where none are asked for: those that take longest.
 _LONGEST = 20
@@ -104,8 +104,8 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.explaining import explain as explain_model
-    from ov_hsdag.explaining import placement_of
+    from ov_hsdag.explaining.explain import explain as explain_model
+    from ov_hsdag.explaining.explain import placement_of
     from ov_hsdag.model.inputs import example_shapes, parse_shapes
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.problem.problem import check_objective

@@ -47,7 +47,7 @@ def report(
     check_report(output)
     check_not_input(output, file)
 
-    from ov_hsdag.problem.report_data import picture_data, report_data
+    from ov_hsdag.explaining.report_data import picture_data, report_data
 
     with console.result(as_json) as show:
         found = explained(model, file, placed)

@@ -61,7 +61,7 @@ def placer_of(candidate: str) -> str:
 
 
 class ReportData(Protocol):
-    """What reports of a placement are made of (`ov_hsdag.problem.report_data`)."""
+    """What reports of a placement are made of (`ov_hsdag.explaining.report_data`)."""
 
     def __call__(self, placement: Placement, title: str, done: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """All that a report shows."""

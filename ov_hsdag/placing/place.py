@@ -22,6 +22,10 @@ from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import definition, new_core
+from ov_hsdag.explaining.explained_model import CostSources
+from ov_hsdag.explaining.explanation import Explanation
+from ov_hsdag.explaining.report_data import ReportSource
+from ov_hsdag.explaining.together import why_together
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.model import complete
@@ -47,12 +51,8 @@ from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.copies import COPIES, copies_summary
-from ov_hsdag.problem.explained_model import CostSources
-from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
-from ov_hsdag.problem.report_data import ReportSource
-from ov_hsdag.problem.together import why_together
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock

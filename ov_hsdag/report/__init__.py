@@ -1,1 +1,1 @@
-"""What `ov_hsdag.problem.report_data` collects, as people see it: an HTML page, pictures, a cell of a notebook."""
+"""What `ov_hsdag.explaining.report_data` collects, as people see it: an HTML page, pictures, a cell of a notebook."""

@@ -15,7 +15,7 @@ def cell(summary: str, devices: Mapping[str, int], data: Mapping[str, Any] | Non
     Args:
         summary: `Placement.summary`.
         devices: nodes of each device.
-        data: as `ov_hsdag.problem.report_data.picture_data` returns it; None where nothing but the devices is known.
+        data: as `ov_hsdag.explaining.report_data.picture_data` returns it; None where nothing but the devices is known.
     """
     if data is not None:
         # As an image: the patterns of several pictures in a notebook then do not get into each other's way.

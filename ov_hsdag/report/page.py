@@ -19,7 +19,7 @@ def page(data: Mapping[str, Any]) -> str:
     """The text of the HTML file.
 
     Args:
-        data: as `ov_hsdag.problem.report_data.report_data` returns it.
+        data: as `ov_hsdag.explaining.report_data.report_data` returns it.
     """
     before, _, rest = _PAGE.read_text(encoding="utf-8").partition("__TITLE__")
     between, _, after = rest.partition("__DATA__")

@@ -28,7 +28,7 @@ def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
     """The text of an SVG file.
 
     Args:
-        data: as `ov_hsdag.problem.report_data.picture_data` or `report_data` returns it.
+        data: as `ov_hsdag.explaining.report_data.picture_data` or `report_data` returns it.
         title: whether it has a title.
     """
     devices = data["devices"]

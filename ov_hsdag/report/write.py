@@ -49,7 +49,7 @@ def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
 
     Args:
         path: its name ends in one of `SUFFIXES`.
-        data: as `ov_hsdag.problem.report_data.report_data` returns it; for pictures what `picture_data` returns does.
+        data: as `ov_hsdag.explaining.report_data.report_data` returns it; pictures need only what `picture_data` does.
 
     Raises:
         UserError: as of `check_report`.

@@ -173,7 +173,7 @@ function ofGroup(model, tree, box, go) {
   ];
 }
 
-// The kinds of reasons (ov_hsdag/problem/explanation.py), as shares of a group are told.
+// The kinds of reasons (ov_hsdag/explaining/explanation.py), as shares of a group are told.
 const REASONS = {
   consumer: "must be where its consumer is",
   only: "no other device runs it",

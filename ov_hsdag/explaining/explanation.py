@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.explaining.together import most_together
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, PlacementProblem
-from ov_hsdag.problem.together import most_together
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 # Moves that change the objective by less than this share of it make no difference.

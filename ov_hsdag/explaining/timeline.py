@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ov_hsdag.problem.explanation import Explanation
+    from ov_hsdag.explaining.explanation import Explanation
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag._version import __version__
+from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
+from ov_hsdag.explaining.explanation import Explanation
+from ov_hsdag.explaining.timeline import Stage, one_request, pipelined, stages, submodel_us
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
-from ov_hsdag.problem.explained_model import CostSources, ExplainedModel
-from ov_hsdag.problem.explanation import Explanation
-from ov_hsdag.problem.timeline import Stage, one_request, pipelined, stages, submodel_us
 
 FORMAT = 1
 """Of the object; a page reads only its own."""

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.explaining.explanation import Cut, Explanation, Move, Reason
+from ov_hsdag.explaining.timeline import execution_order, submodel_us
+from ov_hsdag.explaining.together import why_together
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import copies_summary
-from ov_hsdag.problem.explanation import Cut, Explanation, Move, Reason
-from ov_hsdag.problem.timeline import execution_order, submodel_us
-from ov_hsdag.problem.together import why_together
 from ov_hsdag.utils.errors import UserError
 
 # Cuts and moves that a summary names.

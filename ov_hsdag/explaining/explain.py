@@ -1,4 +1,4 @@
-"""What runs where in a placed model, what it costs there and elsewhere, and why it is there."""
+"""Explains the placement of a model: the model and a placement in, an explained model out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core, register_defined
+from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
+from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.explained_model import CostSources, ExplainedModel
-from ov_hsdag.problem.explanation import Explanation
 from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
 from ov_hsdag.utils.errors import UserError
 
