@@ -166,9 +166,9 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
     asked: list[int] = []
     evaluate = PlacementProblem.evaluate
 
-    def counted(self: PlacementProblem, placements: np.ndarray, *limits: object) -> object:
+    def counted(self: PlacementProblem, placements: np.ndarray, *limits: object, **more: object) -> object:
         asked.append(len(np.atleast_2d(placements)))
-        return evaluate(self, placements, *limits)
+        return evaluate(self, placements, *limits, **more)
 
     full = problem.scores(HSDAGPlacer(untrained, moves=0).place(problem))[0]
     monkeypatch.setattr(partitions, "_SIMULATED_NODES", 10 * problem.graph.nodes)

@@ -48,6 +48,9 @@ _TRIALS = 2
 # larger ones its proposals scatter, and judging them takes longer than all other placers.
 _MOST_COARSE = 1200
 
+# For judging the policy's placement, see `PlacementProblem.evaluate`.
+_MOST_WORK = 10_000_000
+
 # Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
 _BROKEN = {
     16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
@@ -251,7 +254,11 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
         if placer.optional and problem.coarse.max() >= _MOST_COARSE:
             continue
         try:
-            found.append(run(placer, problem))
+            placement = placer.place(problem)
+            if not problem.evaluate(placement, most_work=_MOST_WORK).broken[0]:
+                found.append(NamedPlacement(placer.name, placement))
+            elif not placer.optional:
+                found.append(NamedPlacement(placer.name, problem.repair(placement)))
         except Exception as error:
             if placer.optional:  # whatever is wrong with a policy that nobody asked for
                 warnings.warn(f"the policy is not asked: {one_line(error)}", stacklevel=2)

@@ -35,8 +35,8 @@ _MOVES = 50_000
 # For judging a proposal, see `PlacementProblem.evaluate`; one that scatters over hundreds of submodels is not worth it.
 _MOST_WORK = 1_000_000
 
-# Proposals that are repaired where HETERO runs none of them.
-_REPAIRED = 4
+# Submodels of a proposal that is repaired where HETERO runs none of them: each round of it moves one.
+_MOST_REPAIRED = 50
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,13 @@ class HSDAGPlacer:
             UserError: a policy folder that cannot be used, or a policy for another number of devices.
         """
         threads = usable_cores()
-        best = ranked(problem, self.propose(problem), threads, _MOST_WORK)[:_REPAIRED]
-        if problem.evaluate(best[0]).infeasible[0]:
-            best = ranked(problem, np.stack([problem.repair(placement) for placement in best]), threads)
+        best = ranked(problem, self.propose(problem), threads, _MOST_WORK)[0]
+        found = problem.evaluate(best, most_work=_MOST_WORK)
+        if found.broken[0] and found.submodels[0] <= _MOST_REPAIRED:
+            best = problem.repair(best)
         if not self.moves:
-            return best[0]
-        refined, _ = refine(problem, best[0], max_moves=self.moves, threads=threads, seed=self.seed)
+            return best
+        refined, _ = refine(problem, best, max_moves=self.moves, threads=threads, seed=self.seed)
         return refined[0]
 
     def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
