@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ov_hsdag.integration.copies import Copies
     from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
+    from ov_hsdag.measuring.verification import verify
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.placing.memory_fit import fit
     from ov_hsdag.placing.options import PlaceOptions
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Copies", "HSDAGPlacement", "PlaceOptions", "Placement", "PlacementNotFollowedWarning", "RunError", "UserError",
-    "__version__", "calibrate", "explain", "extension_path", "fit", "place",
+    "__version__", "calibrate", "explain", "extension_path", "fit", "place", "verify",
 ]  # fmt: skip
 
 _HOMES = {
@@ -47,6 +48,7 @@ _HOMES = {
     "extension_path": "ov_hsdag.integration.extension",
     "fit": "ov_hsdag.placing.memory_fit",
     "place": "ov_hsdag.placing.place",
+    "verify": "ov_hsdag.measuring.verification",
 }
 
 

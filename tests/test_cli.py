@@ -426,6 +426,14 @@ class TestVerify:
         assert_one_error_line(run("verify", placed[0], "--device", "HETERO:GPU,NPU"), "HETERO:GPU,NPU", status=1)
 
 
+def test_python_verifies_as_the_command_does(placed: tuple[Path, dict[str, Any]], two_cpu_core: ov.Core) -> None:
+    model = two_cpu_core.read_model(placed[0])
+    done = ov_hsdag.verify(model, core=two_cpu_core)
+    assert done.good and done.result["device"] == DEVICE and done.result["equal"]
+    with pytest.raises(ov_hsdag.UserError, match="no placement"):
+        ov_hsdag.verify(convolutions(), DEVICE)
+
+
 class TestDevices:
     def test_lists_virtual_and_real_devices_with_their_profiles(self) -> None:
         done = run("devices", "--json")

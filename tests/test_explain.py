@@ -25,7 +25,7 @@ from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import select
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model, random_problem
-from tests.test_cli import DEVICE, MAIN, assert_one_error_line, convolutions, run
+from tests.test_cli import DEVICE, MAIN, ONE_CORE, assert_one_error_line, convolutions, run
 
 PAIR = "HETERO:GPU,CPU"
 SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")
@@ -282,6 +282,9 @@ def test_virtual_devices_that_the_shell_does_not_declare_are_those_of_the_file(t
     assert json.loads(elsewhere.stdout)["latency_us"] == pytest.approx(json.loads(here.stdout)["latency_us"])
     page = tmp_path / "report.html"
     assert run("report", path, "-o", page, **bare).returncode == 0 and page.exists()
+    verified = run("verify", path, "-d", DEVICE, **bare)
+    declared = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
+    assert_one_error_line(verified, f"not declared here: export OV_HSDAG_VIRTUAL_DEVICES='{declared}'")
     core, model = ov.Core(), ov.Core().read_model(path)
     model.set_rt_info('{"virtual_devices": "CPU_A:INFERENCE_NUM_THREADS=0"}', ["ov_hsdag", "settings"])
     with pytest.raises(UserError, match='CPU_A has INFERENCE_NUM_THREADS "0"'):

@@ -48,7 +48,7 @@ def affinities(model: ov.Model) -> dict[str, str]:
 def test_the_package_offers_what_programs_need() -> None:
     assert ov_hsdag.Placement is Placement
     assert ov_hsdag.UserError is UserError and ov_hsdag.RunError is RunError
-    for name in ("place", "fit", "explain", "calibrate", "extension_path"):
+    for name in ("place", "fit", "verify", "explain", "calibrate", "extension_path"):
         assert inspect.isfunction(getattr(ov_hsdag, name)), name
     assert set(ov_hsdag.__all__) <= set(dir(ov_hsdag))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

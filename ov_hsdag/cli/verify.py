@@ -13,6 +13,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.measuring.verification import DEPLOYED, F32, SEEDS, Verification
+from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
@@ -68,9 +69,9 @@ def verify(
             loaded = [_read_placed(core, file, device) for file in files]
         for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
             with console.progress(f"verifying {file} on {device}") as tell:
-                done = Verification(core, one, device, precision=precision, shapes=shapes, report=tell, warn=_warn)
+                done = verify_model(one, device, precision=precision, shapes=shapes, core=core, report=tell, warn=_warn)
             results[file.name] = done.result
-            good = good and bool(done.result["equal"]) and not done.unproven
+            good = good and done.good
             if not folder:
                 show(done.result, _text(done))
             elif not as_json:

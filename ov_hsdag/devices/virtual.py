@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shlex
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,21 @@ def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
         if name in names and name not in present
     }
     register(core, defined)
+
+
+def check_declared(text: str, names: Collection[str]) -> None:
+    """Raises UserError, with what to do, where virtual devices are wanted that the environment does not declare.
+
+    Args:
+        text: of `definition`, where the model was placed; "" where that is not known.
+        names: of the devices that are wanted.
+    """
+    missing = [name for name in names if name in virtual_devices(text) and name not in virtual_devices()]
+    if missing:
+        are = "is a virtual device that is" if len(missing) == 1 else "are virtual devices that are"
+        raise UserError(
+            f"{' and '.join(missing)} {are} not declared here: export {VIRTUAL_DEVICES_VARIABLE}={shlex.quote(text)}"
+        )
 
 
 def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = None) -> tuple[str, ...]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag._env import disabled
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import full_name, inference_precision
+from ov_hsdag.devices.virtual import check_declared, new_core
 from ov_hsdag.measuring import agreement
 from ov_hsdag.measuring.one_by_one import OneByOne
 from ov_hsdag.model.inputs import conversations
@@ -47,6 +49,56 @@ _ROUNDING, _LARGEST_ROUNDING = 3.0, 0.25
 _PATIENCE = 120.0
 
 Inputs = list[NDArray[Any]]
+
+
+def verify(
+    model: ov.Model,
+    device: str | Sequence[str] | None = None,
+    *,
+    precision: str = DEPLOYED,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    core: ov.Core | None = None,
+    report: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Verification:
+    """Compiles a placed model on HETERO and compares its outputs with those of single devices.
+
+    Args:
+        model: with a placement inside; not changed.
+        device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"]; by default the placement's.
+        precision: "deployed" computes as an application does that sets nothing, "f32" in f32.
+        shapes: example shapes of dynamic inputs, by input name; by default those that the model was placed with.
+        core: has the devices; a new one by default.
+        report: called with a few words at each step.
+        warn: called with a line about what is not as it should be.
+
+    Returns:
+        The comparison, whose `good` says whether all is well.
+
+    Raises:
+        UserError: bad input, or a model without a placement.
+        RunError: the model does not run, on HETERO or on any device alone.
+    """
+    if precision not in (DEPLOYED, F32):
+        raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
+    if disabled():
+        raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
+    placement = Placement.of(model)
+    if placement is None:
+        raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
+    devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
+    check_declared((placement.settings or {}).get("virtual_devices", ""), devices.names)
+    return Verification(
+        core or new_core(),
+        model,
+        devices.hetero,
+        precision=precision,
+        shapes=shapes,
+        report=report or (lambda _: None),
+        warn=warn,
+    )
+
+
 Outputs = list[NDArray[Any]]
 """Of all inferences that belong together, one after the other."""
 
@@ -129,6 +181,11 @@ class Verification:
             **operations,
         }
         self.unproven = [*ignored, *self._nothing_compared(outputs)]
+
+    @property
+    def good(self) -> bool:
+        """Whether outputs agree, and that proves something."""
+        return bool(self.result["equal"]) and not self.unproven
 
     # Runs.
 
