@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "orders.hpp"
+
 namespace ov_hsdag {
 namespace {
 
@@ -43,40 +45,30 @@ std::vector<double> fusion_penalty_by_port(const Problem& problem) {
 
 }  // namespace
 
-AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_t> item)
+AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_t> item,
+                             std::span<const std::int32_t> node_order)
     : devices(problem.devices),
+      order(item_order(problem, item, node_order)),
       transfer_us(problem.transfer_us),
       transfer_us_per_byte(problem.transfer_us_per_byte),
       transfer_share(problem.transfer_share),
       memory_limit(problem.memory_limit) {
     transfer_share.resize(static_cast<std::size_t>(devices), 1.0);
     const Graph& graph = *problem.graph;
-    for (const std::int32_t i : item) items = std::max(items, i + 1);
-    const auto count = static_cast<std::size_t>(items);
+    items = static_cast<std::int32_t>(order.size());
+    const std::size_t count = order.size();
     const auto width = static_cast<std::size_t>(devices);
     item_us.assign(count * width, 0.0);
     supported.assign(count * width, 1);
     weight.assign(count * width, 0);
-    std::vector<std::int32_t> first(count, graph.nodes());     // place of the first operation
-    std::vector<std::int32_t> fallback(count, graph.nodes());  // of any node
-    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+    for (const std::int32_t node : node_order) {
         const auto i = static_cast<std::size_t>(item[node]);
         for (std::size_t d = 0; d < width; ++d) {
             weight[i * width + d] += problem.held(node, d);
             item_us[i * width + d] += problem.node_us[static_cast<std::size_t>(node) * width + d];
             supported[i * width + d] &= problem.supported[static_cast<std::size_t>(node) * width + d] != 0 ? 1 : 0;
         }
-        fallback[i] = std::min(fallback[i], node);
-        if (graph.kind[node] == NodeKind::kOp || graph.kind[node] == NodeKind::kSink)
-            first[i] = std::min(first[i], node);
     }
-    for (std::size_t i = 0; i < count; ++i) {
-        if (first[i] == graph.nodes()) first[i] = fallback[i];
-    }
-    order.resize(count);
-    std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(),
-              [&](std::int32_t a, std::int32_t b) { return first[a] != first[b] ? first[a] < first[b] : a < b; });
 
     // A submodel begins where a tensor is received, and where the model begins.
     for (std::size_t d = 0; count > 0 && d < width; ++d) {
@@ -103,17 +95,20 @@ AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_
     std::vector<std::int32_t> by_port(users.size());
     for (std::size_t i = 0; i < ports.size(); ++i) by_port[static_cast<std::size_t>(next[ports[i]]++)] = users[i];
     consumer_ptr.push_back(0);
-    for (std::int32_t port = 0; port < graph.outputs(); ++port) {
-        const auto begin = by_port.begin() + port_ptr[port];
-        const auto end = by_port.begin() + port_ptr[static_cast<std::size_t>(port) + 1];
-        if (begin == end) continue;
-        std::sort(begin, end);
-        consumer.insert(consumer.end(), begin, std::unique(begin, end));
-        consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
-        source.push_back(item[graph.output_node[port]]);
-        bytes.push_back(static_cast<double>(problem.moved(port)));
-        const auto penalty = port_penalty_us.begin() + static_cast<std::ptrdiff_t>(port) * devices;
-        fusion_penalty_us.insert(fusion_penalty_us.end(), penalty, penalty + devices);
+    for (const std::int32_t node : node_order) {
+        for (std::int32_t output = graph.output_ptr[node]; output < graph.output_ptr[node + 1]; ++output) {
+            const auto begin = by_port.begin() + port_ptr[output];
+            const auto end = by_port.begin() + port_ptr[static_cast<std::size_t>(output) + 1];
+            if (begin == end) continue;
+            std::sort(begin, end);
+            consumer.insert(consumer.end(), begin, std::unique(begin, end));
+            consumer_ptr.push_back(static_cast<std::int32_t>(consumer.size()));
+            source.push_back(item[node]);
+            port.push_back(output);
+            bytes.push_back(static_cast<double>(problem.moved(output)));
+            const auto penalty = port_penalty_us.begin() + static_cast<std::ptrdiff_t>(output) * devices;
+            fusion_penalty_us.insert(fusion_penalty_us.end(), penalty, penalty + devices);
+        }
     }
     index_tensors();
 }

@@ -22,6 +22,7 @@ struct AdditiveModel {
 
     // Tensors with consumers in other items than their producer's.
     std::vector<std::int32_t> source;          // [tensors]
+    std::vector<std::int32_t> port;            // [tensors] output port of the graph; empty in coarser models
     std::vector<double> bytes;                 // [tensors]
     std::vector<double> fusion_penalty_us;     // [tensors, devices] of the fusion that a device breaks by receiving it
     std::vector<std::int32_t> consumer_ptr;    // [tensors + 1]
@@ -35,8 +36,8 @@ struct AdditiveModel {
     std::vector<double> transfer_share;        // [devices] of its time, in which a device is busy with a transfer
     std::vector<std::int64_t> memory_limit;    // [devices] negative: none
 
-    // item: [nodes] dense numbers.
-    AdditiveModel(const Problem& problem, std::span<const std::int32_t> item);
+    // item: [nodes] dense numbers. node_order: [nodes] topological; items and tensors are in the order of their nodes.
+    AdditiveModel(const Problem& problem, std::span<const std::int32_t> item, std::span<const std::int32_t> node_order);
     // A coarser model. item: [items of the finer] dense numbers. at: [coarse items] their order. kept: set to the finer
     // model's number of each tensor.
     AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item, std::vector<std::int32_t> at,

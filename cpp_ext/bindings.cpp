@@ -21,8 +21,6 @@
 #include "problem.hpp"
 #include "simulate.hpp"
 
-namespace py = pybind11;
-
 namespace {
 
 using namespace ov_hsdag;
@@ -197,11 +195,6 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
 }
 
 }  // namespace
-
-void bind_policy(py::module_& module);  // bindings_policy.cpp
-void bind_placers(py::module_& module);
-void bind_search(py::module_& module);  // bindings_search.cpp
-void bind_model(py::module_& module);   // bindings_model.cpp
 
 PYBIND11_MODULE(_native, module) {
     module.doc() = "Native core of ov_hsdag: graph, coarsening, HETERO's splitting rule, simulator.";

@@ -13,9 +13,15 @@
 
 #include "hetero.hpp"
 
-namespace ov_hsdag {
-
 namespace py = pybind11;
+
+// Each part adds its classes and functions to the module.
+void bind_model(py::module_& module);
+void bind_placers(py::module_& module);
+void bind_policy(py::module_& module);
+void bind_search(py::module_& module);
+
+namespace ov_hsdag {
 
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;

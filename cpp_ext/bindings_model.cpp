@@ -62,7 +62,7 @@ py::tuple replicate(const Legality& legality, const Array<std::int32_t>& home, c
 }  // namespace
 }  // namespace ov_hsdag
 
-void bind_model(ov_hsdag::py::module_& module) {
+void bind_model(py::module_& module) {
     using namespace ov_hsdag;
 
     module.def(

@@ -18,8 +18,6 @@
 #include "problem.hpp"
 #include "refine.hpp"
 
-namespace py = pybind11;
-
 namespace {
 
 using namespace ov_hsdag;
@@ -99,11 +97,11 @@ py::array_t<float> sum_rows(const Array<float>& rows, const Array<std::int64_t>&
     return result;
 }
 
-std::unique_ptr<Refiner> make_refiner(std::shared_ptr<Problem> problem, const Array<std::int32_t>& coarse) {
+std::unique_ptr<Refiner> make_refiner(const std::shared_ptr<Problem>& problem, const Array<std::int32_t>& coarse) {
     expect_shape(coarse, {problem->groups()}, "coarse");
     const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
     const py::gil_scoped_release release;
-    return std::make_unique<Refiner>(std::move(problem), coarse_groups);
+    return std::make_unique<Refiner>(*problem, coarse_groups);
 }
 
 py::tuple refine(const Refiner& refiner, const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,

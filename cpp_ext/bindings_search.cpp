@@ -12,34 +12,33 @@
 #include "bindings.hpp"
 #include "multilevel.hpp"
 
-namespace py = pybind11;
-
 namespace {
 
 using namespace ov_hsdag;
 
-std::unique_ptr<Multilevel> make_multilevel(std::shared_ptr<Problem> problem, const Array<std::int32_t>& coarse) {
+std::unique_ptr<Multilevel> make_multilevel(const std::shared_ptr<Problem>& problem,
+                                            const Array<std::int32_t>& coarse) {
     expect_shape(coarse, {problem->groups()}, "coarse");
     const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
     const py::gil_scoped_release release;
-    return std::make_unique<Multilevel>(std::move(problem), coarse_groups);
+    return std::make_unique<Multilevel>(*problem, coarse_groups);
 }
 
 py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max_moves, double budget_ms,
                  std::uint64_t seed, std::int32_t target, const py::object& starts, const py::object& rating,
                  bool processor_time, const py::object& label) {
-    Array<std::uint8_t> placements(std::vector<py::ssize_t>{0, multilevel.model().items});
+    Array<std::uint8_t> placements(std::vector<py::ssize_t>{0, multilevel.groups()});
     if (!starts.is_none()) placements = starts.cast<Array<std::uint8_t>>();
-    expect_placements(placements, multilevel.model().items, multilevel.problem().devices);
+    expect_placements(placements, multilevel.groups(), multilevel.devices());
     Array<double> ratings(std::vector<py::ssize_t>{0});
     if (!rating.is_none()) {
         ratings = rating.cast<Array<double>>();
-        expect_shape(ratings, {multilevel.model().tensors()}, "rating");
+        expect_shape(ratings, {multilevel.tensors()}, "rating");
     }
     Array<std::uint64_t> labels(std::vector<py::ssize_t>{0});
     if (!label.is_none()) {
         labels = label.cast<Array<std::uint64_t>>();
-        expect_shape(labels, {multilevel.model().items}, "labels");
+        expect_shape(labels, {multilevel.groups()}, "labels");
     }
     if (max_moves < 0 || !(budget_ms >= 0) || target < 2) throw std::invalid_argument("expected positive limits");
     MultilevelOptions options;
@@ -63,7 +62,7 @@ py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max
         progress.mutable_at(static_cast<py::ssize_t>(row), 1) = result.progress[row].score;
     }
     py::array_t<std::uint8_t> elites(
-        {static_cast<py::ssize_t>(result.elites.size()), static_cast<py::ssize_t>(multilevel.model().items)});
+        {static_cast<py::ssize_t>(result.elites.size()), static_cast<py::ssize_t>(multilevel.groups())});
     std::uint8_t* row = elites.mutable_data();
     for (const Placement& elite : result.elites) row = std::copy(elite.begin(), elite.end(), row);
     return py::make_tuple(to_array(result.placement), result.score, progress, result.cycles, elites,

@@ -11,6 +11,15 @@ namespace {
 // hundreds of submodels.
 constexpr std::int64_t kMostWork = 16'000'000;
 
+// The simulator adds times in the order of the file. Searches compare sums: differences by the order would lead them
+// elsewhere.
+double rounded(double value) {
+    int exponent = 0;
+    const double fraction = std::frexp(value, &exponent);
+    constexpr int kBits = 34;
+    return std::isfinite(value) ? std::ldexp(std::round(std::ldexp(fraction, kBits)), exponent - kBits) : value;
+}
+
 }  // namespace
 
 Judge::Judge(const Problem& problem, const AdditiveModel& groups, bool throughput)
@@ -32,6 +41,14 @@ double Judge::score(const Placement& placement, Budget& budget) {
     // thirty times the time of a simulation.
     budget.spend(static_cast<std::int64_t>(placement.size()) * (16 + evaluation.rounds) / 16);
     update_estimates(placement, evaluation);
+    return rounded(score_of(evaluation));
+}
+
+double Judge::exact_score(const Placement& placement) {
+    return score_of(simulator_.evaluate(placement.data(), most_work_));
+}
+
+double Judge::score_of(const Evaluation& evaluation) const {
     if ((evaluation.infeasible & ~kMemory) != 0) return std::numeric_limits<double>::infinity();
     if (evaluation.infeasible != 0) return kOverMemory * (1.0 + excess_of_memory(evaluation));
     return throughput_ ? evaluation.period_us : evaluation.latency_us;
@@ -72,7 +89,7 @@ void Judge::update_estimates(const Placement& placement, const Evaluation& evalu
             received += submodel_us[to];
         }
     }
-    const double share = received > 0 ? (evaluation.latency_us - additive) / received : 1.0;
+    const double share = received > 0 ? rounded((evaluation.latency_us - additive) / received) : 1.0;
     for (std::size_t d = 0; d < devices; ++d) {
         estimates_.surcharge[d] = std::clamp(share, 0.25, 1.25) * submodel_us[d];
         estimates_.reserved[d] = std::max(0.0, static_cast<double>(evaluation.memory_bytes[d]) - weight[d]);

@@ -20,9 +20,12 @@ class Judge {
 public:
     Judge(const Problem& problem, const AdditiveModel& groups, bool throughput);
 
-    // The simulator's score, µs: infinite where infeasible for other reasons than memory. After it, submodels and live
-    // tensors are accounted for as they are in this placement. placement: [groups]
+    // The simulator's score, µs, rounded to ten digits, so that sums in another order are equal: infinite where
+    // infeasible for other reasons than memory. After it, submodels and live tensors are accounted for as they are in
+    // this placement. placement: [groups]
     double score(const Placement& placement, Budget& budget);
+    // The same to the last bit, and nothing is accounted for.
+    double exact_score(const Placement& placement);
     // The share of the most work by default that the cycles of one placement may take from here on, infinite for no
     // limit: placements that take more are infeasible to this judge.
     void limit_work(double share);
@@ -41,6 +44,7 @@ public:
     void go_by(const Estimates& estimates) { estimates_ = estimates; }
 
 private:
+    [[nodiscard]] double score_of(const Evaluation& evaluation) const;
     void update_estimates(const Placement& placement, const Evaluation& evaluation);
     [[nodiscard]] double excess_of_memory(const Evaluation& evaluation) const;
 

@@ -7,29 +7,41 @@
 namespace ov_hsdag {
 namespace {
 
-// Coarse group of each node, [nodes].
-std::vector<std::int32_t> coarse_of_nodes(const Problem& problem, std::span<const std::int32_t> coarse_groups) {
-    if (static_cast<std::size_t>(problem.groups()) != coarse_groups.size()) {
-        throw std::invalid_argument("expected one coarse group per group");
-    }
-    const std::int32_t groups = problem.groups();
-    const auto is_number = [groups](std::int32_t number) { return number >= 0 && number < groups; };
+// Coarse groups of the ordered groups, numbered by their first ones, [groups].
+std::vector<std::int32_t> ordered_coarse_groups(const OrderedProblem& problem,
+                                                std::span<const std::int32_t> coarse_groups) {
+    const std::size_t groups = problem.numbers().size();
+    if (coarse_groups.size() != groups) throw std::invalid_argument("expected one coarse group per group");
+    const auto is_number = [&](std::int32_t number) {
+        return number >= 0 && static_cast<std::size_t>(number) < groups;
+    };
     if (!std::all_of(coarse_groups.begin(), coarse_groups.end(), is_number)) {
         throw std::invalid_argument("expected coarse group numbers from 0, no more than groups");
     }
-    std::vector<std::int32_t> result(problem.group.size());
-    for (std::size_t node = 0; node < result.size(); ++node) {
-        result[node] = coarse_groups[static_cast<std::size_t>(problem.group[node])];
+    std::vector<std::int32_t> result = problem.ordered(coarse_groups);
+    std::vector<std::int32_t> number(groups, -1);
+    std::int32_t next = 0;
+    for (std::int32_t& coarse : result) {
+        std::int32_t& renumbered = number[coarse];
+        if (renumbered < 0) renumbered = next++;
+        coarse = renumbered;
     }
+    return result;
+}
+
+// Coarse group of each node, [nodes].
+std::vector<std::int32_t> of_nodes(const Problem& problem, std::span<const std::int32_t> coarse_groups) {
+    std::vector<std::int32_t> result(problem.group.size());
+    for (std::size_t node = 0; node < result.size(); ++node) result[node] = coarse_groups[problem.group[node]];
     return result;
 }
 
 }  // namespace
 
-Levels::Levels(const Problem& problem, std::span<const std::int32_t> coarse_groups)
-    : coarse_of(coarse_groups.begin(), coarse_groups.end()),
-      fine(problem, problem.group),
-      coarse(problem, coarse_of_nodes(problem, coarse_groups)) {}
+Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order)
+    : coarse_of(ordered_coarse_groups(problem, coarse_groups)),
+      fine(problem.problem(), problem.problem().group, problem.node_orders()[node_order]),
+      coarse(problem.problem(), of_nodes(problem.problem(), coarse_of), problem.node_orders()[node_order]) {}
 
 Placement Levels::coarsened(const Placement& placement) const {
     const auto devices = static_cast<std::size_t>(coarse.devices);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "additive.hpp"
+#include "orders.hpp"
 #include "problem.hpp"
 
 namespace ov_hsdag {
@@ -18,8 +19,10 @@ struct Levels {
     AdditiveModel fine;
     AdditiveModel coarse;
 
-    // coarse_groups: [groups]. Throws std::invalid_argument where there is not one for each group.
-    Levels(const Problem& problem, std::span<const std::int32_t> coarse_groups);
+    // coarse_groups: [groups as given] dense numbers. Throws std::invalid_argument where there is not one for each
+    // group.
+    // node_order: of the problem's.
+    Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order = 0);
 
     // Each coarse group where most of its time is spent, among the devices that support it. [groups] → [coarse groups]
     [[nodiscard]] Placement coarsened(const Placement& placement) const;

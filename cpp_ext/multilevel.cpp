@@ -14,12 +14,12 @@
 
 #include "acyclic.hpp"
 #include "budget.hpp"
+#include "contiguous_search.hpp"
 #include "hierarchy.hpp"
 #include "judge.hpp"
 #include "neighbourhoods.hpp"
 #include "perturb.hpp"
 #include "placement_search.hpp"
-#include "stages.hpp"
 
 namespace ov_hsdag {
 namespace {
@@ -57,8 +57,8 @@ constexpr std::int32_t kJudgedCuts = 600;
 constexpr double kJudgedEffort = 16;
 constexpr std::int32_t kJudgedOrders = 64;
 constexpr std::int32_t kJudgedOfOrder = 24;
-constexpr double kBeforeJudgedStages = 800;
-constexpr double kLeastBeforeJudgedStages = 600'000;
+constexpr double kBeforeJudgedPartitions = 800;
+constexpr double kLeastBeforeJudgedPartitions = 600'000;
 // Passes on each level, and on the finest.
 constexpr int kPasses = 2;
 constexpr int kFinePasses = 4;
@@ -95,14 +95,16 @@ struct Refined {
 
 class Search {
 public:
-    Search(const Problem& problem, const Levels& levels, std::span<const double> rating,
-           const MultilevelOptions& options)
-        : problem_(problem),
+    Search(const OrderedProblem& ordered, const Levels& levels, const Levels& other_levels,
+           std::span<const double> rating, const MultilevelOptions& options)
+        : ordered_(ordered),
+          problem_(ordered.problem()),
           model_(levels.fine),
           rating_(rating),
           options_(options),
-          judge_(problem, levels.fine, options.throughput),
-          local_(problem, levels, options.throughput),
+          judge_(problem_, levels.fine, options.throughput),
+          local_(problem_, levels, options.throughput),
+          island_search_(problem_, other_levels, options.throughput),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
@@ -117,10 +119,11 @@ public:
             offer(Placement(starts.begin() + static_cast<std::ptrdiff_t>(at),
                             starts.begin() + static_cast<std::ptrdiff_t>(at + width)));
         }
-        add_stages(true);
+        add_partitions(true);
         add_scattered();
-        add_stages(false);
-        add_more_stages();
+        add_partitions(false);
+        add_partitions_of_other_orders();
+        add_more_partitions();
         add_single_devices(false);
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
@@ -129,8 +132,9 @@ public:
         const std::int64_t begin = budget_.moves();
         while (budget_.left()) {
             const auto spent = static_cast<double>(begin - budget_.moves());
-            if (!judged_stages_ && spent > std::max(kBeforeJudgedStages * model_.items, kLeastBeforeJudgedStages)) {
-                add_judged_stages();
+            if (!judged_partitions_ &&
+                spent > std::max(kBeforeJudgedPartitions * model_.items, kLeastBeforeJudgedPartitions)) {
+                add_judged_partitions();
             } else if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
             } else if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
@@ -142,9 +146,10 @@ public:
         MultilevelResult result{pool_.front().placement, pool_.front().score, std::move(progress_), cycles_, {}, {}};
         for (Solution& solution : pool_) {
             if (solution.score >= kOverMemory) continue;
+            result.elite_scores.push_back(judge_.exact_score(solution.placement));
             result.elites.push_back(std::move(solution.placement));
-            result.elite_scores.push_back(solution.score);
         }
+        if (!result.elites.empty()) result.score = result.elite_scores.front();
         return result;
     }
 
@@ -175,64 +180,100 @@ private:
     }
 
     // Contiguous partitions, as they are: in any order of the devices, then in the best orders with more places where
-    // parts may end. whole: only of what each device runs itself (StageOptions).
-    void add_stages(bool whole) {
+    // parts may end. whole: only of what each device runs itself (ContiguousOptions).
+    void add_partitions(bool whole) {
         if (model_.devices == 1 || !budget_.left() || (whole && !lacking_)) return;
         // With many orders of the devices, partitions take longer than all else before the first placement: one order
         // first.
         if (model_.devices > kFewDevices) {
             std::vector<std::int32_t> listed(static_cast<std::size_t>(model_.devices));
             std::iota(listed.begin(), listed.end(), 0);
-            add_stages_in(std::move(listed), kFewCuts, whole);
+            add_partitions_in(0, listed, kFewCuts, whole);
         }
-        add_stages_of({.cuts = kCuts, .sequence = {}, .whole = whole}, kFineSequences);
+        add_partitions_of({.cuts = kCuts, .sequence = {}, .whole = whole}, kFineSequences);
+    }
+
+    // Where nothing fits into memory yet, in any order of the devices for all orders of the groups; also for the one in
+    // which the nodes run, which decides what is alive at the same time.
+    void add_partitions_of_other_orders() {
+        if (model_.devices == 1 || pool_.empty() || pool_.front().score < kOverMemory) return;
+        std::vector<std::int32_t> as_numbered(problem_.group.size());
+        std::iota(as_numbered.begin(), as_numbered.end(), 0);
+        contiguous_.emplace_back(problem_, model_, item_order(problem_, problem_.group, as_numbered),
+                                 options_.throughput);
+        for (std::size_t order = 0; order < contiguous_.size() && budget_.left(); ++order) {
+            for (const bool whole : {true, false}) {
+                for (ContiguousPlacement& found : partitions(order, {.cuts = kCuts, .sequence = {}, .whole = whole})) {
+                    offer(std::move(found.placement));
+                }
+            }
+        }
     }
 
     // Few places do not tell which orders of many devices are best.
-    void add_more_stages() {
+    void add_more_partitions() {
         if (model_.devices <= kFewDevices || model_.items > kAllOrders || !budget_.left()) return;
-        add_stages_of({.cuts = kCuts, .sequence = {}, .effort = kLonger, .sequences = kMoreOrders, .per_sequence = 1},
-                      kFineOrders);
+        add_partitions_of(
+            {.cuts = kCuts, .sequence = {}, .effort = kLonger, .sequences = kMoreOrders, .per_sequence = 1},
+            kFineOrders);
     }
 
-    // What partitions have in common is found out when the first is wanted: single devices come before.
-    std::vector<Stages> stages(const StageOptions& wanted) {
-        if (!stages_) stages_.emplace(problem_, model_, options_.throughput);
-        return stages_->best(wanted);
+    // Of an order of the groups. What partitions have in common is found out when the first is wanted: single devices
+    // come before.
+    std::vector<ContiguousPlacement> partitions(std::size_t order, const ContiguousOptions& wanted) {
+        if (contiguous_.empty()) {
+            for (std::vector<std::int32_t>& groups : ordered_.group_orders()) {
+                contiguous_.emplace_back(problem_, model_, std::move(groups), options_.throughput);
+            }
+        }
+        return order < contiguous_.size() ? contiguous_[order].best(wanted) : std::vector<ContiguousPlacement>{};
     }
 
-    // In any order, and in the best `fine` orders again with the most places.
-    void add_stages_of(const StageOptions& wanted, std::size_t fine) {
+    // In any order of the devices, and in the best `fine` orders again with the most places and of other orders of the
+    // groups.
+    void add_partitions_of(const ContiguousOptions& wanted, std::size_t fine) {
         std::vector<std::vector<std::int32_t>> sequences;
-        for (Stages& found : stages(wanted)) {
+        for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
             offer(std::move(found.placement));
             if (std::find(sequences.begin(), sequences.end(), found.sequence) == sequences.end()) {
                 sequences.push_back(std::move(found.sequence));
             }
         }
         if (sequences.size() > fine) sequences.resize(fine);
-        for (std::vector<std::int32_t>& sequence : sequences) {
-            if (sequence.size() > 1) add_stages_in(std::move(sequence), kCuts, wanted.whole);
+        double best = std::numeric_limits<double>::infinity();
+        for (std::size_t order = 0; order < std::max<std::size_t>(contiguous_.size(), 1); ++order) {
+            for (const std::vector<std::int32_t>& sequence : sequences) {
+                if (sequence.size() < 2) continue;
+                const double score = add_partitions_in(order, sequence, kCuts, wanted.whole);
+                if (!better(score, best)) continue;
+                best = score;
+                best_order_ = order;
+            }
         }
     }
 
-    void add_stages_in(std::vector<std::int32_t> sequence, std::int32_t cuts, bool whole) {
-        if (!budget_.left()) return;
-        const StageOptions wanted{
-            .cuts = cuts, .sequence = std::move(sequence), .whole = whole, .sequences = 1, .per_sequence = 1};
-        for (Stages& found : stages(wanted)) offer(std::move(found.placement));
+    // Returns the score of what is found.
+    double add_partitions_in(std::size_t order, const std::vector<std::int32_t>& sequence, std::int32_t cuts,
+                             bool whole) {
+        double score = std::numeric_limits<double>::infinity();
+        if (!budget_.left()) return score;
+        const ContiguousOptions wanted{
+            .cuts = cuts, .sequence = sequence, .whole = whole, .sequences = 1, .per_sequence = 1};
+        for (ContiguousPlacement& found : partitions(order, wanted))
+            score = std::min(score, offer(std::move(found.placement)));
+        return score;
     }
 
     // Many partitions, for the simulator to choose from: what their submodels cost is not known before.
-    void add_judged_stages() {
-        judged_stages_ = true;
+    void add_judged_partitions() {
+        judged_partitions_ = true;
         if (model_.items > kManyCycles || !options_.throughput || model_.devices == 1 || lacking_) return;
-        const StageOptions wanted{.cuts = kJudgedCuts,
-                                  .sequence = {},
-                                  .effort = kJudgedEffort,
-                                  .sequences = kJudgedOrders,
-                                  .per_sequence = kJudgedOfOrder};
-        for (Stages& found : stages(wanted)) {
+        const ContiguousOptions wanted{.cuts = kJudgedCuts,
+                                       .sequence = {},
+                                       .effort = kJudgedEffort,
+                                       .sequences = kJudgedOrders,
+                                       .per_sequence = kJudgedOfOrder};
+        for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
             if (!budget_.left()) return;
             offer(std::move(found.placement));
         }
@@ -335,13 +376,13 @@ private:
         const std::int64_t before = budget_.moves();
         if (simple_ <= static_cast<std::size_t>(model_.devices)) {
             Candidate next{simple_placement(simple_++)};
-            local_.refine_coarse(next, budget_);
-            if (budget_.left()) local_.refine_fine(next, budget_);
+            island_search_.refine_coarse(next, budget_);
+            if (budget_.left()) island_search_.refine_fine(next, budget_);
             const auto same = [&](const Candidate& other) { return other.placement == next.placement; };
             if (std::none_of(island_.begin(), island_.end(), same)) island_.push_back(std::move(next));
             std::stable_sort(island_.begin(), island_.end(), by_score);
         } else {
-            local_.improve_one(island_, random_, budget_);
+            island_search_.improve_one(island_, random_, budget_);
         }
         if (better(island_.front().score, pool_.front().score)) offer(island_.front().placement);
         island_moves_ += before - budget_.moves();
@@ -438,16 +479,20 @@ private:
         judge_.limit_work(std::min(share, 1.0));
     }
 
-    // Keeps a placement that is good enough for the pool. What was made of one in the pool, its parent, takes the place
-    // of it if it is better, and else has none but a free one: after many cycles all would be made of one and alike.
-    void offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
+    // Keeps a placement that is good enough for the pool, and returns its score. What was made of one in the pool, its
+    // parent, takes the place of it if it is better, and else has none but a free one: after many cycles all would be
+    // made of one and alike.
+    double offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
         const auto same = [&](const Solution& solution) { return solution.placement == placement; };
-        if (std::any_of(pool_.begin(), pool_.end(), same)) return;
+        if (const auto known = std::find_if(pool_.begin(), pool_.end(), same); known != pool_.end())
+            return known->score;
         limit_work();
         double score = judge_.score(placement, budget_);
         if (!std::isfinite(score)) {
             break_circles(model_, placement);
-            if (std::any_of(pool_.begin(), pool_.end(), same)) return;
+            if (const auto known = std::find_if(pool_.begin(), pool_.end(), same); known != pool_.end()) {
+                return known->score;
+            }
             score = judge_.score(placement, budget_);
             ++infeasible_;
         }
@@ -455,7 +500,7 @@ private:
             if (score < kOverMemory) progress_.push_back({now_ms(options_.processor_time) - begin_ms_, score});
         }
         if (model_.items > kManyCycles) parent.reset();
-        if (parent && pool_.size() == kPool && !better(score, pool_[*parent].score)) return;
+        if (parent && pool_.size() == kPool && !better(score, pool_[*parent].score)) return score;
         Solution solution{std::move(placement), score, judge_.estimates()};
         if (parent && better(score, pool_[*parent].score)) {
             pool_[*parent] = std::move(solution);
@@ -465,22 +510,25 @@ private:
         std::stable_sort(pool_.begin(), pool_.end(),
                          [](const Solution& a, const Solution& b) { return a.score < b.score; });
         if (pool_.size() > kPool) pool_.pop_back();
+        return score;
     }
 
+    const OrderedProblem& ordered_;
     const Problem& problem_;
     const AdditiveModel& model_;
     std::span<const double> rating_;
     const MultilevelOptions& options_;
     Judge judge_;
-    PlacementSearch local_;
-    std::optional<StageSearch> stages_;
+    PlacementSearch local_, island_search_;
+    std::vector<ContiguousSearch> contiguous_;  // of each order of the groups
+    std::size_t best_order_ = 0;                // of these
     std::mt19937_64 random_;
     double begin_ms_;
     std::int64_t all_moves_;
     Budget budget_;
     bool lacking_;  // some device lacks operations
     bool limited_work_ = true;
-    bool judged_stages_ = false;
+    bool judged_partitions_ = false;
     int infeasible_ = 0;
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first
@@ -492,17 +540,29 @@ private:
 
 }  // namespace
 
-Multilevel::Multilevel(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups)
-    : problem_(std::move(problem)), levels_(*problem_, coarse_groups) {}
+Multilevel::Multilevel(const Problem& problem, std::span<const std::int32_t> coarse_groups)
+    : problem_(problem), levels_(problem_, coarse_groups), other_levels_(problem_, coarse_groups, 1) {}
 
 MultilevelResult Multilevel::search(std::span<const std::uint8_t> starts, std::span<const double> rating,
                                     const MultilevelOptions& options) const {
     if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");
-    if (!rating.empty() && rating.size() != static_cast<std::size_t>(model().tensors())) {
-        throw std::invalid_argument("expected one rating per tensor");
+    const AdditiveModel& model = levels_.fine;
+    std::vector<double> ratings = transfer_ratings(model);
+    if (!rating.empty()) {
+        if (rating.size() != ratings.size()) throw std::invalid_argument("expected one rating per tensor");
+        std::vector<std::int32_t> ports = model.port;
+        std::sort(ports.begin(), ports.end());
+        for (std::size_t t = 0; t < ratings.size(); ++t) {
+            const auto at = std::lower_bound(ports.begin(), ports.end(), model.port[t]) - ports.begin();
+            ratings[t] = rating[static_cast<std::size_t>(at)];
+        }
     }
-    const std::vector<double> heavy = rating.empty() ? transfer_ratings(model()) : std::vector<double>{};
-    MultilevelResult result = Search(*problem_, levels_, rating.empty() ? heavy : rating, options).run(starts);
+    MultilevelOptions ordered = options;
+    const std::vector<std::uint64_t> labels = problem_.ordered(options.labels);
+    ordered.labels = labels;
+    MultilevelResult result = Search(problem_, levels_, other_levels_, ratings, ordered).run(problem_.ordered(starts));
+    result.placement = problem_.as_given<std::uint8_t>(result.placement);
+    for (Placement& elite : result.elites) elite = problem_.as_given<std::uint8_t>(elite);
     if (result.score >= kOverMemory) result.score = std::numeric_limits<double>::infinity();
     return result;
 }

@@ -7,12 +7,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "additive.hpp"
 #include "levels.hpp"
+#include "orders.hpp"
 #include "problem.hpp"
 
 namespace ov_hsdag {
@@ -46,20 +46,22 @@ class Multilevel {
 public:
     // coarse_groups: [groups] dense numbers, the coarse level of searches without a hierarchy (placement_search.hpp).
     // Throws std::invalid_argument where there is not one for each group.
-    Multilevel(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups);
+    Multilevel(const Problem& problem, std::span<const std::int32_t> coarse_groups);
 
-    // starts: [count, groups] placements that are tried as well. rating: [tensors of `model()`] how much the ends of
-    // each belong together; empty: heavy edges. One of the two limits must be given.
+    // starts: [count, groups] placements that are tried as well. rating: how much the ends of each tensor between
+    // groups belong together, in the order of the graph's output ports; empty: heavy edges. One of the two limits must
+    // be given.
     [[nodiscard]] MultilevelResult search(std::span<const std::uint8_t> starts, std::span<const double> rating,
                                           const MultilevelOptions& options) const;
 
-    // What adds up, by colocation groups.
-    [[nodiscard]] const AdditiveModel& model() const { return levels_.fine; }
-    [[nodiscard]] const Problem& problem() const { return *problem_; }
+    [[nodiscard]] std::int32_t groups() const { return levels_.fine.items; }
+    [[nodiscard]] std::int32_t devices() const { return levels_.fine.devices; }
+    // Tensors between groups.
+    [[nodiscard]] std::int32_t tensors() const { return levels_.fine.tensors(); }
 
 private:
-    std::shared_ptr<const Problem> problem_;
-    Levels levels_;
+    OrderedProblem problem_;
+    Levels levels_, other_levels_;  // of two orders
 };
 
 }  // namespace ov_hsdag

@@ -27,10 +27,11 @@ bool has_placement(const std::vector<Candidate>& candidates, const Placement& pl
 // The refinement of one batch. Budgets are divided beforehand, so that threads cannot change what is found.
 class BatchRefinement {
 public:
-    BatchRefinement(const Problem& problem, const Levels& levels, std::span<const std::uint8_t> placements,
-                    const RefineOptions& options)
+    BatchRefinement(const Problem& problem, const Levels& levels, const Levels& other_levels,
+                    std::span<const std::uint8_t> placements, const RefineOptions& options)
         : problem_(problem),
           levels_(levels),
+          other_levels_(other_levels),
           options_(options),
           width_(static_cast<std::size_t>(levels.fine.items)),
           limited_(options.max_moves > 0 || options.budget_ms > 0),
@@ -68,7 +69,8 @@ public:
         if (!limited_ || left <= 0 || promising_.empty()) return;
         std::vector<std::vector<Candidate>> islands(kIslands, elites());
         parallel_for(kIslands, threads(), [&](std::size_t) {
-            return [&, search = PlacementSearch(problem_, levels_, options_.throughput)](std::size_t island) mutable {
+            return [&](std::size_t island) {
+                PlacementSearch search(problem_, island % 2 == 0 ? levels_ : other_levels_, options_.throughput);
                 std::mt19937_64 random(options_.seed * kIslands + island);
                 search_island(search, islands[island], random,
                               Budget(left / std::int64_t{kIslands}, end_ms_, options_.processor_time));
@@ -83,6 +85,7 @@ public:
     }
 
     [[nodiscard]] Refined result(std::span<const std::uint8_t> placements) const {
+        Judge judge(problem_, levels_.fine, options_.throughput);
         Refined result;
         result.placements.assign(placements.begin(), placements.end());
         result.scores.assign(candidates_.size(), std::numeric_limits<double>::infinity());
@@ -91,7 +94,7 @@ public:
             if (candidate.score >= kOverMemory) continue;  // still infeasible: as it was given
             std::copy(candidate.placement.begin(), candidate.placement.end(),
                       result.placements.begin() + static_cast<std::ptrdiff_t>(i * width_));
-            result.scores[i] = candidate.score;
+            result.scores[i] = twin_[i] == i ? judge.exact_score(candidate.placement) : result.scores[twin_[i]];
         }
         return result;
     }
@@ -149,6 +152,7 @@ private:
 
     const Problem& problem_;
     const Levels& levels_;
+    const Levels& other_levels_;  // of another order
     const RefineOptions& options_;
     std::size_t width_;
     bool limited_;
@@ -164,15 +168,18 @@ private:
 
 }  // namespace
 
-Refiner::Refiner(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups)
-    : problem_(std::move(problem)), levels_(*problem_, coarse_groups) {}
+Refiner::Refiner(const Problem& problem, std::span<const std::int32_t> coarse_groups)
+    : problem_(problem), levels_(problem_, coarse_groups), other_levels_(problem_, coarse_groups, 1) {}
 
 Refined Refiner::refine(std::span<const std::uint8_t> placements, const RefineOptions& options) const {
-    BatchRefinement batch(*problem_, levels_, placements, options);
+    const std::vector<std::uint8_t> ordered = problem_.ordered(placements);
+    BatchRefinement batch(problem_.problem(), levels_, other_levels_, ordered, options);
     batch.refine_coarse();
     batch.refine_fine();
     batch.search_islands();
-    return batch.result(placements);
+    Refined refined = batch.result(ordered);
+    refined.placements = problem_.as_given<std::uint8_t>(refined.placements);
+    return refined;
 }
 
 }  // namespace ov_hsdag

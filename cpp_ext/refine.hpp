@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "levels.hpp"
+#include "orders.hpp"
 #include "problem.hpp"
 
 namespace ov_hsdag {
@@ -30,18 +30,18 @@ struct Refined {
 class Refiner {
 public:
     // coarse_groups: [groups] dense numbers. Throws std::invalid_argument where there is not one for each group.
-    Refiner(std::shared_ptr<const Problem> problem, std::span<const std::int32_t> coarse_groups);
+    Refiner(const Problem& problem, std::span<const std::int32_t> coarse_groups);
 
     // placements: [batch, groups]. No placement gets worse; one that is infeasible stays so where nothing feasible is
     // found.
     [[nodiscard]] Refined refine(std::span<const std::uint8_t> placements, const RefineOptions& options) const;
 
     [[nodiscard]] std::int32_t groups() const { return levels_.fine.items; }
-    [[nodiscard]] std::int32_t devices() const { return problem_->devices; }
+    [[nodiscard]] std::int32_t devices() const { return levels_.fine.devices; }
 
 private:
-    std::shared_ptr<const Problem> problem_;
-    Levels levels_;
+    OrderedProblem problem_;
+    Levels levels_, other_levels_;  // of two orders
 };
 
 }  // namespace ov_hsdag

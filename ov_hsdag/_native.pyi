@@ -106,6 +106,24 @@ def contiguous_partitions(
     sequences: int = 1,
     per_sequence: int = 1,
 ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]: ...
+
+class Contiguous:
+    def __init__(self, problem: Problem) -> None: ...
+    def orders(self, random: int = 0, seed: int = 0) -> NDArray[np.int32]: ...
+    def best(
+        self,
+        order: NDArray[np.int32],
+        throughput: bool,
+        *,
+        cuts: int = 300,
+        effort: float = 1.0,
+        sequences: int = 4,
+        per_sequence: int = 2,
+        whole: bool = False,
+        filled: float = 1.0,
+        in_list_order: bool = False,
+    ) -> NDArray[np.uint8]: ...
+
 def split_rule_of(openvino_version: str) -> int: ...
 
 class Legality:

@@ -208,12 +208,12 @@ def test_partitions_find_room_where_no_device_holds_the_model() -> None:
     assert np.isfinite(small.scores(Partitions().place(small))[0])
 
 
-def test_partitions_find_what_search_lacks(two_cpu_core: ov.Core) -> None:
-    """Embeddings side by side, each a branch: on two equal cores the best known placement is one of another order."""
+def test_search_cuts_branches_that_are_side_by_side(two_cpu_core: ov.Core) -> None:
+    """Embeddings, each a branch: on two equal cores the best known placement cuts an order that no file has."""
     names = ("CPU_A", "CPU_B")
     profile = Profile.of({"version": 1, "devices": {name: {"builtin": "cpu_core"} for name in names}}, "two cores")
     model = ZOO["dlrm"].build()
     problem = build_problem(model, DeviceSet(names), objective="throughput", profile=profile, core=two_cpu_core)
     found = {placer.name: problem.scores(placer.place(problem))[0] for placer in unlearned_placers(problem)}
-    assert found["partitions"] < 0.95 * found["search"]
-    assert list(found)[-2:] == ["partitions", "search"]
+    assert min(found.values()) < 0.7 * found["CPU_A"]
+    assert found["search"] < 1.01 * min(found.values())

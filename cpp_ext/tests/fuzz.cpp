@@ -193,14 +193,14 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     const bool throughput = bytes.byte() % 2 == 0;
     std::vector<std::int32_t> coarse = bytes.many(some, [&] { return bytes.index(groups); });
     attempt([&] {
-        const Refiner refiner(problem, coarse);
+        const Refiner refiner(*problem, coarse);
         RefineOptions options;
         options.throughput = throughput;
         options.max_moves = 50;
         (void)refiner.refine(placement, options);
     });
     attempt([&] {
-        const Multilevel multilevel(problem, coarse);
+        const Multilevel multilevel(*problem, coarse);
         MultilevelOptions options;
         options.throughput = throughput;
         options.max_moves = 200;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "hierarchy.hpp"
 #include "levels.hpp"
 #include "multilevel.hpp"
+#include "orders.hpp"
 #include "parallel.hpp"
 #include "parse.hpp"
 #include "problem.hpp"
@@ -100,10 +102,35 @@ std::vector<std::uint8_t> random_placement(std::mt19937& random, std::int32_t it
 void test_no_placements_are_refined_to_none() {
     std::mt19937 random(17);
     const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 12), 2, 1.0));
-    const Refiner refiner(problem, problem->group);
+    const Refiner refiner(*problem, problem->group);
     RefineOptions options;
     options.max_moves = 1000;
     CHECK(refiner.refine({}, options).scores.empty());
+}
+
+void test_orders_are_topological() {
+    std::mt19937 random(29);
+    std::mt19937_64 generator(29);
+    for (int round = 0; round < 30; ++round) {
+        const auto size = 3 + static_cast<std::int32_t>(random() % 60);
+        const Problem problem = random_problem(random, random_graph(random, size), 2, 1.0);
+        const Graph& graph = *problem.graph;
+        std::vector<std::vector<std::int32_t>> orders = node_orders(problem);
+        orders.push_back(random_branch_order(problem, orders.front(), generator));
+        for (const std::vector<std::int32_t>& order : orders) {
+            std::vector<std::int32_t> place(static_cast<std::size_t>(graph.nodes()), -1);
+            for (std::size_t k = 0; k < order.size(); ++k) place[order[k]] = static_cast<std::int32_t>(k);
+            CHECK(order.size() == place.size() && std::count(place.begin(), place.end(), -1) == 0);
+            for (std::int32_t e = 0; e < graph.edges(); ++e) CHECK(place[graph.source[e]] < place[graph.target[e]]);
+        }
+        const OrderedProblem ordered(problem);
+        const auto placement = random_placement(random, problem.groups(), 2);
+        const std::span<const std::uint8_t> given(placement);
+        CHECK(ordered.as_given<std::uint8_t>(ordered.ordered(given)) == placement);
+        const std::vector<std::uint8_t> renumbered = ordered.ordered(given);
+        const double before = Simulator(problem).evaluate(placement.data()).latency_us;
+        CHECK(Simulator(ordered.problem()).evaluate(renumbered.data()).latency_us == before);
+    }
 }
 
 // Without submodel costs nothing is left out of the sum; and what is kept up to date equals what is counted anew.
@@ -116,7 +143,7 @@ void test_additive_state() {
         if (round % 3 == 0) problem.memory_limit[0] = 40;
         const bool fusing = round % 2 == 0;
         if (fusing) add_fusions(random, problem);
-        const AdditiveModel model(problem, problem.group);
+        const AdditiveModel model(problem, problem.group, node_orders(problem).front());
         Simulator simulator(problem);
         const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
         const std::vector<double> surcharge(static_cast<std::size_t>(devices), 2.5);
@@ -165,7 +192,7 @@ void test_hierarchies_are_acyclic() {
         Problem problem =
             random_problem(random, random_graph(random, 60 + static_cast<std::int32_t>(random() % 200)), devices, 0.0);
         if (round % 2 == 0) add_fusions(random, problem);
-        const AdditiveModel model(problem, problem.group);
+        const AdditiveModel model(problem, problem.group, node_orders(problem).front());
         std::vector<std::uint64_t> labels;
         if (round % 3 == 0) {
             for (std::int32_t item = 0; item < model.items; ++item) labels.push_back(random() % 2);
@@ -212,7 +239,7 @@ void test_circles_are_broken() {
         const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
         Problem problem = random_problem(
             random, random_graph(random, 20 + static_cast<std::int32_t>(random() % 100), false), devices, 1.0);
-        const AdditiveModel model(problem, problem.group);
+        const AdditiveModel model(problem, problem.group, node_orders(problem).front());
         Placement placement = random_placement(random, model.items, devices);
         Simulator simulator(problem);
         break_circles(model, placement);
@@ -239,7 +266,7 @@ void test_refinement_keeps_its_promises() {
         std::vector<std::int32_t> coarse(static_cast<std::size_t>(graph.nodes()));
         for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 2);
         problem.rule = round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
-        const Refiner refiner(std::make_shared<Problem>(problem), coarse);
+        const Refiner refiner(problem, coarse);
         const auto batch = random_placement(random, 3 * graph.nodes(), devices);
         Simulator simulator(problem);
         RefineOptions options;
@@ -269,7 +296,7 @@ void test_searches_on_threads_find_what_they_find_alone() {
     const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 120), 3, 7.0));
     std::vector<std::int32_t> coarse(problem->group.size());
     for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 4);
-    const Multilevel multilevel(problem, coarse);
+    const Multilevel multilevel(*problem, coarse);
     const auto search = [&](std::size_t seed) {
         MultilevelOptions options;
         options.throughput = seed % 2 == 0;
@@ -349,6 +376,7 @@ void test_policy() {
     test_hierarchies_are_acyclic();
     test_circles_are_broken();
     test_refinement_keeps_its_promises();
+    test_orders_are_topological();
     test_no_placements_are_refined_to_none();
     test_searches_on_threads_find_what_they_find_alone();
     test_structure_of_a_path();

@@ -16,9 +16,7 @@ order of the devices; with more than eight devices that differ (`_MOST_STATES`),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,9 +28,10 @@ from ov_hsdag.placers.base import best_of
 from ov_hsdag.problem.coarse import CoarseView, Floats
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
-# Candidate cuts; of more places, the cheapest of equal slices of the work are taken. Where the time of a part is no
-# difference of sums (it includes what exceeds a memory limit), every pair of cuts is looked at.
+# Places where parts may end; of more, the cheapest of equal slices of the work are taken. `Contiguous` may take so many
+# times as long as the partitions that search begins with. Coarse groups: every pair of places is looked at.
 _MOST_CUTS = 600
+_EFFORT = 16.0
 _MOST_CUTS_IN_PAIRS = 96
 
 # Pairs of a device and a set of devices behind it, up to which all orders of devices are looked at: eight devices that
@@ -90,7 +89,7 @@ def contiguous_placements(
     sequences: int = _SEQUENCES,
     per_sequence: int = _PER_SEQUENCE,
 ) -> list[NDArray[np.uint8]]:
-    """Placements of the best contiguous partitions of the topological order of colocation groups.
+    """Placements of the best contiguous partitions of that order of colocation groups which has the best one.
 
     Args:
         problem: to place.
@@ -101,71 +100,31 @@ def contiguous_placements(
     Returns:
         uint8 [groups] each, those on fewer devices first; what a device does not run is in none of its parts.
     """
-    order = topological_groups(problem)
-    count, size, penalty = order_crossings(problem, order)
-    supported = np.isfinite(problem.group_us)
-    us = np.where(supported, problem.group_us, 0.0)[order]
-    memory = _memory_shares(problem)
-    limited = bool((memory.room < 1.0).any())
-    cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS if limited else _MOST_CUTS)
 
-    columns = np.concatenate(
-        [
-            problem.group_us,
-            penalty,
-            problem.submodel_us[None],
-            problem.transfer_shares[None],
-            memory.room[None],
-            problem.group_held,
-        ]
-    )
-    kind = equal_devices(problem, columns) if not in_list_order else np.arange(len(problem.devices))
-    if not in_list_order and _states(kind) > _MOST_STATES:
-        kind, in_list_order = np.arange(len(problem.devices)), True
-    device = np.unique(kind, return_index=True)[1]
-    work = _before(us[:, device])[cuts].T
-    blocked = np.diff(_before(~supported[order][:, device])[cuts].T) > 0
-    fixed = problem.submodel_us[device]
+    def best(order: NDArray[np.int32], sequences: int, per_sequence: int) -> NDArray[np.uint8]:
+        return problem.contiguous.best(
+            order,
+            problem.objective == "throughput",
+            cuts=_MOST_CUTS,
+            effort=_EFFORT,
+            sequences=sequences,
+            per_sequence=per_sequence,
+            whole=not problem.group_supported.all(),
+            in_list_order=in_list_order,
+        )
 
-    # Transfers between kinds; between devices of one kind as between its first two.
-    other = np.array([np.flatnonzero(kind == number)[-1] for number in range(len(device))])
-    pair = np.ix_(device, device)
-    links = []
-    for matrix in (problem.transfer_us, problem.transfer_us_per_byte):
-        between = matrix[pair].copy()
-        np.fill_diagonal(between, matrix[device, other])
-        links.append(between[:, :, None])
-    moved = links[0] * count[cuts] + links[1] * size[cuts]
-    # Transfers load both of their ends, but take their time once.
-    shares = problem.transfer_shares[device]
-    throughput = problem.objective == "throughput"
-    enter = (moved * shares[None, :, None] if throughput else moved) + penalty[cuts][:, device].T
-    leave = moved * shares[:, None, None] if throughput else np.zeros_like(moved)
-
-    part: dict[str, Any] = {"separable": (work, fixed, blocked)}
-    if limited:
-        weights = problem.group_held[order] / memory.need
-        alive = _alive(_largest(problem, problem.groups, problem.group_count)[order], size, weights)
-        excess = _excess(weights[:, device], alive, memory.room[device], cuts, work)
-        nothing = np.zeros_like(work)
-        part = {"span": np.where(_any_within(blocked), np.inf, _spans(work, nothing, fixed, nothing, excess))}
-    found = _best(
-        kind,
-        throughput,
-        cuts,
-        links=(enter, leave),
-        any_order=not in_list_order,
-        sequences=sequences,
-        per_sequence=per_sequence,
-        **part,
-    )
-    placements = []
+    orders = problem.contiguous.orders()
+    found = [best(order, 1, 1) for order in orders] if len(orders) > 1 else []
+    scores = [problem.scores(placements).min(initial=np.inf) for placements in found]
+    if len(orders) > 1 and np.isinf(scores).all():
+        # In the order in which the nodes run it is known best which tensors are alive at the same time.
+        found += [best(order, sequences, 1) for order in (*orders, topological_groups(problem))]
+    else:
+        found.append(best(orders[int(np.argmin(scores)) if scores else 0], sequences, per_sequence))
+    placements = np.concatenate(found)
+    used = np.stack([(placements == device).any(axis=1) for device in range(len(problem.devices))])
     # Of equally good placements, `best_of` takes the first: the one on fewer devices.
-    for partition in sorted(found, key=lambda partition: len(partition.sequence)):
-        placement = np.empty(problem.group_count, np.uint8)
-        placement[order] = partition.devices
-        placements.append(placement)
-    return placements
+    return list(placements[np.argsort(used.sum(axis=0), kind="stable")])
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,16 +149,12 @@ class CoarsePartitions:
 
     @classmethod
     def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarsePartitions:
-        """The partitions of a problem; computed once, as several placers ask.
+        """The partitions of a problem.
 
         Args:
             problem: each of its groups has a device that supports it.
             threads: for the structural features of the view.
         """
-        return _coarse_partitions(problem, threads)
-
-    @classmethod
-    def _of(cls, problem: PlacementProblem, threads: int) -> CoarsePartitions:
         view = CoarseView.of(problem, threads)
         memory = _memory_shares(problem)
         us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
@@ -236,30 +191,6 @@ class CoarsePartitions:
         (listed,) = self._find(span, cuts, 1, in_list_order=True)
         found = self._find(span, cuts, 1)
         return found[0] if found and listed.value > found[0].value * _IN_LIST_ORDER else listed
-
-    def placements(self, shares: Sequence[float], sequences: int, orders: int = 0, seed: int = 0) -> NDArray[np.uint8]:
-        """Placements by contiguous partitions of topological orders, uint8 [placements, groups].
-
-        Args:
-            shares: of the memory that devices have; how much is needed is an estimate.
-            sequences: of the devices, at most so many, the best ones for each order and share.
-            orders: besides the order of the features, so many random ones that finish a branch before they begin
-                another: where branches are independent, each order has other cuts.
-            seed: of these.
-        """
-        view, problem = self.view, self.view.problem
-        generator = np.random.default_rng(seed)
-        positions = [view.position, *(_branch_by_branch(view, generator) for _ in range(orders))]
-        found = [
-            partition.devices[position][problem.coarse]
-            for position in positions
-            for filled in shares
-            for partition in self._find(*self._parts(position, filled), sequences)
-        ]
-        placements = np.stack(found).astype(np.uint8)
-        instead = problem.group_us.argmin(axis=1).astype(np.uint8)
-        supported = problem.group_supported[np.arange(problem.group_count), placements]
-        return np.where(supported, placements, instead)
 
     def _parts(self, position: NDArray[np.int32], filled: float) -> tuple[Floats, NDArray[np.int64]]:
         """Time of a part of an order between each two candidate cuts, µs [D, P, P], and these cuts [P].
@@ -318,11 +249,6 @@ class CoarsePartitions:
             skip=True,
             sequences=sequences,
         )
-
-
-@lru_cache(maxsize=1)
-def _coarse_partitions(problem: PlacementProblem, threads: int) -> CoarsePartitions:
-    return CoarsePartitions._of(problem, threads)
 
 
 def _best(
@@ -405,61 +331,10 @@ def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[
     return np.unique(np.concatenate([[0], cheapest, [count]]))
 
 
-def order_crossings(problem: PlacementProblem, order: NDArray[np.int64]) -> tuple[Floats, Floats, Floats]:
-    """What crosses each place of an order of colocation groups.
-
-    Returns:
-        Number and bytes of the tensors, [groups + 1] each; what a device behind it pays for fusions that it breaks, µs
-        [groups + 1, D].
-    """
-    tensors, groups = problem.tensors, problem.group_count
-    place = np.empty(groups, np.int64)
-    place[order] = np.arange(groups)
-    ends = [place[tensors.source]]
-    if len(tensors):
-        ends += [
-            ufunc.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]) for ufunc in (np.minimum, np.maximum)
-        ]
-    first, last = np.minimum.reduce(ends), np.maximum.reduce(ends)
-    return (
-        _crossing(np.ones(len(tensors)), first, last, groups),
-        _crossing(tensors.bytes.astype(np.float64), first, last, groups),
-        np.stack(
-            [_crossing(amount, first, last, groups) for amount in problem.tensor_fusion_penalty_us.T.copy()], axis=1
-        ),
-    )
-
-
 def _crossing(amount: Floats, first: NDArray[np.int64], last: NDArray[np.int64], size: int) -> Floats:
     """Sums of what crosses each place of an order from `first` to `last`, [size + 1]."""
     change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
     return np.maximum(np.cumsum(change)[: size + 1], 0.0)
-
-
-def _branch_by_branch(view: CoarseView, generator: np.random.Generator) -> NDArray[np.int32]:
-    """Place of each group in a random topological order, from the outputs back: depth first, inputs in random order."""
-    inputs: list[list[int]] = [[] for _ in range(view.size)]
-    shuffled = generator.permutation(view.edge_index.shape[1])
-    for producer, consumer in view.edge_index[:, shuffled].T.tolist():
-        inputs[consumer].append(producer)
-    ends = np.setdiff1d(np.arange(view.size), view.edge_index[0])
-    position = np.full(view.size, -1, np.int32)
-    opened = np.zeros(view.size, bool)
-    number = 0
-    # All groups follow the ends, in case of a cycle among groups, which has none.
-    for end in [*generator.permutation(ends).tolist(), *range(view.size)]:
-        stack = [end]
-        while stack:
-            at = stack[-1]
-            if not opened[at]:
-                opened[at] = True
-                stack += [group for group in inputs[at] if not opened[group]]
-                continue
-            stack.pop()
-            if position[at] < 0:
-                position[at] = number
-                number += 1
-    return position
 
 
 # --- costs of parts ---------------------------------------------------------------------------------------------------
@@ -481,12 +356,6 @@ def _spans(work: Floats, enter: Floats, fixed: Floats, leave: Floats, excess: Fl
     """
     cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + fixed[:, None, None] + leave[:, None, :] + excess
     return np.where(np.tri(work.shape[1], dtype=bool), np.inf, cost)
-
-
-def _any_within(between: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether any of `between` [D, P - 1] lies between two cuts, [D, P, P]."""
-    before = _before(between.T.astype(np.int64)).T
-    return before[:, None, :] > before[:, :, None]
 
 
 @dataclass(frozen=True, eq=False)

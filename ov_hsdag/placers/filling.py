@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.placers.contiguous import order_crossings
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
 # Parts end where the least bytes cross in a window: of a model, so many windows.
@@ -17,7 +17,7 @@ _ROUNDS = 40
 
 @dataclass(frozen=True)
 class Filling:
-    """Parts of the topological order, one for each device in the order of the list, of equal shares of their limits.
+    """Parts of a topological order, one for each device in the order of the list, of equal shares of their limits.
 
     Costs do not count. What live tensors need is an estimate, so that the last part is the one which may be too large.
     """
@@ -26,8 +26,15 @@ class Filling:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`."""
-        order = topological_groups(problem)
-        crossing = order_crossings(problem, order)[1]
+        for order in (*problem.contiguous.orders(), topological_groups(problem)):
+            best = self._fill(problem, order)
+            if not problem.evaluate(best).infeasible[0]:
+                break
+        return best
+
+    @staticmethod
+    def _fill(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+        crossing = _crossing_bytes(problem, order)
         reach = max(len(crossing) // _WINDOWS, 1)
         around = np.lib.stride_tricks.sliding_window_view(np.pad(crossing, reach, "edge"), 2 * reach + 1)
         allowed = crossing <= around.min(axis=1)
@@ -57,6 +64,19 @@ class Filling:
             if not problem.evaluate(best).infeasible[0]:
                 break
         return best
+
+
+def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+    """Bytes of the tensors that cross each place of an order of the groups, [groups + 1]."""
+    tensors, groups = problem.tensors, problem.group_count
+    place = np.empty(groups, np.int64)
+    place[order] = np.arange(groups)
+    first, last = place[tensors.source], place[tensors.source]
+    if len(tensors):
+        first = np.minimum(first, np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
+        last = np.maximum(last, np.maximum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
+    begins, ends = (np.bincount(at + 1, tensors.bytes, groups + 2)[: groups + 1] for at in (first, last))
+    return np.maximum(np.cumsum(begins - ends), 0.0)
 
 
 def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -9,17 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.placers.contiguous import CoarsePartitions
 from ov_hsdag.placers.filling import crowded
 from ov_hsdag.placers.refine import default_moves, refine
-from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import PlacementProblem
 
 # Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
 # are refined, for longer. (Still more moves earn more in multilevel search.)
 _CROWDED_REFINED = 8
 _CROWDED_MOVES = 1_000_000
 
-# Cuts of the topological order for each two devices, and for all pairs together: those of eight devices.
+# Cuts of a topological order for each two devices, and for all pairs together: those of eight devices.
 _CUTS = 64
 _SPLITS = 8 * 7 * _CUTS
 
@@ -33,9 +32,6 @@ _ORDERED_SEQUENCES = 2
 _ROOMS = (1.0, 0.85, 0.7, 0.5)
 _SEQUENCES = 8
 
-# Coarse groups; above, partitions of random orders take long.
-_LARGE = 4000
-
 # Nodes that the simulator may walk for all starts together (but so many starts at least): the best by a rough estimate
 # are simulated. Thousands of scattered groups make thousands of submodels, which take seconds to tell apart.
 _SIMULATED_NODES = 200_000
@@ -46,8 +42,11 @@ _SIMULATED = 8
 class Partitions:
     """The best of contiguous partitions of several orders after local search from each.
 
+    For throughput, random orders are tried as well; where no partition is feasible, so are cuts of a topological order
+    for each two devices, and partitions that leave room in memory.
+
     Attributes:
-        refined: how many of the best partitions are refined.
+        refined: how many of the best partitions are refined; 0: none is.
         seed: of the orders and the refinement; the same problem always gets the same placement.
     """
 
@@ -58,53 +57,47 @@ class Partitions:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
         threads = usable_cores()
-        partitions = CoarsePartitions.of(problem, threads)
+        full = crowded(problem)
+        kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
         singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
-        starts = np.concatenate([singles, partitions.placements((1.0,), _SEQUENCES)])
-        return refined_best(problem, starts, partitions, self.refined, self.seed, threads)
+        starts = [singles, _partitions(problem, problem.contiguous.orders(), _SEQUENCES)]
+        orders = min(_ORDERED_GROUPS // (int(problem.coarse.max()) + 1), _ORDERS)
+        if problem.objective == "throughput" and orders:
+            branches = problem.contiguous.orders(orders, self.seed)[-orders:]
+            starts.append(_partitions(problem, branches, _ORDERED_SEQUENCES))
+        candidates = ranked(problem, np.concatenate(starts), threads)[:kept]
+        if problem.evaluate(candidates[0]).infeasible[0]:
+            main = problem.contiguous.orders()[:1]
+            partitions = [_partitions(problem, main, _SEQUENCES, filled) for filled in _ROOMS]
+            candidates = np.concatenate([candidates, _splits(problem), *partitions])
+            repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
+            candidates = ranked(problem, np.stack(repaired), threads)
+        if not self.refined:
+            return candidates[0]
+        moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
+        refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
+        return np.asarray(refined[int(scores.argmin())])
 
 
-def refined_best(
-    problem: PlacementProblem,
-    starts: NDArray[np.uint8],
-    partitions: CoarsePartitions,
-    count: int,
-    seed: int,
-    threads: int,
+def _partitions(
+    problem: PlacementProblem, orders: NDArray[np.int32], sequences: int, filled: float = 1.0
 ) -> NDArray[np.uint8]:
-    """Returns the best placement after local search from the best of some starts, uint8 [groups].
-
-    Contiguous partitions of random orders are starts as well, for throughput; where no start is feasible, so are cuts
-    of the topological order for each two devices, and partitions that leave room in memory.
+    """The best contiguous partition of each order of the groups for each of the best sequences of devices.
 
     Args:
         problem: to place.
-        starts: single devices first, uint8 [starts, groups].
-        partitions: of the problem.
-        count: how many of the best starts are refined; 0: none is, and the best start is returned.
-        seed: of the orders and the refinement.
-        threads: of the simulator and of the refinement.
+        orders: [orders, groups].
+        sequences: at most so many for each order.
+        filled: share of the memory limits that may be filled.
     """
-    full = crowded(problem)
-    kept = max(_CROWDED_REFINED if full and count else count, 1)
-    if problem.objective == "throughput" and partitions.view.size <= _LARGE:
-        orders = min(_ORDERED_GROUPS // partitions.view.size, _ORDERS)
-        starts = np.concatenate([starts, partitions.placements((1.0,), _ORDERED_SEQUENCES, orders, seed)])
-    candidates = ranked(problem, starts, threads)[:kept]
-    if problem.evaluate(candidates[0]).infeasible[0]:
-        candidates = np.concatenate([candidates, _splits(problem), partitions.placements(_ROOMS, _SEQUENCES)])
-        repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
-        candidates = ranked(problem, np.stack(repaired), threads)
-    if not count:
-        return candidates[0]
-    moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
-    refined, scores = refine(problem, candidates, threads=threads, seed=seed, max_moves=moves)
-    return np.asarray(refined[int(scores.argmin())])
+    throughput = problem.objective == "throughput"
+    best = problem.contiguous.best
+    return np.concatenate([best(o, throughput, sequences=sequences, per_sequence=1, filled=filled) for o in orders])
 
 
 def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """The topological order cut in two, for each two devices: feasible where few other placements are."""
-    order = topological_groups(problem)
+    """A topological order cut in two, for each two devices: feasible where few other placements are."""
+    order = problem.contiguous.orders()[0]
     place = np.empty(problem.group_count, np.int64)
     place[order] = np.arange(problem.group_count)
     found = [problem.where_supported(problem.single(device)) for device in range(len(problem.devices))]

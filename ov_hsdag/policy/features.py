@@ -127,7 +127,6 @@ def policy_input(
     problem: PlacementProblem,
     names: FeatureSet | None = None,
     threads: int = 1,
-    partitions: CoarsePartitions | None = None,
 ) -> PolicyInput:
     """Features of a problem.
 
@@ -135,10 +134,9 @@ def policy_input(
         problem: any problem in which each group has a device that supports it.
         names: which features; all by default.
         threads: threads for the structural features.
-        partitions: the problem's, where they are known already.
     """
     names = names or FeatureSet()
-    partitions = partitions or CoarsePartitions.of(problem, threads)
+    partitions = CoarsePartitions.of(problem, threads)
     view = partitions.view
     structure = view.structure
     position = structure["position"] / max(view.size - 1, 1)

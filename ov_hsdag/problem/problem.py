@@ -335,6 +335,11 @@ class PlacementProblem:
             rule=self.rule,
         )
 
+    @cached_property
+    def contiguous(self) -> _native.Contiguous:
+        """Orders of the groups that do not depend on how nodes are numbered, and contiguous partitions of them."""
+        return _native.Contiguous(self.native)
+
     def evaluate(
         self, placements: NDArray[np.integer[Any]], threads: int = 1, most_work: int | None = None
     ) -> Evaluation:

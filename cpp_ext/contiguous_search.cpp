@@ -1,9 +1,10 @@
-#include "stages.hpp"
+#include "contiguous_search.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "contiguous.hpp"
 #include "live.hpp"
@@ -16,6 +17,8 @@ namespace {
 constexpr double kSteps = 600'000;
 constexpr double kPairSteps = 16'000'000;
 constexpr std::int32_t kFewestCuts = 32;
+// With more states the devices come in the order of the list: twelve that differ have 589,824.
+constexpr double kMostStates = 600'000;
 // Cost of what exceeds a memory limit, in times of all work: one, and so much for all of the model's memory.
 constexpr double kExcess = 10.0;
 
@@ -74,12 +77,15 @@ std::vector<std::vector<std::int32_t>> kinds_of(const AdditiveModel& model, cons
     return kinds;
 }
 
-// Places where parts may end, at most, so that partitions in any order are soon found.
-std::int32_t cuts_for(const std::vector<std::vector<std::int32_t>>& kinds, bool pairs, std::int32_t most,
-                      double effort) {
-    double states = static_cast<double>(kinds.size() * kinds.size()) / effort;
+double states_of(const std::vector<std::vector<std::int32_t>>& kinds) {
+    auto states = static_cast<double>(kinds.size() * kinds.size());
     for (const auto& kind : kinds) states *= static_cast<double>(kind.size() + 1);
-    const double cuts = pairs ? std::sqrt(kPairSteps / states) : kSteps / states;
+    return states;
+}
+
+// Places where parts may end, at most, so that partitions in any order are soon found.
+std::int32_t cuts_for(double states, bool pairs, std::int32_t most, double effort) {
+    const double cuts = pairs ? std::sqrt(kPairSteps * effort / states) : kSteps * effort / states;
     return static_cast<std::int32_t>(std::clamp<double>(cuts, kFewestCuts, most));
 }
 
@@ -114,17 +120,18 @@ std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const 
 
 }  // namespace
 
-StageSearch::StageSearch(const Problem& problem, const AdditiveModel& model, bool throughput)
-    : problem_(problem), model_(model), throughput_(throughput), place_(static_cast<std::size_t>(model.items)) {
+ContiguousSearch::ContiguousSearch(const Problem& problem, const AdditiveModel& model, std::vector<std::int32_t> order,
+                                   bool throughput)
+    : problem_(problem), model_(model), throughput_(throughput), order_(std::move(order)), place_(order_.size()) {
     for (std::size_t k = 0; k < place_.size(); ++k) {
-        place_[static_cast<std::size_t>(model.order[k])] = static_cast<std::int32_t>(k);
+        place_[static_cast<std::size_t>(order_[k])] = static_cast<std::int32_t>(k);
     }
     if (place_.size() < 2) return;
     measure_crossings();
     measure_items();
 }
 
-void StageSearch::measure_crossings() {
+void ContiguousSearch::measure_crossings() {
     const auto width = static_cast<std::size_t>(model_.devices);
     const std::size_t places = place_.size() + 1;
     number_.assign(places, 0.0);
@@ -157,14 +164,14 @@ void StageSearch::measure_crossings() {
 }
 
 // What a device does not run, the fastest one does, with a transfer each way.
-void StageSearch::measure_items() {
+void ContiguousSearch::measure_items() {
     const auto width = static_cast<std::size_t>(model_.devices);
     const std::size_t count = place_.size();
     const double transfer = mean_off_diagonal(model_.transfer_us, width);
     std::vector<double> by_place(count * width);  // with estimates for what a device does not run
     work_.assign(count, 0.0);
     for (std::size_t k = 0; k < count; ++k) {
-        const std::int32_t i = model_.order[k];
+        const std::int32_t i = order_[k];
         const std::size_t fastest = fastest_device(model_, i);
         for (std::size_t d = 0; d < width; ++d) {
             double& us = by_place[k * width + d];
@@ -175,7 +182,7 @@ void StageSearch::measure_items() {
                 lacking_ = true;
             }
             // What the model counts with its first item; here each part has it.
-            if (k == 0) us -= problem_.submodel_us[model_.supports(i, d) ? d : fastest];
+            if (i == model_.order[0]) us -= problem_.submodel_us[model_.supports(i, d) ? d : fastest];
             work_[k] += us / static_cast<double>(width);
         }
         all_us_ += work_[k];
@@ -201,7 +208,7 @@ void StageSearch::measure_items() {
     for (std::size_t d = 0; d < width; ++d) {
         for (std::size_t k = 0; k < count; ++k) {
             const std::size_t here = d * places + k;
-            const std::int32_t i = model_.order[k];
+            const std::int32_t i = order_[k];
             time_before_[here + 1] = time_before_[here] + by_place[k * width + d];
             if (limited_) {
                 held_before_[here + 1] = held_before_[here] + static_cast<double>(model_.weight[at(i, width, d)]);
@@ -211,19 +218,21 @@ void StageSearch::measure_items() {
     }
 }
 
-std::vector<Stages> StageSearch::best(const StageOptions& wanted) const {
+std::vector<ContiguousPlacement> ContiguousSearch::best(const ContiguousOptions& wanted) const {
     const auto width = static_cast<std::size_t>(model_.devices);
     const std::size_t count = place_.size();
     if (count < 2 || (wanted.whole && !lacking_)) return {};
-    const bool any_order = wanted.sequence.empty();
+    const double states = states_of(kinds_);
+    const bool any_order = wanted.sequence.empty() && states <= kMostStates;
     PartitionCosts costs;
     costs.throughput = throughput_;
     costs.kinds = kinds_;
     if (!any_order) {
         costs.kinds.clear();
         for (const std::int32_t d : wanted.sequence) costs.kinds.push_back({d});
+        for (std::int32_t d = 0; wanted.sequence.empty() && d < model_.devices; ++d) costs.kinds.push_back({d});
     }
-    const std::int32_t most = any_order ? cuts_for(costs.kinds, limited_, wanted.cuts, wanted.effort) : wanted.cuts;
+    const std::int32_t most = any_order ? cuts_for(states, limited_, wanted.cuts, wanted.effort) : wanted.cuts;
     const std::vector<std::int32_t> cuts = candidate_cuts(work_, bytes_, most);
     const std::vector<double> peak = limited_ ? live_peaks(problem_, place_, cuts) : std::vector<double>{};
     const std::size_t p = cuts.size();
@@ -243,7 +252,7 @@ std::vector<Stages> StageSearch::best(const StageOptions& wanted) const {
             continue;
         }
         const double limit = model_.memory_limit[d] < 0 ? std::numeric_limits<double>::infinity()
-                                                        : static_cast<double>(model_.memory_limit[d]);
+                                                        : wanted.filled * static_cast<double>(model_.memory_limit[d]);
         for (std::size_t i = 0; i < p; ++i) {
             const std::int32_t first = cuts[i];
             for (std::size_t j = 0; j < p; ++j) {
@@ -276,14 +285,14 @@ std::vector<Stages> StageSearch::best(const StageOptions& wanted) const {
     }
     const PartitionOptions options{
         .any_order = any_order, .skip = false, .sequences = wanted.sequences, .per_sequence = wanted.per_sequence};
-    std::vector<Stages> found;
+    std::vector<ContiguousPlacement> found;
     for (const Partition& partition : contiguous_partitions(costs, options)) {
         Placement placement(count, 0);
         for (std::size_t part = 0; part < partition.devices.size(); ++part) {
             const auto d = static_cast<std::size_t>(partition.devices[part]);
             const std::int32_t end = cuts[static_cast<std::size_t>(partition.bounds[part + 1])];
             for (std::int32_t k = cuts[static_cast<std::size_t>(partition.bounds[part])]; k < end; ++k) {
-                const std::int32_t i = model_.order[k];
+                const std::int32_t i = order_[k];
                 const std::size_t device = model_.supports(i, d) ? d : fastest_device(model_, i);
                 placement[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(device);
             }

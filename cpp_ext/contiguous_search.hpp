@@ -10,31 +10,34 @@
 
 namespace ov_hsdag {
 
-struct StageOptions {
+struct ContiguousOptions {
     std::int32_t cuts = 300;  // places where parts may end, at most; fewer in any order of many devices
     // Devices in the order of their parts; empty: any order.
     std::vector<std::int32_t> sequence;
     // What a device lacks: its parts have none of it; or the fastest device that runs it does.
     bool whole = false;
+    double filled = 1;              // share of the memory limits that parts may fill
     double effort = 1;              // how long any order may take, as a multiple
     std::int32_t sequences = 4;     // at most so many orders of devices
     std::int32_t per_sequence = 2;  // at most so many partitions of each
 };
 
-struct Stages {
+struct ContiguousPlacement {
     std::vector<std::int32_t> sequence;  // devices in the order of their parts
     Placement placement;                 // [groups]
 };
 
-// Contiguous partitions of a model's order into one part for each device at most. It refers to the problem and to the
-// additive model of its colocation groups.
-class StageSearch {
+// Contiguous partitions of an order of a model's items into one part for each device at most. It refers to the problem
+// and to the additive model of its colocation groups.
+class ContiguousSearch {
 public:
-    StageSearch(const Problem& problem, const AdditiveModel& model, bool throughput);
+    // order: of the items, [items].
+    ContiguousSearch(const Problem& problem, const AdditiveModel& model, std::vector<std::int32_t> order,
+                     bool throughput);
 
     // The best ones (contiguous.hpp), by estimates. Memory limits count weights and the live tensors of a part
     // (live.hpp).
-    [[nodiscard]] std::vector<Stages> best(const StageOptions& wanted) const;
+    [[nodiscard]] std::vector<ContiguousPlacement> best(const ContiguousOptions& wanted) const;
 
 private:
     void measure_crossings();
@@ -47,6 +50,7 @@ private:
     bool limited_ = false;             // a device cannot hold all items
     double live_ = 0.0;                // bytes of live tensors where one device has all
     double all_us_ = 0.0;              // of all items, in the mean of the devices
+    std::vector<std::int32_t> order_;  // [items]
     std::vector<std::int32_t> place_;  // [items] in the order
     // What crosses each place of the order [items + 1]: tensors, bytes, and what a device behind it pays for broken
     // fusions, µs [items + 1, devices], empty where nothing does.
