@@ -44,7 +44,7 @@ _HOMES = {
     "RunError": "ov_hsdag.utils.errors",
     "UserError": "ov_hsdag.utils.errors",
     "calibrate": "ov_hsdag.calibration.machine",
-    "explain": "ov_hsdag.explaining",
+    "explain": "ov_hsdag.explaining.explain",
     "extension_path": "ov_hsdag.integration.extension",
     "fit": "ov_hsdag.placing.memory_fit",
     "place": "ov_hsdag.placing.place",

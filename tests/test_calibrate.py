@@ -40,9 +40,9 @@ from ov_hsdag.costs.stored import ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import normalize
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem

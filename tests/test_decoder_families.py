@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.normalize import normalize
-from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.model.steps import REORDERED, StatefulInputs
 from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.problem.pricing import build_problem

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.placement import set_affinities
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups

@@ -117,7 +117,7 @@ import sys
 import numpy as np
 import openvino as ov
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.placement import set_affinities
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.problem.pricing import build_problem
 from tests.decoders import generate, layered, stateful_decoder
 

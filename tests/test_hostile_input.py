@@ -32,7 +32,8 @@ from ov_hsdag.integration import core as hook
 from ov_hsdag.integration import extension
 from ov_hsdag.measuring import process, worker
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.placement import RT_INFO, Placement
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.placement_entry import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign

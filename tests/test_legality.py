@@ -13,8 +13,7 @@ from openvino.preprocess import PrePostProcessor
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model import colocation, complete, normalize, repair, support
-from ov_hsdag.model import placement as placement_module
+from ov_hsdag.model import affinities, colocation, complete, normalize, repair, support
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
@@ -368,7 +367,7 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
     counts = []
     for placement in problem.random(np.random.default_rng(1), 4):
         placed = model.clone()
-        placement_module.set_affinities(placed, problem.affinity(placement))
+        affinities.set_affinities(placed, problem.affinity(placement))
         compiled = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B")
         counts.append(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
         assert counts[-1] == problem.evaluate(placement).submodels[0]

@@ -11,8 +11,8 @@ import pytest
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import normalize
+from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.placement import remove_affinities, set_affinities
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops

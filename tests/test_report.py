@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -21,8 +22,9 @@ from hypothesis import strategies as st
 
 import ov_hsdag
 from ov_hsdag.explaining.explain import explain
+from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
-from ov_hsdag.explaining.report_data import picture_data, report_data
+from ov_hsdag.explaining.report_data import ReportSource, picture_data, report_data
 from ov_hsdag.explaining.timeline import one_request, pipelined, stages
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
@@ -193,12 +195,19 @@ def test_data_are_those_of_explain(model: object) -> None:
 def test_states_are_told_apart_from_weights() -> None:
     model = stateful_decoder(2)
     placement = ov_hsdag.place(model, PAIR, measure=False, context=512)
-    assert placement.source is not None
-    data = placement.source(placement, "decoder")
+    data = data_of(placement, "decoder")
     assert sum(one["states"] for one in data["memory"]) > 0
     states = [number for number, kind in enumerate(data["nodes"]["type"]) if data["texts"][kind] == "ReadValue"]
     assert states
     assert all(data["nodes"]["states"][number] for number in states)
+
+
+def data_of(placement: Placement, title: str, done: dict[str, str] | None = None) -> dict[str, Any]:
+    """What the report of a placement that was just made shows."""
+    source = placement.source
+    assert isinstance(source, ReportSource)
+    found = ExplainedModel(source.explanation, placement.objective, placement, source.sources)
+    return report_data(found, title, done)
 
 
 def test_the_page_is_made_of_its_sources() -> None:
@@ -219,11 +228,10 @@ def test_the_page_is_made_of_its_sources() -> None:
 
 def test_names_cannot_leave_their_place() -> None:
     _, placement = split_convolutions()
-    assert placement.source is not None
-    data = placement.source(placement, HOSTILE, {"command": HOSTILE})
+    data = data_of(placement, HOSTILE, {"command": HOSTILE})
     data["texts"] = [HOSTILE for _ in data["texts"]]
     text = page(data)
-    plain = page(placement.source(placement, "model"))
+    plain = page(data_of(placement, "model"))
     for sign in ("<script", "</script", "<img", "<style"):
         assert text.count(sign) == plain.count(sign)
     inside = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)

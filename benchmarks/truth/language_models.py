@@ -44,9 +44,9 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import timed_inputs
-from ov_hsdag.model.placement import remove_affinities, set_affinities
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placing.memory_fit import fit
 from ov_hsdag.placing.place import place

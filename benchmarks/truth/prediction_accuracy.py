@@ -64,8 +64,8 @@ from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import random_inputs
-from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups

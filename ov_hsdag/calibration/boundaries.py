@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ov_hsdag.calibration.executions import Counters, Executions
 from ov_hsdag.calibration.regression import fit_costs
 from ov_hsdag.devices import virtual
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.placement import set_affinities
 
 if TYPE_CHECKING:
     import openvino as ov

@@ -24,9 +24,9 @@ from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts, graph_
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import repair
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import TimedInputs, timed_inputs
-from ov_hsdag.model.placement import set_affinities
 from ov_hsdag.model.shapes import smaller_shapes
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem

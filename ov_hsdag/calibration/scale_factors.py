@@ -20,8 +20,8 @@ from scipy.optimize import least_squares
 from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.devices import virtual
+from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.model.placement import remove_affinities, set_affinities
 from ov_hsdag.problem.problem import topological_groups
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from ov_hsdag.cli import console
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.model.placement import BEST_SINGLE, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
 from ov_hsdag.problem.copies import COPIES
 
 _PLACERS = {

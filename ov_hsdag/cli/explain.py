@@ -12,7 +12,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.place_options import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
-from ov_hsdag.model.placement import times
+from ov_hsdag.model.gains import times
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError

@@ -13,7 +13,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.cli.place_options import words
 from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
-from ov_hsdag.model.placement import placer_of
+from ov_hsdag.model.gains import placer_of
 from ov_hsdag.storage.model_folder import is_model_folder
 
 if TYPE_CHECKING:

@@ -40,22 +40,18 @@ def report(
     common.check_model(model)
     file = common.one_file(model, placed.part, "report")
 
-    from ov_hsdag.report.write import check_report, is_picture, write_report
+    from ov_hsdag.report.write import check_report
     from ov_hsdag.storage.files import check_not_input
 
     output = Path(f"{file.stem}_report.html") if output is None else output
     check_report(output)
     check_not_input(output, file)
 
-    from ov_hsdag.explaining.report_data import picture_data, report_data
+    from ov_hsdag.explaining.report_data import write
 
     with console.result(as_json) as show:
         found = explained(model, file, placed)
         with console.progress(f"explaining {model}") as tell:
-            if is_picture(output):
-                data = picture_data(found.explanation, found.placement, file.stem)
-            else:
-                data = report_data(found, file.stem, {"command": command_of(found.placement)}, tell)
-            write_report(output, data)
+            write(output, found, file.stem, {"command": command_of(found.placement)}, tell)
         size = output.stat().st_size if output.is_file() else 0
         show({"output": str(output), "bytes": size}, f"{output}: {format_bytes(size)}, for any browser")

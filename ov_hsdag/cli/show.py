@@ -12,7 +12,8 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
-from ov_hsdag.model.placement import BEST_SINGLE, Placement, times
+from ov_hsdag.model.gains import BEST_SINGLE, times
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError

@@ -19,7 +19,8 @@ def strip(
     files = model_files(model, part or ([*models_of(model)] if folder else ()))
     common.check_output(output, model)
 
-    from ov_hsdag.model.placement import RT_INFO, Placement
+    from ov_hsdag.model.placement import Placement
+    from ov_hsdag.model.placement_entry import RT_INFO
     from ov_hsdag.storage.files import save_model_atomically
     from ov_hsdag.storage.folder_writing import write_folder
 

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from ov_hsdag.explaining.timeline import Stage, one_request, pipelined, stages, 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
+from ov_hsdag.report.picture import image
+from ov_hsdag.report.write import check_report, is_picture, write_report
 
 FORMAT = 1
 """Of the object; a page reads only its own."""
@@ -38,13 +41,30 @@ class ReportSource:
     explanation: Explanation
     sources: CostSources
 
-    def __call__(self, placement: Placement, title: str, done: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What `report_data` returns."""
-        return report_data(ExplainedModel(self.explanation, placement.objective, placement, self.sources), title, done)
+    def write(
+        self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None = None
+    ) -> None:
+        """See `Placement.report`."""
+        write(path, ExplainedModel(self.explanation, placement.objective, placement, self.sources), title, done)
 
-    def picture(self, placement: Placement, title: str) -> dict[str, Any]:
-        """What `picture_data` returns."""
-        return picture_data(self.explanation, placement, title)
+    def image(self, placement: Placement) -> str:
+        """The picture of the split, as an HTML element."""
+        return image(picture_data(self.explanation, placement, "model"))
+
+
+def write(
+    path: str | PathLike[str],
+    found: ExplainedModel,
+    title: str,
+    done: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Writes a report in the format of the file's name; arguments as of `report_data`. Raises as `write_report`."""
+    check_report(path)
+    if is_picture(path):
+        write_report(path, picture_data(found.explanation, found.placement, title))
+    else:
+        write_report(path, report_data(found, title, done, tell))
 
 
 def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:

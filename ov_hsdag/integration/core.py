@@ -406,7 +406,7 @@ def _without_affinities(given: object) -> object:
     import openvino as ov
     from openvino._pyopenvino import Model as NativeModel
 
-    from ov_hsdag.model.placement import remove_affinities
+    from ov_hsdag.model.affinities import remove_affinities
 
     if not isinstance(given, ov.Model | NativeModel):
         return given

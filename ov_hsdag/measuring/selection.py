@@ -18,7 +18,7 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison, Rates, measurements, out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
-from ov_hsdag.model.placement import placer_of, times
+from ov_hsdag.model.gains import placer_of, times
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem

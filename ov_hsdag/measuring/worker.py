@@ -133,7 +133,7 @@ class Station:
     def _compiled(self, device: str, command: Mapping[str, Any]) -> Runner:
         """The model on a device, or on HETERO, warm."""
         from ov_hsdag.devices.runtime_options import compile_properties
-        from ov_hsdag.model.placement import remove_affinities, set_affinities
+        from ov_hsdag.model.affinities import remove_affinities, set_affinities
 
         config = compile_properties(self._core, self._model, device, command["properties"])
         try:

@@ -29,7 +29,9 @@ from ov_hsdag.explaining.together import why_together
 from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.model import complete
-from ov_hsdag.model.placement import HSDAG, Placement, placer_of, set_affinities
+from ov_hsdag.model.affinities import set_affinities
+from ov_hsdag.model.gains import HSDAG, placer_of
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _LONGEST = 400
 _POSITION = re.compile(r"Exception from \S+:\d+:$|Check '.*' failed at \S+:$")
@@ -40,6 +41,19 @@ def interrupted(error: BaseException | None) -> bool:
 def shortened(text: str, most: int = 200) -> str:
     """A text of a file as a message quotes it: the end of a long one is left out."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def quoted(value: object) -> str:
+    """A value of a file as a message quotes it: the nested ones of hostile files are long, or too deep to be shown."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    return shortened(repr(value))
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Some names as a message quotes them: "'a', 'b', 'c' and 4 more"."""
+    shown = ", ".join(map(quoted, names[:most]))
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def one_line(error: BaseException | str) -> str:

@@ -15,7 +15,8 @@ from openvino.preprocess import PrePostProcessor
 
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.placement import Placement, remove_affinities
+from ov_hsdag.model.affinities import remove_affinities
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op

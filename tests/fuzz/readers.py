@@ -22,7 +22,8 @@ from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, Profile
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.measuring import worker
-from ov_hsdag.model.placement import RT_INFO, Placement
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.placement_entry import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, check_folder
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage import folder_writing, overwriting

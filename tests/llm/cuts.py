@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.runtime_options import compile_properties
 from ov_hsdag.model import shapes as model_shapes
-from ov_hsdag.model.placement import set_affinities
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups

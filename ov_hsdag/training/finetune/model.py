@@ -17,7 +17,8 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Judge, Measurer
-from ov_hsdag.model.placement import Placement, set_affinities
+from ov_hsdag.model.affinities import set_affinities
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import input_shapes
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.features import policy_input

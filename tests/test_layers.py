@@ -1,4 +1,4 @@
-"""The order of the package's rooms: a room imports only from rooms below it."""
+"""The layers of the package: what is in a layer imports only from layers below it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
-# From the top to the bottom. `__init__` is above all: its names are lazy. CONTRIBUTING.md points here.
-ROOMS = (
-    "__main__", "cli", "fleet", "training", "_autoload", "integration", "placing",
-    "measuring", "policy", "placers", "calibration", "explaining", "problem", "costs", "model", "report", "devices",
-    "storage", "utils", "_version", "_env", "_source_tree", "_native",
-)  # fmt: skip
+# From the top to the bottom; what is side by side in a layer does not import each other. `__init__` is above all: its
+# names are lazy. CONTRIBUTING.md points here, and docs/design.md has the picture.
+LAYERS = (
+    ("cli", "__main__"),
+    ("integration", "fleet", "_autoload"),
+    ("placing", "training"),
+    ("policy",),
+    ("placers", "calibration", "measuring", "explaining"),
+    ("problem",),
+    ("costs",),
+    ("model", "report"),
+    ("devices", "storage"),
+    ("utils", "_env", "_version", "_source_tree", "_native"),
+)
 
 # Where torch may be imported.
-TORCH_ROOMS = {"training"}
+TORCH = {"training"}
 
 
 def modules() -> dict[str, Path]:
@@ -50,24 +58,37 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                     yield node.lineno, alias.name[len("ov_hsdag.") :]
 
 
-def room(module: str) -> str:
+def part(module: str) -> str:
+    """The folder, or the file, of the package that a module is in."""
     return module.split(".")[0]
 
 
-def test_every_module_is_in_a_room() -> None:
-    unknown = {room(module) for module in MODULES} - set(ROOMS) - {""}
-    assert not unknown, f"not in ROOMS: {unknown}"
+LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
+
+
+def test_every_module_is_in_a_layer() -> None:
+    assert {part(module) for module in MODULES} - {""} | {"_native"} == set(LAYER_OF)
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name])
-def test_a_room_imports_only_from_rooms_below(module: str) -> None:
-    place = {name: number for number, name in enumerate(ROOMS)}
-    up = [
+def test_a_layer_imports_only_from_layers_below(module: str) -> None:
+    own = part(module)
+    wrong = [
         f"{MODULES[module].relative_to(PACKAGE.parent)}:{line} imports {target}"
         for line, target in imports(MODULES[module])
-        if target and place[room(target)] < place[room(module)]
+        if target and part(target) != own and LAYER_OF[part(target)] <= LAYER_OF[own]
     ]
-    assert not up
+    assert not wrong
+
+
+def test_the_picture_of_the_layers_is_right() -> None:
+    """docs/design.md draws a layer as lines that begin with a corner, or a tee, and then bars."""
+    text = (PACKAGE.parent / "docs/design.md").read_text(encoding="utf-8")
+    drawn: list[list[str]] = []
+    for line in re.findall(r"^    ([┌├│] +\S+)", text, re.MULTILINE):
+        drawn += [[]] if line[0] in "┌├" else []
+        drawn[-1].append(line[1:].strip().removesuffix("/").removesuffix(".py"))
+    assert [set(layer) for layer in drawn] == [set(layer) - {"_native"} for layer in LAYERS]
 
 
 def test_commands_leave_their_names_to_functions() -> None:
@@ -96,13 +117,13 @@ def test_there_is_no_circle() -> None:
         pytest.fail(f"circle: {' -> '.join(error.args[1])}")
 
 
-def test_torch_stays_in_its_rooms() -> None:
+def test_torch_stays_in_training() -> None:
     """Commands that train import it when they run."""
     for module, path in MODULES.items():
-        if room(module) in TORCH_ROOMS:
+        if part(module) in TORCH:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in tree.body if room(module) == "cli" else ast.walk(tree):
+        for node in tree.body if part(module) == "cli" else ast.walk(tree):
             names = (
                 [alias.name for alias in node.names]
                 if isinstance(node, ast.Import)

@@ -1,0 +1,38 @@
+"""The affinities of a model's nodes, which HETERO follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ov_hsdag.model.relaxed_shapes import relax_crossing_shapes, restore_shapes
+from ov_hsdag.utils.errors import RunError, listed
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
+    """Set every node's "affinity", in place, and relax the shapes of tensors that HETERO could not hand over.
+
+    Raises RunError, with the model as it was, when a node has none.
+
+    Returns:
+        The affinities, with those of the nodes that were inserted.
+    """
+    missing = [name for node in model.get_ordered_ops() if (name := node.get_friendly_name()) not in affinity]
+    if missing:
+        raise RunError(f"the placement could not be completed for {listed(missing)}")
+    affinity = {**affinity, **relax_crossing_shapes(model, affinity)}
+    for node in model.get_ordered_ops():
+        node.get_rt_info()["affinity"] = affinity[node.get_friendly_name()]
+    return affinity
+
+
+def remove_affinities(model: ov.Model) -> None:
+    """Undo `set_affinities`, in place, so that HETERO decides again."""
+    restore_shapes(model)
+    for node in model.get_ops():
+        rt_info = node.get_rt_info()
+        if "affinity" in rt_info:
+            del rt_info["affinity"]

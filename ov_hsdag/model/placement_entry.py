@@ -1,0 +1,196 @@
+"""How a placement is stored, in a model's rt_info or as a file of affinities, and read back from files of anybody."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.model import output_tags
+from ov_hsdag.utils.errors import UserError, listed, quoted, shortened
+from ov_hsdag.utils.reading import TABLES, once, parse_json, read_json
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+RT_INFO = "ov_hsdag"
+"""The model-level rt_info entry that holds an embedded placement; it survives saving and reading an IR."""
+
+VERSION = 1
+"""Of the embedded form. A newer one than this is refused."""
+
+# The native core counts devices in a byte.
+_MOST_DEVICES = 255
+
+# Of figures, what has to be numbers where it is there.
+_NUMBERS = ("latency_us", "throughput_ips", "submodels", "transfer_bytes", "ratio", "times_best_single", "times_chosen")
+_INTERVALS = ("ci", "times_best_single_ci", "times_chosen_ci")
+
+_TEXTS = ("command", "workload", "kv_precision", "profile", "virtual_devices")
+
+
+def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    """Store a placement in the model's rt_info, in place of one that is there.
+
+    Every value is a JSON string: rt_info comes back from a file as text. "default" is the device with most nodes,
+    "default_nodes" are its nodes (so that nodes that appear later are known as such), "exceptions" are the other
+    devices' nodes: {device: [names]}. The outputs get tags for readers without Python (`output_tags`).
+
+    facts: further entries by name; those that are None are left out.
+    """
+    if RT_INFO in model.rt_info:
+        del model.rt_info[RT_INFO]
+    counts = Counter(affinity.values())
+    default = max(devices, key=lambda device: counts[device])
+    nodes: dict[str, list[str]] = {device: [] for device in devices}
+    for name, device in affinity.items():
+        nodes[device].append(name)
+    default_nodes = nodes.pop(default)
+    entries = {
+        "version": VERSION,
+        "devices": devices,
+        "default": default,
+        "default_nodes": default_nodes,
+        "exceptions": {device: names for device, names in nodes.items() if names},
+        **facts,
+    }
+    for key, value in entries.items():
+        if value is None:
+            continue
+        # Plain text where it is a name or a number already: a C++ reader needs no JSON for those.
+        text = str(value) if isinstance(value, str | int) else json.dumps(value, default=_plain)
+        model.set_rt_info(text, [RT_INFO, key])
+    output_tags.write(model, devices, affinity)
+
+
+def read(model: ov.Model) -> dict[str, Any] | None:
+    """The fields of the `Placement` that is embedded in a model; None where there is none. UserError: unreadable."""
+    if not model.has_rt_info([RT_INFO]):
+        return None
+
+    def text(key: str) -> str:
+        return str(model.get_rt_info([RT_INFO, key]).astype(str))
+
+    def optional(key: str) -> Any:
+        return parse_json(text(key)) if model.has_rt_info([RT_INFO, key]) else None
+
+    try:
+        version = int(text("version"))
+        if version > VERSION:
+            raise UserError(
+                f"the model's placement has version {version}, this ov-hsdag reads up to {VERSION}: upgrade it"
+            )
+        devices = _names(parse_json(text("devices")))
+        if len(devices) > _MOST_DEVICES or not all(map(str.isprintable, devices)):
+            raise ValueError("expected names of devices")
+        affinity = {name: device for device, names in optional("exceptions").items() for name in _names(names)}
+        known = optional("default_nodes")
+        if known is None:  # written by a tool that stores no more than the format asks for
+            known = [op.get_friendly_name() for op in model.get_ops() if op.get_friendly_name() not in affinity]
+        affinity.update(dict.fromkeys(_names(known), text("default")))
+        return {
+            "devices": devices,
+            "affinity": affinity,
+            "objective": text("objective"),
+            "predicted": _figures(optional("prediction")),
+            "measured": _all_figures(optional("measured")),
+            "baselines": _all_figures(optional("baselines")) or {},
+            "policy": text("policy") if model.has_rt_info([RT_INFO, "policy"]) else None,
+            "chosen": text("chosen"),
+            "settings": _settings(optional("settings")),
+        }
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            "the model's embedded placement cannot be read: place the model again, or remove it (ov-hsdag strip)"
+        ) from error
+
+
+def remove(model: ov.Model) -> None:
+    """Remove an embedded placement, in place."""
+    if RT_INFO in model.rt_info:
+        del model.rt_info[RT_INFO]
+    output_tags.remove(model)
+
+
+def read_affinities(path: str | PathLike[str], devices: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Devices and affinities of a JSON file {"node": "device"}; see `Placement.load`."""
+    shown = fspath(path)
+
+    def twice(name: str) -> UserError:
+        return UserError(f"affinity file {shown!r} names node {quoted(name)} twice")
+
+    try:
+        affinity = read_json(path, TABLES, unique=lambda pairs: once(pairs, twice))
+    except OSError as error:
+        raise UserError(f"cannot read affinity file {shown!r}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"affinity file {shown!r} is no JSON: {error}") from error
+    if not isinstance(affinity, dict) or not affinity:
+        raise UserError(f'affinity file {shown!r} must hold one object {{"node": "device", …}}')
+    for name, device in affinity.items():
+        if not isinstance(device, str) or not device or not device.isprintable():
+            raise UserError(
+                f"affinity file {shown!r}: the device of {quoted(name)} must be a name, got {quoted(device)}"
+            )
+    found = tuple(dict.fromkeys(affinity.values()))
+    if devices is None:
+        return found, affinity
+    unknown = [device for device in found if device not in devices]
+    if unknown:
+        known = shortened(f"HETERO:{','.join(devices)}")
+        raise UserError(f"affinity file {shown!r} uses {listed(unknown)}, which is not in {known}")
+    return tuple(devices), affinity
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Names from JSON. Raises TypeError, as the others do."""
+    names = tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("expected names")
+    return names
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _figures(value: Any) -> dict[str, Any] | None:
+    """Figures of a placement from JSON: what is computed with is a number."""
+    if value is None:
+        return None
+    intervals = [value.get(key) for key in _INTERVALS]
+    numbers = [value.get(key) for key in _NUMBERS] + list((value.get("memory_bytes") or {}).values())
+    if not all(one is None or (len(one) == 2 and all(map(_is_number, one))) for one in intervals):
+        raise TypeError("expected intervals of two numbers")
+    if not all(one is None or _is_number(one) for one in numbers):
+        raise TypeError("expected numbers")
+    if not isinstance(value.get("failed"), str | None):
+        raise TypeError("expected a reason")
+    _names(value.get("measured_costs") or ())
+    return dict(value)
+
+
+def _all_figures(value: Any) -> dict[str, Any] | None:
+    """Figures of several placements by name."""
+    return None if value is None else {name: _figures(figures) for name, figures in value.items()}
+
+
+def _settings(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    shapes, memory = value.get("shapes") or {}, value.get("memory") or {}
+    numbers = [*memory.values(), *(size for shape in shapes.values() for size in shape), value.get("context", 1)]
+    if not all(type(number) is int and 0 < number < 1 << 62 for number in numbers):
+        raise TypeError("expected positive numbers")
+    if not all(isinstance(value.get(key, ""), str) for key in _TEXTS):
+        raise TypeError("expected texts")
+    return dict(value)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's scalars and arrays as JSON's numbers and lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"cannot store {type(value).__name__} in a model")
