@@ -15,7 +15,6 @@ from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines import go, learning, placeto, rnn
 from research.baselines.budget import Budget, BudgetSpent, Environment
 from research.baselines.graph import UnitGraph, colocated
-from research.baselines.schedule import Scheduler
 from tests.graphs import problem_of, random_problem
 
 
@@ -216,19 +215,3 @@ def test_attention_sees_the_segment_before_without_learning_through_it() -> None
     assert changes.tolist() == [[True, True, False], [False, True, True], [False, False, True]]
     (gradient,) = torch.autograd.grad(out[9, 0], x)
     assert {int(node) // 4 for node in torch.nonzero(gradient[0].abs().sum(1) > 1e-9)} == {2}
-
-
-def test_go_decides_priorities_and_fusion_with_the_placement() -> None:
-    """What only priorities can give: of two branches on A, the one that feeds B's long operation goes first,
-    which cuts the submodel on A in three."""
-    problem = together(problem_of([[0], [1], [1], [3]], [[5.0, 9.0], [10.0, 99.0], [10.0, 99.0], [99.0, 50.0]]))
-    scheduler = Scheduler(problem, 1)
-    placements = np.array(list(itertools.product(range(2), repeat=problem.group_count)), np.uint8)
-    single = scheduler.costs(placements).min()
-    alone = Environment(problem, Budget(evaluations=200), judge=scheduler.costs)
-    alone.run(go.GO(colocate=False), 0)
-    assert alone.best is not None and alone.best.cost == pytest.approx(single)
-    several = Environment(problem, Budget(evaluations=600), judge=scheduler.costs)
-    several.run(go.GO(multi_task=True, colocate=False), 0)
-    assert several.best is not None and several.best.placement.shape == (3, problem.group_count)
-    assert several.best.cost == pytest.approx((6 + 11 + 53) * 1e-6) and several.best.cost < single

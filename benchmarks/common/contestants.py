@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from research.baselines.annealing import Annealing
-from research.baselines.baechi import MEtf, MSct
 from research.baselines.budget import Baseline, Environment
-from research.baselines.celeritas import Celeritas
 from research.baselines.metis import Metis
 from research.baselines.package import (
     CONTIGUOUS_PARTITION,
@@ -28,7 +25,6 @@ from research.baselines.package import (
     HeteroRule,
     Shipped,
 )
-from research.baselines.tarnawski import DynamicProgramme, IntegerProgramme
 
 if TYPE_CHECKING:
     from ov_hsdag.training.config import HSDAGConfig
@@ -107,13 +103,7 @@ class Published:
 
 SIMPLE = (
     Contestant("HETERO's rule", HeteroRule),
-    Contestant("m-ETF (Baechi)", MEtf),
-    Contestant("m-SCT (Baechi)", MSct),
-    Contestant("Celeritas", Celeritas),
-    Contestant("dynamic programme (Tarnawski)", DynamicProgramme),
-    Contestant("integer programme (Tarnawski)", IntegerProgramme),
     Contestant("METIS", Metis, seeded=True),
-    Contestant("simulated annealing", Annealing, seeded=True),
     Contestant("minimum cut", lambda: MINIMUM_CUT),
     Contestant("contiguous partition", lambda: CONTIGUOUS_PARTITION),
     Contestant("search, no network", lambda: SEARCH, seeded=True),

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.common.harness import Templates
 from benchmarks.common.machine import processor
 from benchmarks.common.workers import Workers
-from benchmarks.field import learned_baselines, paper_table
+from benchmarks.field import paper_table
 from benchmarks.field.paper_table import Task
 from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
@@ -31,7 +31,7 @@ pytest.importorskip("ray")
 # Alone: Ray gives each of its services half a minute to start.
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-ROWS = ("HETERO:GPU,CPU", "METIS", "simulated annealing", "minimum cut", "search, no network", "HSDAG as published")
+ROWS = ("HETERO:GPU,CPU", "METIS", "minimum cut", "search, no network", "HSDAG as published")
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +92,20 @@ def test_runs_with_a_node_killed_find_what_those_here_find(
 def test_a_script_finds_the_same_on_a_cluster(
     cluster: Nodes, package: Path, template: PlacementProblem, tmp_path: Path
 ) -> None:
-    for name in (*learned_baselines.TRAINED_ON, "resnet50"):
-        path = tmp_path / "corpus" / "any" / f"{name}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        template.save(path)
+    path = tmp_path / "corpus" / ZOO["inception-v2"].family / "inception-v2.npz"
+    path.parent.mkdir(parents=True)
+    template.save(path)
     cluster.computing(package=package)
-    words = ["--models", "resnet50", "--seeds", 1, "--evaluations", 40, "--corpus", tmp_path / "corpus"]
-    words += ["--arms", "Placeto", "GO, zero-shot"]
-    records = []
-    for place, more in (("here", []), ("there", ["--ray", cluster.address])):
-        done = script("field.learned_baselines", *words, "--output", tmp_path / f"{place}.json", *more)
+    words = ["--search-only", "--models", "inception-v2", "--sets", "xeon+flex", "--rounds", 1]
+    words += ["--corpus", tmp_path / "corpus"]
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    for output, more in ((here, []), (there, ["--ray", cluster.address])):
+        done = script("quality.placement_quality", *words, "--known", output, *more)
         assert done.returncode == 0, done.stderr
-        records.append(json.loads((tmp_path / f"{place}.json").read_text()))
-    assert len(records[0]["runs"]) == 2
-    assert [without_times(run) for run in records[1]["runs"]] == [without_times(run) for run in records[0]["runs"]]
-    assert records[1]["about"]["runs_on"] == {processor(): 3}  # a training, and two placings
+    found, again = (json.loads(output.read_text()) for output in (here, there))
+    assert found.keys() == again.keys() and len(found) == 4
+    for name, entry in found.items():
+        assert without_times(again[name]) == without_times(entry)
 
 
 def test_a_node_with_other_releases_is_refused(cluster: Nodes, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,7 @@ Where the parts of its section 3 are:
 - graph embedding: `GraphEmbedding`, GraphSAGE whose aggregator is the maximum over transformed neighbours;
 - scalable attention: `Attention`, over nodes in topological order, a segment at a time, which also sees the segment
   before, without gradients into it (Transformer-XL), and has no positions (GDP). All nodes are decided at once;
-- multi-task: `Network.logits`. The same attention layers run once for each task, reading what the tasks before decided
-  of each node: placement, then scheduling priority, then fusion, judged by `research.baselines.schedule`. With
-  `multi_task=False` there is the first alone;
+- one task, placement: HETERO decides neither schedule nor fusion, the paper's other two;
 - feature modulation (parameter superposition): `Attention` and `GraphEmbedding` scale each layer's input by what a
   layer makes of the graph's mean embedding, so that one set of parameters serves graphs of all kinds;
 - learning: PPO, on -√(run time) and a constant for infeasible decisions. `train` learns on many graphs together;
@@ -34,19 +32,14 @@ from research.baselines.budget import BudgetSpent, Environment
 from research.baselines.graph import UnitGraph, colocated
 from research.baselines.transfer import TransferablePolicy
 
-# What the fusion head of a new policy adds for going on with a unit: the runtime's default is to fuse all.
-_FUSED = 2.0
-
 
 @dataclass(eq=False)
 class GO(TransferablePolicy["Network", "Task"]):
     """The baseline.
 
     Attributes:
-        multi_task: decides priorities and fusion, too; the environment's judge is a `schedule.Scheduler` then.
         colocate: nodes are what the RNN placer's rule of co-location leaves of colocation groups; otherwise those. The
             papers have single operations, and a hundred times as many measurements.
-        levels: of priority.
         hidden: size of embeddings.
         hops: GraphSAGE layers.
         layers: attention layers.
@@ -64,9 +57,7 @@ class GO(TransferablePolicy["Network", "Task"]):
         network: what `train` learned, None before.
     """
 
-    multi_task: bool = False
     colocate: bool = True
-    levels: int = 4
     hidden: int = 64
     hops: int = 3
     layers: int = 2
@@ -89,7 +80,7 @@ class GO(TransferablePolicy["Network", "Task"]):
         return Network(task, self)
 
     def _likeliest(self, network: Network, task: Task) -> None:
-        task.costs(network.draw(task, 1, greedy=True), self.multi_task)
+        task.costs(network.draw(task, 1, greedy=True))
 
     def _learn(self, network: Network, tasks: list[Task], episodes: int | None) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
@@ -101,7 +92,7 @@ class GO(TransferablePolicy["Network", "Task"]):
                 task = tasks[which]
                 actions = network.draw(task, self.batch)
                 try:
-                    costs = task.costs(actions, self.multi_task)
+                    costs = task.costs(actions)
                 except BudgetSpent:
                     going.remove(which)
                     continue
@@ -117,7 +108,7 @@ class GO(TransferablePolicy["Network", "Task"]):
         self,
         network: Network,
         optimizer: torch.optim.Optimizer,
-        batches: list[tuple[Task, list[Tensor], Tensor]],
+        batches: list[tuple[Task, Tensor, Tensor]],
         bonus: float,
     ) -> None:
         """Steps of PPO on the batches of all graphs."""
@@ -128,7 +119,7 @@ class GO(TransferablePolicy["Network", "Task"]):
             for (task, actions, gains), old in zip(batches, before, strict=True):
                 new, entropy = network.taken(task, actions)
                 ratio = (new - old).exp()
-                gain = gains[:, None, None]
+                gain = gains[:, None]
                 better = torch.minimum(ratio * gain, ratio.clamp(1 - self.clip, 1 + self.clip) * gain)
                 weight = bonus / math.sqrt(task.graph.size)
                 loss = -(better.mean() + weight * entropy) / len(batches)
@@ -164,10 +155,9 @@ class Task:
         both = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
         return cls(environment, graph, torch.from_numpy(x), torch.from_numpy(both), torch.from_numpy(graph.supported))
 
-    def costs(self, actions: list[Tensor], multi_task: bool) -> NDArray[np.float64]:
-        """Measures decisions, int64 [batch, N] for each task: seconds, float64 [batch]."""
-        decisions = [self.graph.expand(chosen.numpy()) for chosen in actions]
-        return self.environment.costs(np.stack(decisions, axis=1) if multi_task else decisions[0])
+    def costs(self, actions: Tensor) -> NDArray[np.float64]:
+        """Measures decisions, int64 [batch, N]: seconds, float64 [batch]."""
+        return self.environment.costs(self.graph.expand(actions.numpy()))
 
 
 class Modulation(nn.Module):
@@ -238,63 +228,37 @@ class Attention(nn.Module):
 
 
 class Network(nn.Module):
-    """The policy: decisions of all tasks for all nodes of any graph."""
+    """The policy: a device for each node of any graph."""
 
     def __init__(self, task: Task, settings: GO) -> None:
         """
         Args:
             task: any with as many devices as all that will be placed.
-            settings: sizes, and whether there are several tasks.
+            settings: sizes.
         """
         super().__init__()
-        devices = task.supported.shape[1]
-        actions = (devices, settings.levels, 2) if settings.multi_task else (devices,)
         self.embedding = GraphEmbedding(task.x.shape[1], settings)
         self.attention = nn.ModuleList(Attention(settings) for _ in range(settings.layers))
-        self.decided = nn.ModuleList(nn.Embedding(count, settings.hidden) for count in actions[:-1])
-        heads = [nn.Linear(settings.hidden, count) for count in actions]
+        self.head = nn.Linear(settings.hidden, task.supported.shape[1])
         with torch.no_grad():
-            # A new policy draws all actions alike, but for fusion.
-            for head in heads:
-                head.weight.mul_(0.1)
-                head.bias.mul_(0.1)
-            if settings.multi_task:
-                heads[2].bias[1] += _FUSED
-        self.heads = nn.ModuleList(heads)
+            # A new policy draws all devices alike.
+            self.head.weight.mul_(0.1)
+            self.head.bias.mul_(0.1)
 
-    def logits(self, task: Task, embedded: tuple[Tensor, Tensor], before: list[Tensor]) -> Tensor:
-        """Returns the log-probabilities of the next task's decisions, [batch or 1, N, actions].
-
-        Args:
-            task: the graph.
-            embedded: of the graph, see `GraphEmbedding`.
-            before: what the tasks before decided, int64 [batch, N] each.
-        """
-        nodes, summary = embedded
+    def forward(self, task: Task) -> Tensor:
+        """Returns the log-probabilities of the devices of each node, [1, N, devices]."""
+        nodes, summary = self.embedding(task)
         x = nodes[None]
-        for actions, embedding in zip(before, self.decided, strict=False):
-            x = x + embedding(actions)
         for layer in self.attention:
             x = layer(x, summary)
-        logits = self.heads[len(before)](x)
-        return torch.log_softmax(logits, -1) if before else learning.masked(logits, task.supported)
+        return learning.masked(self.head(x), task.supported)
 
-    def draw(self, task: Task, batch: int, greedy: bool = False) -> list[Tensor]:
-        """Decides a graph `batch` times: int64 [batch, N] for each task."""
-        actions: list[Tensor] = []
+    def draw(self, task: Task, batch: int, greedy: bool = False) -> Tensor:
+        """Decides a graph `batch` times: int64 [batch, N]."""
         with torch.no_grad():
-            embedded = self.embedding(task)
-            for _ in self.heads:
-                log_probability = self.logits(task, embedded, actions)
-                actions.append(learning.draw(log_probability.expand(batch, -1, -1), greedy))
-        return actions
+            return learning.draw(self(task).expand(batch, -1, -1), greedy)
 
-    def taken(self, task: Task, actions: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Returns the log-probabilities of decisions [batch, N, tasks], and the mean entropy of placement, a scalar."""
-        embedded = self.embedding(task)
-        found = [self.logits(task, embedded, actions[:number]) for number in range(len(actions))]
-        chosen = [
-            learning.taken(log_probability.expand(len(actions[0]), -1, -1), decided)
-            for log_probability, decided in zip(found, actions, strict=True)
-        ]
-        return torch.stack(chosen, dim=-1), learning.entropy(found[0])
+    def taken(self, task: Task, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the log-probabilities of decisions [batch, N], and their mean entropy, a scalar."""
+        log_probability = self(task)
+        return learning.taken(log_probability.expand(len(actions), -1, -1), actions), learning.entropy(log_probability)

@@ -22,7 +22,6 @@ from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from research.baselines.budget import Environment
-from research.baselines.task_graph import runnable
 
 
 @dataclass(frozen=True)
@@ -124,6 +123,12 @@ def shipped_placement(problem: PlacementProblem, policy: str = DEFAULT) -> NDArr
         return best_by_prediction(problem, candidates).placement
     except (RunError, UserError):
         return None
+
+
+def runnable(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The placement with groups on devices that run them, repaired where HETERO would not run it, uint8 [groups]."""
+    placement = problem.where_supported(placement)
+    return problem.repair(placement) if problem.evaluate(placement).broken[0] else placement
 
 
 MINIMUM_CUT = Placed("minimum cut", lambda seed: MinCut())
