@@ -42,7 +42,7 @@ def optimum() -> float:
     problem = small()
     every = np.array(list(itertools.product(range(2), repeat=problem.group_count)), np.uint8)
     costs = problem.scores(every) * 1e-6
-    singles = problem.scores(np.stack([problem.single(0), problem.single(1)])) * 1e-6
+    singles = problem.scores(problem.singles) * 1e-6
     assert (costs <= costs.min() * 1.0001).sum() == 1 and costs.min() < 0.7 * singles.min()
     return float(costs.min())
 

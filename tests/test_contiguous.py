@@ -247,9 +247,10 @@ def test_placements_are_contiguous_and_supported(seed: int, devices: int, object
             parts = [
                 placement[order][np.flatnonzero(np.diff(placement[order], prepend=-1))].tolist() for order in orders
             ]
-            sequence = min(parts, key=len)
-            assert len(set(sequence)) == len(sequence)
-            assert not in_list_order or sequence == sorted(sequence)
+            # It is a partition of one of the orders, and by chance of others, too.
+            sequences = [sequence for sequence in parts if len(set(sequence)) == len(sequence)]
+            assert sequences
+            assert not in_list_order or any(sequence == sorted(sequence) for sequence in sequences)
 
 
 def chain(us: tuple[float, float]) -> PlacementProblem:

@@ -92,8 +92,7 @@ def test_draws_cover_what_a_policy_meets(folder: Path) -> None:
         assert len(set(problem.devices)) == len(problem.devices)
     tight = 0
     for problem in problems:
-        singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
-        tight += bool((problem.evaluate(singles).infeasible & 4).any())
+        tight += bool((problem.evaluate(problem.singles).infeasible & 4).any())
     assert tight > 10
 
 
@@ -164,7 +163,7 @@ def test_the_teacher_respects_memory_limits() -> None:
     ratios = []
     for seed in range(12):
         problem = random_problem(seed, nodes=12, devices=2, objective="latency")
-        need = problem.evaluate(np.stack([problem.single(0), problem.single(1)])).memory_bytes.max(axis=1)
+        need = problem.evaluate(problem.singles).memory_bytes.max(axis=1)
         problem = replace(problem, memory_bytes=(need * 0.9).astype(np.int64))
         every = np.array(list(product(range(2), repeat=problem.group_count)), np.uint8)
         best = problem.scores(every).min()

@@ -48,7 +48,7 @@ def test_returns_discount_what_comes_later() -> None:
 def test_reward_is_the_inverse_of_the_latency() -> None:
     problem = random_problem(5, nodes=20)
     task = Task.of(problem, paper(problem))
-    assert task.reference == problem.scores(np.stack([problem.single(0), problem.single(1)])).min()
+    assert task.reference == problem.scores(problem.singles).min()
     scores = np.array([task.reference, 2 * task.reference, np.inf])
     np.testing.assert_allclose(task.rewards(scores, "inverse"), [1, 0.5, 0])
     np.testing.assert_allclose(task.rewards(scores, "log"), [0, -np.log(2), -2])
@@ -56,7 +56,7 @@ def test_reward_is_the_inverse_of_the_latency() -> None:
 
 def test_reward_has_a_reference_where_no_device_runs_everything() -> None:
     problem = random_problem(5, nodes=20, missing=0.3)
-    assert np.isinf(problem.scores(np.stack([problem.single(0), problem.single(1)]))).all()
+    assert np.isinf(problem.scores(problem.singles)).all()
     task = Task.of(problem, paper(problem))
     assert task.rewards(np.array([task.reference]), "inverse") == 1
     assert 0 < task.reference < 1e6
@@ -191,7 +191,7 @@ def test_single_devices_can_be_refused() -> None:
     problem = second_is_faster()
     config = replace(paper(problem), steps=5)
     task = Task.of(problem, config, split_only=True)
-    scores = task.scores(np.stack([problem.single(0), problem.single(1)]))
+    scores = task.scores(problem.singles)
     assert np.isinf(scores).all() and not task.rewards(scores, "inverse").any()
     result = train(task, config, episodes=10, seed=0)
     assert len(np.unique(result.best)) == 2

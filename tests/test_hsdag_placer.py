@@ -44,7 +44,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def singles(problem: PlacementProblem) -> np.ndarray:
-    return problem.scores(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+    return problem.scores(problem.singles)
 
 
 CASES = [

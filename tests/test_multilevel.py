@@ -11,7 +11,6 @@ import openvino as ov
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.repair import split_rule
@@ -26,10 +25,6 @@ from research.deepen import deepen, joined
 from tests.graphs import problem_of, random_problem
 
 FEW = 30_000
-
-
-def singles(problem: PlacementProblem) -> NDArray[np.uint8]:
-    return np.stack([problem.single(device) for device in range(len(problem.devices))])
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,9 +58,9 @@ def test_what_holds_for_every_search(
     assert found.score == problem.scores(found.placement)[0]
     starts = problem.random(np.random.default_rng(seed), 2)
     from_starts = search(problem, max_moves=FEW, seed=seed, starts=starts)
-    known = np.concatenate([singles(problem), starts])
+    known = np.concatenate([problem.singles, starts])
     assert from_starts.score <= problem.scores(known).min() * (1 + 1e-9)
-    assert found.score <= problem.scores(singles(problem)).min() * (1 + 1e-9)
+    assert found.score <= problem.scores(problem.singles).min() * (1 + 1e-9)
     if np.isfinite(found.score):
         assert found.progress[-1, 1] == pytest.approx(found.score)
         assert (np.diff(found.progress[:, 1]) < 0).all()
@@ -114,7 +109,7 @@ def drawn(template: PlacementProblem, seed: int | np.random.Generator, devices: 
 def test_it_is_better_than_what_it_replaces(seed: int) -> None:
     """Than minimum cut and contiguous partition with local search from them, by the simulator."""
     problem = large(seed, 2 + seed % 3)
-    starts = np.stack([*singles(problem), MinCut().place(problem), Contiguous().place(problem)])
+    starts = np.stack([*problem.singles, MinCut().place(problem), Contiguous().place(problem)])
     rival = refine(problem, starts)[1].min()
     assert Multilevel().place(problem).shape == (problem.group_count,)
     assert search(problem).score <= rival * 1.01

@@ -78,7 +78,7 @@ def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:
     problem = replace(drawn, **alike)
     found = problem.evaluate(MinCut().place(problem)).latency_us[0]
     best = problem.evaluate(everything(problem)).latency_us.min()
-    singles = problem.evaluate(np.stack([problem.single(d) for d in range(3)])).latency_us.min()
+    singles = problem.evaluate(problem.singles).latency_us.min()
     assert best <= found <= singles
     # Two-approximation of alpha-expansion (Boykov et al. 2001), for metric transfers.
     assert found <= 2 * best + 1e-9
@@ -88,7 +88,7 @@ def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:
 @given(seed=st.integers(0, 10**6), devices=st.integers(2, 3), objective=st.sampled_from(["latency", "throughput"]))
 def test_pipeline_is_at_least_the_best_single_device(seed: int, devices: int, objective: str) -> None:
     problem = random_problem(seed, nodes=20, devices=devices, objective=objective, missing=0.05, submodel_us=1)
-    singles = problem.scores(np.stack([problem.single(d) for d in range(devices)]))
+    singles = problem.scores(problem.singles)
     assert problem.scores(Contiguous().place(problem))[0] <= singles.min()
 
 
@@ -192,7 +192,7 @@ def test_partitions_are_never_worse_than_a_device_alone(objective: str, devices:
     for seed in range(6):
         problem = random_problem(seed, nodes=40, devices=devices, objective=objective, missing=0.1 * (seed % 2))
         placement = Partitions().place(problem)
-        singles = problem.scores(np.stack([problem.single(device) for device in range(devices)]))
+        singles = problem.scores(problem.singles)
         score = problem.scores(placement)[0]
         assert np.isfinite(score) and score <= singles.min()
         gains.append(singles.min() / score)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.placers.contiguous import Contiguous
@@ -24,10 +23,6 @@ from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
 FEW = 20_000
-
-
-def singles(problem: PlacementProblem) -> NDArray[np.uint8]:
-    return np.stack([problem.single(device) for device in range(len(problem.devices))])
 
 
 def with_random_speeds(problem: PlacementProblem, seed: int, transfer: float, submodel: float) -> PlacementProblem:
@@ -117,7 +112,7 @@ def test_finds_the_optimum_of_small_problems(objective: str, devices: int, nodes
             problem = dataclasses.replace(problem, memory_bytes=np.full(devices, need * 3 // 4))
         optimum = best_by_enumeration(problem)
         if np.isfinite(optimum) and optimum > 0:
-            gaps.append(refine(problem, singles(problem))[1].min() / optimum - 1)
+            gaps.append(refine(problem, problem.singles)[1].min() / optimum - 1)
     assert len(gaps) > 20
     # Under limits few of these placements are feasible at all, and none of the starts.
     assert np.isfinite(gaps).mean() >= (0.9 if limited else 1.0)
@@ -142,11 +137,11 @@ def test_close_to_the_minimum_cut(name: str) -> None:
     for seed, transfer in itertools.product(range(4), (1.0, 0.1)):
         problem = with_random_speeds(original, seed, transfer, 0.0)
         optimum = problem.scores(MinCut().place(problem))[0]
-        starts = [*singles(problem), *problem.random(np.random.default_rng(seed), 1)]
+        starts = [*problem.singles, *problem.random(np.random.default_rng(seed), 1)]
         for start in starts:
             score = refine(problem, start)[1][0]
             gaps.append(score / optimum - 1)
-        gains.append(problem.scores(singles(problem)).min() / optimum)
+        gains.append(problem.scores(problem.singles).min() / optimum)
     assert min(gaps) > -1e-6  # without submodel costs nothing is better than the cut
     assert np.mean(gaps) < 0.002
     assert max(gaps) < 0.02
@@ -163,7 +158,7 @@ def test_balances_as_well_as_the_pipeline(name: str, device: str, monkeypatch: p
     for seed in range(4):
         problem = with_random_speeds(original, seed, 1.0, 1.0) if seed else original
         pipeline = problem.scores(Contiguous().place(problem))[0]
-        ratios.append(refine(problem, singles(problem))[1].min() / pipeline)
+        ratios.append(refine(problem, problem.singles)[1].min() / pipeline)
     assert np.exp(np.mean(np.log(ratios))) < 1.005
     assert max(ratios) < 1.05
 
@@ -173,8 +168,8 @@ def test_memory_limits_are_met_from_a_start_that_breaks_them() -> None:
     need = original.evaluate(original.single(0)).memory_bytes.sum()
     for objective in OBJECTIVES:
         problem = dataclasses.replace(original, objective=objective, memory_bytes=np.full(2, need * 7 // 10))
-        assert np.isinf(problem.scores(singles(problem))).all()
-        placements, scores = refine(problem, singles(problem))
+        assert np.isinf(problem.scores(problem.singles)).all()
+        placements, scores = refine(problem, problem.singles)
         assert np.isfinite(scores).all()
         assert (problem.evaluate(placements).memory_bytes <= need * 7 // 10).all()
 
@@ -182,7 +177,7 @@ def test_memory_limits_are_met_from_a_start_that_breaks_them() -> None:
 def test_states_stay_whole() -> None:
     problem = build_problem(ZOO["lstm-stateful"].build(), DeviceSet.parse("HETERO:GPU,CPU"), objective="throughput")
     batch = np.random.default_rng(0).integers(0, 2, (8, problem.group_count)).astype(np.uint8)
-    placements, scores = refine(problem, np.concatenate([batch, singles(problem)]))
+    placements, scores = refine(problem, np.concatenate([batch, problem.singles]))
     assert (problem.evaluate(placements[np.isfinite(scores)]).infeasible == 0).all()
     assert np.isfinite(scores).any()
 
@@ -200,7 +195,7 @@ def test_more_moves_and_other_seeds() -> None:
 def test_time_budget() -> None:
     problem = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"), objective="throughput")
     start = time.perf_counter()
-    refine(problem, singles(problem), max_moves=0, budget_ms=100)
+    refine(problem, problem.singles, max_moves=0, budget_ms=100)
     assert 0.09 < time.perf_counter() - start < 2
 
 

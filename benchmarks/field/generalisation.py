@@ -158,7 +158,7 @@ def problem_of(templates: Templates, cell: Cell) -> PlacementProblem:
     problem = corpus.assemble(templates.of[cell.model], names, profile, OBJECTIVE, free)
     if not limited:
         return problem
-    needs = problem.evaluate(np.stack([problem.single(device) for device in range(len(names))])).memory_bytes
+    needs = problem.evaluate(problem.singles).memory_bytes
     return replace(problem, memory_bytes=(ROOM * needs.max(axis=0)).astype(np.int64))
 
 
@@ -176,7 +176,7 @@ def training_problems(templates: Templates, devices: int, seed: int) -> list[Pla
         while True:
             drawn = corpus.draw_problem(templates.of[model], generator, devices)
             problem = replace(drawn, objective=OBJECTIVE)
-            singles = problem.scores(np.stack([problem.single(device) for device in range(devices)]))
+            singles = problem.scores(problem.singles)
             if corpus.placeable(problem) and np.isfinite(singles).any():
                 found.append(problem)
                 break

@@ -76,7 +76,7 @@ def limited(problem: PlacementProblem, setting: str) -> PlacementProblem:
     """The problem with the memory limits of a setting."""
     if setting != "memory":
         return replace(problem, memory_bytes=np.full(len(problem.devices), -1, np.int64))
-    alone = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+    alone = problem.evaluate(problem.singles)
     return replace(problem, memory_bytes=(ROOM * alone.memory_bytes.max(axis=0)).astype(np.int64))
 
 

@@ -109,7 +109,7 @@ def priced(graph: PlacementProblem, profile: Profile, objective: str = "latency"
 
 def singles_us(problem: PlacementProblem) -> NDArray[np.float64]:
     """The objective of each device alone, µs, float64 [devices]."""
-    return problem.scores(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+    return problem.scores(problem.singles)
 
 
 def draw(problem: PlacementProblem, model: str, number: int) -> PlacementProblem:

@@ -47,7 +47,7 @@ def test_training_draws_the_same_problems_again(templates: Templates) -> None:
 def test_little_memory_is_a_share_of_the_model(templates: Templates) -> None:
     free, limited = (generalisation.problem_of(templates, Cell("swin-tiny", kind)) for kind in list(KINDS)[:2])
     assert (free.memory_bytes == -1).all()
-    assert not np.isfinite(limited.scores(np.stack([limited.single(0), limited.single(1)]))).any()
+    assert not np.isfinite(limited.scores(limited.singles)).any()
 
 
 def test_a_policy_is_trained_once_and_places_without_learning(templates: Templates) -> None:

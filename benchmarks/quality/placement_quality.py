@@ -97,7 +97,7 @@ def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[
                 if not corpus.placeable(problem):
                     continue
                 yield Cell(f"{model} | {name} | {objective} | free", problem, False)
-                needs = problem.evaluate(np.stack([problem.single(d) for d in range(len(names))])).memory_bytes.max()
+                needs = problem.evaluate(problem.singles).memory_bytes.max()
                 limits = np.full(len(names), int(needs * _LIMIT[len(names)]), np.int64)
                 yield Cell(f"{model} | {name} | {objective} | limited", replace(problem, memory_bytes=limits), True)
 
@@ -159,8 +159,7 @@ class Method:
 
 
 def _best_single(problem: PlacementProblem) -> NDArray[np.uint8]:
-    singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
-    return singles[int(problem.scores(singles).argmin())]
+    return problem.single(int(problem.scores(problem.singles).argmin()))
 
 
 def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
@@ -174,11 +173,7 @@ def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
 def _greedy(policy: str | Path) -> Callable[[PlacementProblem], NDArray[np.uint8]]:
     placer = HSDAGPlacer(policy)
 
-    def place(problem: PlacementProblem) -> NDArray[np.uint8]:
-        placement = placer.greedy(problem)
-        return problem.repair(placement) if problem.evaluate(placement).infeasible[0] & ~np.uint8(4) else placement
-
-    return place
+    return lambda problem: problem.legalized(placer.greedy(problem))
 
 
 def methods(policy: str, untrained: Path | None) -> list[Method]:

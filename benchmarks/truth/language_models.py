@@ -159,7 +159,7 @@ def accuracy(path: Path, core: ov.Core, count: int, clock: Callable[[], float]) 
     print(f"  calibrated in {time.perf_counter() - begin:.0f} s", flush=True)
     timed = timed_inputs(model, phases=phases)
     splits = random_splits(problem.problem, count)
-    singles = np.stack([problem.problem.single(0), problem.problem.single(1)])
+    singles = problem.problem.singles
     units = np.array([problem.phases[one.name].evaluate(singles).latency_us.sum() for one in timed])
     prepared = path.with_name(f"prepared_{path.name}")
     ov.save_model(model, prepared, compress_to_fp16=False)

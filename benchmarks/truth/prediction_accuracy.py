@@ -387,7 +387,7 @@ def compare(zoo_model: ZooModel, core: ov.Core, work: Path, lacks: Collection[st
         problem = build_problem(zoo_model.build(), DEVICES, core=core, profile=work / "profile.json", costs=costs)
         if costs is not None and len(costs.of(problem.graph, DEVICES.names, core)) < len(DEVICES):
             raise RunError(f"the measured costs of {zoo_model.name} in {work} are of another machine: remove them")
-        alone = problem.evaluate(np.stack([problem.single(device) for device in range(len(DEVICES))]))
+        alone = problem.evaluate(problem.singles)
         found = problem.evaluate(placements)
         predicted = found.latency_us / alone.latency_us[whole].sum()
         period = found.period_us[run] / alone.period_us[0]

@@ -150,10 +150,9 @@ class ExplainedModel:
     def _gains(self) -> dict[str, float | None]:
         """How many times better than each device alone, and than a copy on each; None where that is impossible."""
         explained, problem = self.explanation, self.explanation.problem
-        singles = np.stack([problem.single(index) for index in range(len(problem.devices))])
         gains: dict[str, float | None] = {
             name: float(score / explained.score_us) if np.isfinite(score) else None
-            for name, score in zip(problem.devices, problem.scores(singles), strict=True)
+            for name, score in zip(problem.devices, problem.scores(problem.singles), strict=True)
         }
         copies = copies_summary(problem)
         if copies is not None:

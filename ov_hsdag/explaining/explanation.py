@@ -229,7 +229,7 @@ class Explanation:
         moved[np.arange(len(groups)), groups] = devices
         work = _ALL_WORK // (problem.group_count * max(len(problem.devices) - 1, 1))
         result = problem.evaluate(moved, min(usable_cores(), len(groups)), max(work, _LEAST_WORK))
-        over = np.maximum(result.memory_bytes - problem.memory_limits, 0).max(axis=1).astype(np.int64)
+        over = problem.memory_excess(result).max(axis=1).astype(np.int64)
         cost = result.score(problem.objective) - self.score_us
         found = zip(cost.tolist(), result.infeasible.tolist(), over.tolist(), strict=True)
         self._outcomes.update(zip(zip(groups.tolist(), devices.tolist(), strict=True), found, strict=True))

@@ -323,7 +323,7 @@ def _simple(
     model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
 ) -> dict[str, Placed]:
     """What needs no placement and is feasible, simplest first."""
-    found = {name: problem.single(index) for index, name in enumerate(problem.devices)}
+    found = dict(zip(problem.devices, problem.singles, strict=True))
     if HETERO_DEFAULT in candidates:
         found[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
     if problem.objective == "throughput":

@@ -21,10 +21,11 @@ class Placer(Protocol):
         """Device number of each legality group, uint8 [groups]. It may be infeasible: the simulator tells."""
 
 
-def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]], threads: int = 1) -> NDArray[np.uint8]:
+def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     """The first of the best placements by the simulator."""
-    scores = problem.scores(np.stack(placements), threads)
-    return placements[int(scores.argmin())]
+    batch = np.stack(placements)
+    best: NDArray[np.uint8] = batch[problem.scores(batch).argmin()]
+    return best
 
 
 def distinct(placements: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -78,8 +78,7 @@ class Contiguous:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        singles = [problem.single(device) for device in range(len(problem.devices))]
-        return best_of(problem, singles + contiguous_placements(problem))
+        return best_of(problem, [*problem.singles, *contiguous_placements(problem)])
 
 
 def contiguous_placements(

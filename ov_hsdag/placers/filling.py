@@ -40,7 +40,7 @@ class Filling:
         allowed = crossing <= around.min(axis=1)
         allowed[[0, -1]] = True
         held = np.concatenate([np.zeros((1, len(problem.devices))), problem.group_held[order].cumsum(axis=0)])
-        alone = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
+        alone = problem.evaluate(problem.singles)
         live = np.maximum(np.diag(alone.memory_bytes) - held[-1], 0.0)
         cuts = np.flatnonzero(allowed)
         best = problem.single(0)
@@ -97,7 +97,5 @@ def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.f
 
 def crowded(problem: PlacementProblem) -> bool:
     """Whether a device cannot hold the model."""
-    if np.isinf(problem.memory_limits).all():
-        return False
-    singles = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))]))
-    return bool((singles.infeasible & OVER_MEMORY).any())
+    limited = np.isfinite(problem.memory_limits).any()
+    return bool(limited and (problem.evaluate(problem.singles).infeasible & OVER_MEMORY).any())

@@ -116,7 +116,7 @@ def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArr
     if len(tensors):
         # A helper node per tensor and direction: the tensor is paid once, however many consumers are across.
         forth, back = network.new_nodes(len(tensors)), network.new_nodes(len(tensors))
-        of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+        of_consumer = tensors.of_consumer
         network.add(tensors.source, forth, transfers[:, 0, 1])
         network.add(forth[of_consumer], tensors.consumers, np.array(np.inf))
         network.add(back, tensors.source, transfers[:, 1, 0])
@@ -127,7 +127,7 @@ def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArr
 def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8]) -> float:
     tensors = problem.tensors
     nodes = problem.group_us[np.arange(problem.group_count), placement].sum()
-    of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+    of_consumer = tensors.of_consumer
     sent = np.unique(np.stack([of_consumer, placement[tensors.consumers]], axis=1), axis=0)
     return float(nodes + transfers[sent[:, 0], placement[tensors.source[sent[:, 0]]], sent[:, 1]].sum())
 
@@ -137,8 +137,7 @@ def _expand(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArra
 
     Tensors with several consumers count pairwise within a step; a step is kept only where the true sum falls.
     """
-    singles = [problem.single(device) for device in range(len(problem.devices))]
-    singles.append(problem.group_us.argmin(axis=1).astype(np.uint8))
+    singles = [*problem.singles, problem.group_us.argmin(axis=1).astype(np.uint8)]
     energies = [_energy(problem, transfers, placement) for placement in singles]
     placement, energy = singles[int(np.argmin(energies))], min(energies)
     for _ in range(_MAX_SWEEPS):
@@ -163,7 +162,7 @@ def _expansion(
     move = problem.group_us[:, device].copy()
     tensors = problem.tensors
     counts = np.diff(tensors.consumer_ptr)
-    of_consumer = np.repeat(np.arange(len(tensors)), counts)
+    of_consumer = tensors.of_consumer
     source, target = tensors.source[of_consumer], tensors.consumers
     here, there = placement[source], placement[target]
     share = transfers[of_consumer] / counts[of_consumer][:, None, None]

@@ -59,8 +59,7 @@ class Partitions:
         threads = usable_cores()
         full = crowded(problem)
         kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
-        singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
-        starts = [singles, _partitions(problem, problem.contiguous.orders(), _SEQUENCES)]
+        starts = [problem.singles, _partitions(problem, problem.contiguous.orders(), _SEQUENCES)]
         orders = min(_ORDERED_GROUPS // (int(problem.coarse.max()) + 1), _ORDERS)
         if problem.objective == "throughput" and orders:
             branches = problem.contiguous.orders(orders, self.seed)[-orders:]
@@ -100,7 +99,7 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     order = problem.contiguous.orders()[0]
     place = np.empty(problem.group_count, np.int64)
     place[order] = np.arange(problem.group_count)
-    found = [problem.where_supported(problem.single(device)) for device in range(len(problem.devices))]
+    found = [problem.where_supported(single) for single in problem.singles]
     pairs = list(permutations(range(len(problem.devices)), 2))
     each = min(_CUTS, _SPLITS // max(len(pairs), 1))
     cuts = np.unique(np.linspace(0, problem.group_count, each + 2, dtype=np.int64)[1:-1])
@@ -120,7 +119,7 @@ def ranked(
         promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
         placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
     result = problem.evaluate(placements, threads, most_work)
-    excess = np.maximum(result.memory_bytes - problem.memory_limits, 0).sum(axis=1)
+    excess = problem.memory_excess(result).sum(axis=1)
     return placements[np.lexsort((excess, result.broken, result.score(problem.objective)))]
 
 
@@ -130,7 +129,7 @@ def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArr
     for device in range(len(problem.devices)):
         busy[:, device] = np.where(placements == device, problem.group_us[:, device], 0.0).sum(axis=1)
     tensors = problem.tensors
-    of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+    of_consumer = tensors.of_consumer
     start, end = placements[:, tensors.source[of_consumer]], placements[:, tensors.consumers]
     fixed = problem.transfer_us + problem.submodel_us
     us = fixed[start, end] + problem.transfer_us_per_byte[start, end] * tensors.bytes[of_consumer]

@@ -242,10 +242,7 @@ def told_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
     """What a placer finds, repaired where HETERO would not run it."""
-    placement = placer.place(problem)
-    if problem.evaluate(placement).broken[0]:
-        placement = problem.repair(placement)
-    return NamedPlacement(placer.name, placement)
+    return NamedPlacement(placer.name, problem.legalized(placer.place(problem)))
 
 
 def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:

@@ -280,7 +280,7 @@ def _best_split(
     if feasible.any():
         return best_by_prediction(problem, [several[number] for number in np.flatnonzero(feasible)]).placement
     found = problem.evaluate(placements)
-    excess = np.maximum(found.memory_bytes - problem.memory_limits, 0).sum(axis=1)
+    excess = problem.memory_excess(found).sum(axis=1)
     if host is not None:
         excess += [max(host.needed(problem, counted) - host.room, 0) for counted in found.memory_bytes]
     best: NDArray[np.uint8] = placements[np.lexsort((excess, found.broken))[0]]

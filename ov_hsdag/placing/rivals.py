@@ -92,8 +92,8 @@ def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candi
     begin = time.perf_counter()
     placement = placer.place(problem)
     # HETERO's own choices need no repair: HETERO itself makes submodels of them.
-    if candidate is None and problem.evaluate(placement).broken[0]:
-        placement = problem.repair(placement)
+    if candidate is None:
+        placement = problem.legalized(placement)
     seconds = time.perf_counter() - begin
     feasible = bool(np.isfinite(problem.scores(placement)[0]))
     return Rival(

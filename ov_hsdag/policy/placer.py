@@ -95,11 +95,10 @@ class HSDAGPlacer:
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
         reading = self._read(problem)
-        singles = np.stack([problem.single(device) for device in range(len(problem.devices))])
         samples = sample(reading.logits, self.samples, np.random.default_rng(self.seed))
         choices = np.concatenate([lean(reading.logits), samples])
         proposed = expand(choices, reading.logits, reading.of_group, problem.group_supported)
-        return distinct(np.concatenate([singles, proposed]))
+        return distinct(np.concatenate([problem.singles, proposed]))
 
     def _read(self, problem: PlacementProblem) -> _Reading:
         policy = PolicyFolder.load(self.policy)

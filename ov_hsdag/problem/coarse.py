@@ -60,7 +60,6 @@ class CoarseView:
             problem: each of its groups has a device that supports it.
             threads: for the structural features.
         """
-        """The view of a problem; threads: threads for the structural features."""
         coarse = problem.coarse
         size = int(coarse.max()) + 1
         devices = len(problem.devices)
@@ -69,7 +68,7 @@ class CoarseView:
         np.add.at(us, coarse, problem.group_us)
 
         tensors = problem.tensors
-        of_consumer = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+        of_consumer = tensors.of_consumer
         producer, receiver = coarse[tensors.source], coarse[tensors.consumers]
         outside = producer[of_consumer] != receiver
         # A tensor with several consumers in one coarse group goes there once.

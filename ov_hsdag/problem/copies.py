@@ -16,8 +16,7 @@ def copy_devices(problem: PlacementProblem) -> tuple[str, ...]:
     """Devices that run and hold the whole model; () where those are fewer than two, or latency is asked for."""
     if problem.objective != "throughput":
         return ()
-    singles = np.stack([problem.single(index) for index in range(len(problem.devices))])
-    able = np.isfinite(problem.scores(singles))
+    able = np.isfinite(problem.scores(problem.singles))
     names = tuple(name for name, one in zip(problem.devices, able, strict=True) if one)
     return names if len(names) > 1 else ()
 

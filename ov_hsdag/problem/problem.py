@@ -413,6 +413,12 @@ class PlacementProblem:
         """Everything on one device, uint8 [groups]."""
         return np.full(self.group_count, device, np.uint8)
 
+    @cached_property
+    def singles(self) -> NDArray[np.uint8]:
+        """Everything on each device, uint8 [devices, groups], read only."""
+        rows = np.arange(len(self.devices), dtype=np.uint8)[:, None]
+        return np.broadcast_to(rows, (len(self.devices), self.group_count))
+
     def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
         """Uniform random assignments of groups to devices that support them, repaired.
 
@@ -443,10 +449,18 @@ class PlacementProblem:
         """
         return repair.repair(self.graph, self.groups, self.same_submodel, placement, self.group_supported, self.rule)
 
+    def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+        """The placement itself where HETERO runs it, memory limits aside, else repaired; uint8 [groups]."""
+        return self.repair(placement) if self.evaluate(placement).broken[0] else placement.astype(np.uint8)
+
     @cached_property
     def memory_limits(self) -> NDArray[np.float64]:
         """`memory_bytes`, inf where there is no limit, float64 [devices]."""
         return np.where(self.memory_bytes < 0, np.inf, self.memory_bytes)
+
+    def memory_excess(self, evaluation: Evaluation) -> NDArray[np.float64]:
+        """Bytes beyond each device's limit, float64 [batch, devices]."""
+        return np.maximum(evaluation.memory_bytes - self.memory_limits, 0.0)
 
     @property
     def stored_limits(self) -> list[int | None]:
@@ -678,3 +692,8 @@ class Tensors:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @cached_property
+    def of_consumer(self) -> NDArray[np.int64]:
+        """Tensor that each of `consumers` receives, int64."""
+        return np.repeat(np.arange(len(self)), np.diff(self.consumer_ptr))

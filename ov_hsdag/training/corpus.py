@@ -353,7 +353,7 @@ def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> 
 def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64]:
     """Memory limits near what the model needs; one device in three has none."""
     devices = len(problem.devices)
-    needs = problem.evaluate(np.stack([problem.single(device) for device in range(devices)])).memory_bytes.max(axis=1)
+    needs = problem.evaluate(problem.singles).memory_bytes.max(axis=1)
     shares = generator.uniform(0.25, 1.2, devices)
     shares *= max(1.0, 1.3 / shares.sum())
     limits = (shares * needs).astype(np.int64)

@@ -150,7 +150,7 @@ class Pool:
             assert problem is not None
             coarse, tensors = problem.coarse, problem.tensors
             groups = int(coarse.max()) + 1
-            producer = np.repeat(coarse[tensors.source], np.diff(tensors.consumer_ptr)).astype(np.int64)
+            producer = coarse[tensors.source[tensors.of_consumer]].astype(np.int64)
             consumer = coarse[tensors.consumers]
             edges = np.unique((producer * groups + consumer)[producer != consumer])
             self._sizes[index] = groups, len(edges)

@@ -85,7 +85,7 @@ def impact(problem: PlacementProblem) -> NDArray[np.float64]:
     moved = problem.transfer_us[off].mean() + problem.transfer_us_per_byte[off].mean() * tensors.bytes
     transfer = np.zeros(problem.group_count)
     np.add.at(transfer, tensors.source, moved)
-    np.add.at(transfer, tensors.consumers, np.repeat(moved, np.diff(tensors.consumer_ptr)))
+    np.add.at(transfer, tensors.consumers, moved[tensors.of_consumer])
     # A tensor that is dearer than the model's whole work is never cut: it must not drown the rest.
     transfer = np.minimum(transfer, time.sum() / 4)
     total = time / max(time.sum(), 1e-12) + 0.5 * transfer / max(transfer.sum(), 1e-12) + 0.25 / problem.group_count

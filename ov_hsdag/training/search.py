@@ -53,7 +53,7 @@ def limits_bind(problem: PlacementProblem) -> bool:
     limited = np.isfinite(problem.memory_limits)
     if not limited.any():
         return False
-    needs = problem.evaluate(np.stack([problem.single(device) for device in range(len(problem.devices))])).memory_bytes
+    needs = problem.evaluate(problem.singles).memory_bytes
     return bool((needs.max(axis=1) * 1.2 > problem.memory_limits).any())
 
 
@@ -162,9 +162,7 @@ def _starts(problem: PlacementProblem, limited: bool) -> tuple[list[str], NDArra
     candidates += [("lagrangian", placement) for placement in lagrangian_cuts(problem)]
     if problem.objective == "throughput" or limited:
         candidates.append(("pipeline", Contiguous().place(problem)))
-    placements = np.stack([placement for _, placement in candidates])
-    for row in np.flatnonzero(problem.evaluate(placements).broken):
-        placements[row] = problem.repair(placements[row])
+    placements = np.stack([problem.legalized(placement) for _, placement in candidates])
     return [method for method, _ in candidates], placements
 
 
@@ -309,7 +307,7 @@ class _Mover:
         self.rank = np.empty(problem.group_count, np.int64)
         self.rank[self.order] = np.arange(problem.group_count)
         tensors = problem.tensors
-        self.source = np.repeat(tensors.source, np.diff(tensors.consumer_ptr))
+        self.source = tensors.source[tensors.of_consumer]
         self.target = tensors.consumers
 
     def move(self, placement: NDArray[np.uint8]) -> None:

@@ -61,7 +61,7 @@ class UnitGraph:
         us = np.zeros((size, len(problem.devices)))
         np.add.at(us, unit, problem.group_us)
         tensors = problem.tensors
-        of_tensor = np.repeat(np.arange(len(tensors)), np.diff(tensors.consumer_ptr))
+        of_tensor = tensors.of_consumer
         source, target = unit[tensors.source[of_tensor]], unit[tensors.consumers]
         crossing = source != target
         # A tensor that several groups of one unit read moves there once.

@@ -114,9 +114,9 @@ def metis(vertices: Vertices, seed: int = 1) -> Partition:
 
     tensors = vertices.problem.tensors
     fan = np.diff(tensors.consumer_ptr)
-    source = np.repeat(tensors.source, fan).astype(np.int64)
+    source = tensors.source[tensors.of_consumer].astype(np.int64)
     target = tensors.consumers.astype(np.int64)
-    weight = np.repeat(vertices.tensor_weight // np.maximum(fan, 1) + 1, fan)
+    weight = (vertices.tensor_weight // np.maximum(fan, 1) + 1)[tensors.of_consumer]
     count = vertices.problem.group_count
     key = np.concatenate([source * count + target, target * count + source])
     pairs, number = np.unique(key, return_inverse=True)
@@ -155,8 +155,4 @@ def orders(
     every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]
     for order in every:
         placement = problem.where_supported(np.asarray(order, np.uint8)[part])
-        if repair is not None:
-            placement = repair(placement)
-        elif problem.evaluate(placement).broken[0]:
-            placement = problem.repair(placement)
-        yield placement
+        yield (repair or problem.legalized)(placement)

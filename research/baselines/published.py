@@ -69,7 +69,7 @@ class Task:
             split_only: placements on a single device count as infeasible.
         """
         x = policy_input(problem, config.features)
-        reference = float(problem.scores(np.stack([problem.single(d) for d in range(len(problem.devices))])).min())
+        reference = float(problem.scores(problem.singles).min())
         if not np.isfinite(reference):
             reference = float(problem.scores(problem.repair(HeteroDefault().place(problem)))[0])
         # Where memory limits rule that out, too, the unit of rewards is a second.

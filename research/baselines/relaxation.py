@@ -280,7 +280,7 @@ class _Programme:
                 np.full(count, -np.inf),
                 np.zeros(count),
             )
-        tensor = np.repeat(every, np.diff(tensors.consumer_ptr))
+        tensor = tensors.of_consumer
         rows = np.arange(len(tensor))
         for receiver in range(self._devices):
             parts: list[tuple[Any, Any, Any]] = [

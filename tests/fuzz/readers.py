@@ -194,11 +194,10 @@ def _problems() -> list[bytes]:
 
 def _read_problem(path: Path) -> None:
     problem = PlacementProblem.load(path)
-    placements = np.stack([problem.single(device) for device in range(len(problem.devices))])
-    problem.evaluate(placements, most_work=10**6)
-    problem.summary(placements[0])
+    problem.evaluate(problem.singles, most_work=10**6)
+    problem.summary(problem.single(0))
     assert len(problem.coarse) == len(problem.chains) == problem.group_count
-    problem.repair(placements[-1])
+    problem.repair(problem.singles[-1])
 
 
 def _read_config(path: Path) -> None:

@@ -102,7 +102,7 @@ def policy_placements(
     problem, x = task.problem, task.x
     batch = Batch.of([task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)])
     large = len(x.node_x) > _LARGE
-    found = [np.stack([problem.single(device) for device in range(len(problem.devices))])]
+    found = [problem.singles]
     with torch.no_grad():
         h, edge_score = network.encode(batch.graphs)
         for levels in {network.config.levels: None} if large else {network.config.levels: None, 0: None}:
@@ -142,8 +142,7 @@ def _search_placements(believed: PlacementProblem, generator: np.random.Generato
     """What placers without learning propose, the multilevel search twice; uint8 [proposals, groups]."""
     placers: list[Placer] = [MinCut(), Contiguous()]
     placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
-    singles = [believed.single(device) for device in range(len(believed.devices))]
-    return np.stack([*singles, *(placer.place(believed) for placer in placers)])
+    return np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
 
 
 def _random_candidates(
