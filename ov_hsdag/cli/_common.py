@@ -131,12 +131,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that gets options which it shares with others as one object.
-
-    Args:
-        kind: a dataclass with a field for each option: annotated as a parameter is, with the default.
-        name: of the command's parameter that gets one.
-    """
+    """A command whose options are the fields of the dataclass `kind`; its parameter `name` gets one of that."""
     hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
@@ -160,13 +155,7 @@ def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:
-    """The file of a model, or of one of a folder's. Raises UserError where it has several and none is named.
-
-    Args:
-        model: file or folder.
-        part: name of the one.
-        use: what it is named for, in the error: "count".
-    """
+    """The file of a model, or of one of a folder's; `use` is for the UserError where there are several: "count"."""
     files = model_files(model, () if part is None else (part,))
     if len(files) > 1:
         names = ", ".join(file.stem for file in files)
@@ -183,10 +172,7 @@ def check_model(path: Path) -> None:
 
 
 def check_output(path: Path, model: Path) -> None:
-    """Raise UserError where the IR of a model, or the folder of one, cannot be written to the path without harm.
-
-    Leaves nothing behind.
-    """
+    """Raise UserError where a model's IR, or folder, cannot be written there without harm. Leaves nothing behind."""
     from ov_hsdag.integration.core import file_carries
     from ov_hsdag.storage.files import check_model_output
     from ov_hsdag.storage.folder_writing import check_folder_output
@@ -242,11 +228,7 @@ def has_fp16_weights(model: ov.Model) -> bool:
 
 
 def _read_model(core: ov.Core, path: Path) -> ov.Model:
-    """Read a model, where its weights are beside it or, if it is a link, beside what that points to.
-
-    Raises:
-        RuntimeError: OpenVINO cannot read it.
-    """
+    """Read a model whose weights are beside it or, if it is a link, beside what that points to. Raises RuntimeError."""
     try:
         return core.read_model(path)
     except RuntimeError:

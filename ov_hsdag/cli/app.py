@@ -111,14 +111,8 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def run() -> int:
-    """Run the command line.
+    """The exit status of the command line: 0 done, 1 a device or OpenVINO failed, 2 bad input."""
 
-    Returns:
-        The exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input.
-
-    Raises:
-        BaseException: The command was interrupted; :func:`ov_hsdag.utils.errors.interrupted` is true of it.
-    """
     console.prepare_streams()
     console.one_line_warnings()
     try:

@@ -29,37 +29,23 @@ _PLACERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate.
-
-    Attributes:
-        name: of the candidate.
-        submodels: that HETERO makes of it; None where that is not known.
-        predicted: latency in ms, or inferences/s; None where it is not known.
-        measured: the same.
-        gain: over the best single device; None where it is not known.
-        interval: the gain's 95% confidence interval.
-        note: why there is no figure; "" where there is one.
-        chosen: whether it is the chosen one.
-    """
+    """One candidate."""
 
     name: str
-    submodels: int | None = None
-    predicted: float | None = None
-    measured: float | None = None
-    gain: float | None = None
-    interval: Sequence[float] | None = None
-    note: str = ""
-    chosen: bool = False
+    submodels: int | None = None  # that HETERO makes of it; None where that is not known
+    predicted: float | None = None  # latency in ms, or inferences/s; None where it is not known
+    measured: float | None = None  # the same
+    gain: float | None = None  # over the best single device; None where it is not known
+    interval: Sequence[float] | None = None  # the gain's 95% confidence interval
+    note: str = ""  # why there is no figure; "" where there is one
+    chosen: bool = False  # whether it is the chosen one
 
 
 def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool) -> Table:
-    """The table with its legend.
+    """The table with its legend, rows in their order.
 
-    Args:
-        rows: in the order in which they are shown. Of several candidates of a placer ("hsdag (less on GPU)") one is:
-            the chosen one, else the best.
-        objective: "latency" or "throughput".
-        measured: whether anything was measured; otherwise gains are predicted ones.
+    Of several candidates of a placer ("hsdag (less on GPU)") one is shown: the chosen one, else the best. measured:
+    whether anything was measured; otherwise gains are predicted ones.
     """
     families: dict[str, list[Row]] = {}
     for row in rows:

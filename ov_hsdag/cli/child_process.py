@@ -26,14 +26,9 @@ def continue_in_child(doing: str) -> None:
     """Return in a child process alone; to be called before OpenVINO is imported, which starts threads.
 
     The child ends with its parent, whatever ends that. Without os.fork (Windows) this process goes on. So it does where
-    OpenVINO is imported already: without its threads it hangs in a child, and the process is not the command's own.
-
-    Args:
-        doing: what the child does, for the error: "running model.xml".
-
-    Raises:
-        typer.Exit: in the parent, with the exit status of the child.
-        RunError: in the parent, where a signal ended the child.
+    OpenVINO is imported already: without its threads it hangs in a child, and the process is not the command's own. In
+    the parent it raises typer.Exit with the child's status, or RunError where a signal ended it while `doing`
+    something.
     """
     if not hasattr(os, "fork") or "openvino" in sys.modules:
         return

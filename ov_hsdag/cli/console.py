@@ -135,17 +135,11 @@ _OF_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|t
 
 @contextmanager
 def progress(text: str) -> Iterator[Tell]:
-    """Tell on standard error what the block does while it runs.
+    """Show on standard error what the block ("reading model.xml") does while it runs. Yields what takes its steps.
 
-    In a terminal with a spinner, and a bar where the block tells the share that is done, both of which vanish; without
-    one, and in a notebook, by a line every ten seconds. With --verbose each step that has ended is a line with the
-    seconds that it took; with --quiet nothing is told.
-
-    Args:
-        text: what the block does: "reading model.xml".
-
-    Yields:
-        What takes the steps of the block.
+    In a terminal with a spinner, and a bar where the share that is done is known, both of which vanish; without one,
+    and in a notebook, by a line every ten seconds. --verbose adds a line for each step, with its seconds; --quiet shows
+    nothing.
     """
     if quiet:
         yield Work(text)
@@ -165,10 +159,9 @@ def progress(text: str) -> Iterator[Tell]:
 
 
 def _on_a_screen() -> bool:
-    """Whether what is printed on standard error can vanish again.
+    """Whether what is printed on standard error can vanish again: not in a notebook, whose `!` gives a pseudo-terminal.
 
-    rich takes FORCE_COLOR for a terminal, which kernels of notebooks and some CI set, and a notebook's `!` gives
-    commands a pseudo-terminal; a cell keeps all that was ever printed.
+    rich takes FORCE_COLOR for a terminal, which kernels of notebooks and some CI set.
     """
     return sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
 
@@ -215,32 +208,20 @@ class Show:
             _write(self._descriptor, json.dumps(_plain(data), ensure_ascii=False, allow_nan=False) + "\n")
 
     def hint(self, what: str, text: str) -> None:
-        """Print what people may want to do with the result, after it; not as JSON, and not with --quiet.
-
-        Args:
-            what: it is: "run with", "see".
-            text: what they would type, in one line, however long: it is to be copied.
-        """
+        """Print what people may want to do next ("run with: …"), a line to be copied; not as JSON, or with --quiet."""
         if self._descriptor is None and not quiet:
             print(printable(f"{what}: {text}"))
 
     def next(self, *words: object) -> None:
-        """Print the command that usually comes next, as the last line of all; see `hint`.
-
-        Args:
-            words: those after "ov-hsdag"; quoted for a shell where necessary.
-        """
+        """Print the command that usually comes next, as the last line of all; words: those after "ov-hsdag"."""
         given = {} if "--extension" in words else {"--extension": extension}
         self.hint("next", command_line(*words, *options(given)))
 
 
 @contextmanager
 def result(as_json: bool) -> Iterator[Show]:
-    """Gives what prints a command's result.
+    """Gives what prints a result. For JSON, descriptor 1 means standard error inside the block: C++ prints there."""
 
-    For JSON, descriptor 1 means standard error inside the block, so that nothing that OpenVINO or a plugin prints from
-    C++ gets into the object's way.
-    """
     if not as_json:
         yield Show()
         return
@@ -290,12 +271,7 @@ class _Table(Table):
 
 
 def table(*columns: str, left: Collection[int] = (0,)) -> Table:
-    """A table for `Show`, without rows. Cells go on in a new line where there are too few columns; nothing is cut.
-
-    Args:
-        columns: their headers.
-        left: numbers of the columns of text; the others hold numbers, which stand on the right.
-    """
+    """A table for `Show` without rows; `left` has the numbers of the columns of text, the others are of numbers."""
     made = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if number in left else "right"

@@ -38,19 +38,12 @@ _PROBE = "import openvino; print(hasattr(openvino.Core.compile_model, '__wrapped
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the diagnosis.
+    """One line of the diagnosis."""
 
-    Attributes:
-        what: is looked at.
-        state: "ok", "note" (works, with a limit worth knowing) or "problem".
-        found: what is so.
-        fix: what to do; "" where nothing is needed.
-    """
-
-    what: str
-    state: str
-    found: str
-    fix: str = ""
+    what: str  # is looked at
+    state: str  # "ok", "note" (works, with a limit worth knowing) or "problem"
+    found: str  # what is so
+    fix: str = ""  # what to do; "" where nothing is needed
 
 
 def doctor(as_json: common.Json = False) -> None:

@@ -17,15 +17,7 @@ _PACKAGES = {
 
 
 def require(what: str, extras: Sequence[str]) -> None:
-    """Checks that the packages of some extras are installed, without importing them.
-
-    Args:
-        what: the command, for the message.
-        extras: of pyproject.toml.
-
-    Raises:
-        UserError: packages are missing: which, and how to install them.
-    """
+    """Raise UserError, with how to install them, where packages of some extras are missing. what: the command."""
     wanted = {module: name for extra in extras for module, name in _PACKAGES[extra].items()}
     missing = [name for module, name in wanted.items() if find_spec(module) is None]
     if missing:

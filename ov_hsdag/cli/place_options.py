@@ -55,13 +55,7 @@ KvPrecision = Annotated[str | None, option("kv_precision")]
 
 
 def words(given: Any, inputs: Inputs, policy: Callable[[Inputs, str | None], str | None]) -> list[str]:
-    """Options as words of a job on another machine; files travel with it.
-
-    Args:
-        given: a `Given`.
-        inputs: gets the files.
-        policy: what a policy's name or folder is there.
-    """
+    """The options of a `Given` as words of a job on another machine; files travel with it, as `policy` says."""
     found: list[str] = []
     for name, flag in flags().items():
         value, text = getattr(given, name), f"--{_name(name, flag)}"

@@ -27,27 +27,13 @@ if TYPE_CHECKING:
 
 
 def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> list[str]:
-    """Lines about a placement that was just made, without what it is (`Placement.summary`).
-
-    Args:
-        placement: with all that is known about it.
-        more: lines that the placement does not know: where its costs come from, shapes that were assumed.
-        busy: see `unsure`.
-    """
+    """Lines about a placement that was just made, beside `Placement.summary`. more: lines that it does not know."""
     own = (phases(placement), placement.proposal(), advice(placement), copies(placement), unsure(placement, busy))
     return [line for line in (*more, *own) if line]
 
 
 def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
-    """Where the costs of operations come from, in a line.
-
-    Args:
-        used: devices whose operations were measured.
-        where: the file of what was measured, where there is one.
-        profile: the file of the profile; None for the built-in ones.
-        names: all devices.
-        core: has the virtual devices.
-    """
+    """Where the costs of operations come from, in a line: measured on `used` (in the file `where`), or a profile."""
     told = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
     others = [name for name in names if name not in used]
     if others and profile:
@@ -65,9 +51,7 @@ def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: 
 def unsure(placement: Placement, busy: float = 0.0) -> str:
     """A line where no measured placement was chosen although one may well be better; "" otherwise.
 
-    Args:
-        placement: with what was predicted and measured.
-        busy: cores that other programs used when measuring began.
+    busy: cores that other programs used when measuring began.
     """
     simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
     if not placement.measured or placement.chosen not in simple:
@@ -107,15 +91,10 @@ def show_what_next(
     shape: Sequence[str] | None,
     here: bool,
 ) -> None:
-    """Prints how a placed model is run, and the command that comes next.
+    """Print how a placed model is run, and the command that comes next.
 
-    Args:
-        show: prints them.
-        written: what was written (a file or a folder), with the lines about it (`notes`).
-        device: that it was placed on.
-        part: model of a folder that has several.
-        shape: values of --shape.
-        here: whether the devices are on this machine.
+    written: the file or folder with the lines about it (`notes`); part: model of a folder that has several; shape:
+    values of --shape; here: whether the devices are on this machine.
     """
     for output in written:
         if output.suffix == ".xml":

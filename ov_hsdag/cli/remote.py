@@ -68,12 +68,7 @@ class Fleet:
         return path.with_name(f"{path.stem}.{kind.name}{path.suffix}") if path.suffix else path / kind.name
 
     def run(self, what: str, jobs: Sequence[tuple[Kind, Job, Path]]) -> list[str | UserError | RunError]:
-        """Runs jobs; what each printed, or why it failed.
-
-        Args:
-            what: they do, for the progress: "placing model.xml".
-            jobs: see `Cluster.run`.
-        """
+        """Run jobs (see `Cluster.run`); what each printed, or why it failed. what: they do: "placing model.xml"."""
         with console.progress(what) as tell:
             done = self._cluster.run(jobs, lambda _, text: tell(text), lambda _, text: console.message(_warning(text)))
         return [one if isinstance(one, UserError | RunError) else one.out for one in done]
@@ -85,16 +80,7 @@ def _warning(text: str) -> str:
 
 @contextlib.contextmanager
 def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Iterator[Fleet]:
-    """The machines of a cluster that have some devices.
-
-    Args:
-        ray: address of the cluster.
-        devices: names.
-        on: values of --on.
-
-    Raises:
-        UserError: there is no such cluster, or no such machine.
-    """
+    """The machines of a Ray cluster that have some devices; on: values of --on. UserError: no such one."""
     import openvino as ov
 
     from ov_hsdag.fleet.cluster import Cluster
@@ -125,15 +111,7 @@ def scratch() -> Iterator[Path]:
 def words(
     inputs: Inputs, command: str, names: Sequence[str], given: Mapping[str, object], flags: Mapping[str, bool]
 ) -> list[str]:
-    """The words of a job.
-
-    Args:
-        inputs: files of the job; gets the libraries of --extension.
-        command: of ours.
-        names: of what it is for.
-        given: options with a value, by their names; those that are None are left out.
-        flags: options without one.
-    """
+    """The words of a job: a command for `names`, options by their names, flags, and what all commands share."""
     libraries = [inputs.file(Path(one)) for one in console.extension or ()]
     given = {**given, "--extension": libraries}
     found = [command, *names, *map(str, options(given)), *(name for name, there in flags.items() if there)]
@@ -174,11 +152,7 @@ def collect(
 ) -> list[dict[str, Any]]:
     """What the jobs of a fleet, one for each kind, gave.
 
-    Args:
-        fleet: with the kinds.
-        results: of `Fleet.run`.
-        use: takes a result, writes and shows it, and returns what is to be told of it.
-        failures: gets the errors of jobs, and those of `use`.
+    `use` takes a result, writes and shows it, and returns what is reported of it; `failures` gets the errors of both.
     """
     found = []
     for kind, result in zip(fleet.kinds, results, strict=True):

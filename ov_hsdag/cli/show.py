@@ -70,12 +70,10 @@ def show(
 
 
 def stored_facts(operations: Sequence[ov.Node], placement: Placement) -> dict[str, Any]:
-    """What the operations of a model and the placement inside it tell, in JSON's types.
+    """What the operations of a model and the placement inside it say, in JSON's types.
 
-    Returns:
-        devices: operations of each; parts: runs of operations on one device in the order of the model, with the names
-        of the first and last; crossing: tensors that go from device to device, with their shapes; objective, policy,
-        chosen, predicted and measured as they are stored; unplaced: operations that the placement does not name.
+    parts: runs of operations on one device in the order of the model; crossing: tensors that go from device to device;
+    unplaced: operations that the placement does not name.
     """
     order = [(node.get_friendly_name(), placement.affinity.get(node.get_friendly_name())) for node in operations]
     parts: list[dict[str, Any]] = []

@@ -23,17 +23,10 @@ _PLAIN = " .:+#"
 
 
 def split_picture(names: Sequence[str], devices: Sequence[int], *, width: int, encoding: str = "utf-8") -> list[str]:
-    """Draws which device the operations run on.
+    """Draw which device (number) each operation runs on, in the order in which they run: a line for each device.
 
-    Args:
-        names: of the devices.
-        devices: device number of each operation, in the order in which they run.
-        width: columns of a line.
-        encoding: of the terminal; one without block characters gets plain ones.
-
-    Returns:
-        A line for each device; a column is a share of the operations, the darker the more of them run there. [] where
-        there are no operations, or no room for a bar.
+    A column is a share of the operations, the darker the more of them run there; [] without operations, or no room for
+    a bar of at most `width` columns. A terminal whose encoding has no block characters gets plain ones.
     """
     label = max(map(len, names), default=0) + 2
     columns = min(width - label, len(devices))

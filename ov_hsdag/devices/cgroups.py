@@ -10,12 +10,7 @@ _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
-    """CPUs whose time the process may use; inf without a limit.
-
-    Args:
-        groups: where control groups are mounted.
-        own: which of them the process is in, see cgroups(7).
-    """
+    """CPUs whose time the process may use; inf without a limit. own: the groups that it is in, see cgroups(7)."""
     found = [math.inf]
     for folder in _folders("cpu", groups, own):
         limit = _numbers(folder / "cpu.max", 2) or tuple(

@@ -89,14 +89,7 @@ def free_bytes(core: ov.Core, name: str) -> int | None:
     """Memory that can still be used: of a CPU (virtual ones too) the machine's or container's, else what a device has.
 
     A GPU or NPU does not say what other processes use of its memory; one that computes in the machine's memory has no
-    more than is free there.
-
-    Args:
-        core: has the device.
-        name: of the device.
-
-    Returns:
-        Bytes; None where none can tell.
+    more than is free there. None where nothing is known.
     """
     if kind_of(name) != "CPU":
         own = memory_bytes(core, name)

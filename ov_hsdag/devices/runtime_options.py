@@ -37,13 +37,8 @@ def compile_properties(
 
     HETERO hands a property to every device that knows it, so the model's options are added to the configuration. What
     the caller configures wins, for all devices or for one, as does what was set on the Core for a device. Virtual
-    devices get their limits (see `ov_hsdag.devices.virtual.compile_properties`).
-
-    Args:
-        core: that compiles.
-        model: with the options in its rt_info.
-        device: device string given to compile_model. On any other than HETERO the options are left to the plugin.
-        config: the caller's configuration; not changed.
+    devices get their limits (`virtual.compile_properties`). On any device but HETERO the options are left to the
+    plugin.
     """
     completed = virtual.compile_properties(device, config)
     names = virtual.hetero_names(device, completed)

@@ -46,10 +46,7 @@ _VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}
 def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
     """Declared virtual devices: name → properties, from ``text`` or else ``OV_HSDAG_VIRTUAL_DEVICES``.
 
-    Returns an empty dictionary when none are declared.
-
-    Raises:
-        UserError: malformed text, a name twice, a name that OpenVINO's CPU plugin cannot have, or a bad limit.
+    UserError: malformed text, a name twice, a name that OpenVINO's CPU plugin cannot have, or a bad limit.
     """
     if text is None:
         text = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "")
@@ -99,16 +96,8 @@ def definition(names: Collection[str]) -> str:
 def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
     """Register virtual devices that the environment does not declare, as the file of a placed model defines them.
 
-    Only threads and precision are taken from the file.
-
-    Args:
-        core: gets the devices.
-        text: of `definition`, where the model was placed.
-        names: of the devices that are wanted.
-
-    Raises:
-        UserError: the text is malformed, or the CPU plugin refuses it.
-        RunError: OpenVINO's CPU plugin cannot be registered.
+    text: of `definition`, where the model was placed; only threads and precision are taken from it. names: of those
+    that are wanted. Raises as `register`.
     """
     present = virtual_devices()
     defined = {
@@ -120,11 +109,9 @@ def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
 
 
 def check_declared(text: str, names: Collection[str]) -> None:
-    """Raises UserError, with what to do, where virtual devices are wanted that the environment does not declare.
+    """Raise UserError, with what to do, where virtual devices are wanted that the environment does not declare.
 
-    Args:
-        text: of `definition`, where the model was placed; "" where that is not known.
-        names: of the devices that are wanted.
+    text: of `definition`, where the model was placed; "" where that is not known.
     """
     missing = [name for name in names if name in virtual_devices(text) and name not in virtual_devices()]
     if missing:
@@ -137,15 +124,9 @@ def check_declared(text: str, names: Collection[str]) -> None:
 def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = None) -> tuple[str, ...]:
     """Register virtual devices on a Core and set their properties; names of those devices.
 
-    Safe to call again, and on a Core that already has them: only the properties are then set again.
-
-    Args:
-        core: gets the devices.
-        declared: name → properties; by default those that the environment declares.
-
-    Raises:
-        UserError: the declaration is malformed, or the CPU plugin refuses a property or its value.
-        RunError: OpenVINO's CPU plugin cannot be registered.
+    Safe to call again, and on a Core that already has them: only the properties are then set again. declared: name →
+    properties; by default those that the environment declares. Raises UserError where the declaration is malformed or
+    the CPU plugin refuses a property, RunError where the plugin cannot be registered.
     """
     declared = virtual_devices() if declared is None else declared
     for name, properties in declared.items():
@@ -189,14 +170,10 @@ def _register_cpu_plugin(core: ov.Core, name: str) -> None:
 def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Complete a compile_model configuration so that virtual devices keep their limits in split models.
 
-    Every virtual device of a HETERO device string gets an entry in DEVICE_PROPERTIES with its declared limits and
-    EXCLUSIVE_ASYNC_REQUESTS off. What the caller configures wins: a property of the device first, then one given for
-    all devices. Anything else (another device string, no virtual device in it) comes back as it was.
-
-    Args:
-        device: device string given to compile_model, "HETERO:CPU_A,CPU_B", or "HETERO" with
-            MULTI_DEVICE_PRIORITIES in the configuration.
-        config: the caller's configuration; not changed.
+    Every virtual device of a HETERO device string, or of MULTI_DEVICE_PRIORITIES, gets an entry in DEVICE_PROPERTIES
+    with its declared limits and EXCLUSIVE_ASYNC_REQUESTS off. What the caller configures wins: a property of the device
+    first, then one given for all devices. Anything else (another device string, no virtual device in it) comes back as
+    it was.
     """
     completed = dict(config or {})
     names = hetero_names(device, completed)

@@ -24,15 +24,10 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class CostSources:
-    """Where the costs of operations come from.
+    """Where the costs of operations come from."""
 
-    Attributes:
-        profiles: device → name of its built-in profile; "" where the figures are of a file.
-        measured: devices whose operations were measured.
-    """
-
-    profiles: dict[str, str]
-    measured: tuple[str, ...]
+    profiles: dict[str, str]  # device → name of its built-in profile; "" where the figures are of a file
+    measured: tuple[str, ...]  # devices whose operations were measured
 
     @classmethod
     def of(cls, profile: Profile, devices: Sequence[str], measured: Sequence[str]) -> CostSources:
@@ -42,28 +37,19 @@ class CostSources:
 
 @dataclass(frozen=True, eq=False)
 class ExplainedModel:
-    """A placed model and the explanation of its placement.
+    """A placed model and the explanation of its placement."""
 
-    Attributes:
-        explanation: of the placement that HETERO would run.
-        objective: "latency" or "throughput".
-        placement: with what was stored about it.
-        sources: of the costs.
-    """
-
-    explanation: Explanation
-    objective: str
-    placement: Placement
-    sources: CostSources
+    explanation: Explanation  # of the placement that HETERO would run
+    objective: str  # "latency" or "throughput"
+    placement: Placement  # with what was stored about it
+    sources: CostSources  # of the costs
 
     def summary(self, moves: bool = True) -> dict[str, Any]:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
 
-        "together" says how many operations must share a device and why, where that is most of them.
-
-        Args:
-            moves: whether those moves are looked for, which takes a simulation for each group of operations on each
-                other device. Without, they are None.
+        "together" says how many operations must share a device and why, where that is most of them. moves: whether
+        moves are looked for, which takes a simulation for each group of operations on each other device; without, they
+        are None.
         """
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
@@ -121,12 +107,8 @@ class ExplainedModel:
     def nodes(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> list[int]:
         """Nodes with one of the names or types; all operations, in the order of the graph, where neither is given.
 
-        Args:
-            names: friendly names; `*` and `?` stand for any characters, as in file names.
-            types: of operations, such as "MatMul".
-
-        Raises:
-            UserError: no node has a name or type.
+        In names, friendly ones, `*` and `?` stand for any characters, as in file names. UserError: no node has one of
+        them.
         """
         import difflib
         from fnmatch import fnmatchcase

@@ -70,58 +70,37 @@ class Parts:
 
 @dataclass(frozen=True)
 class Move:
-    """A colocation group on another device, everything else where it is.
+    """A colocation group on another device, everything else where it is."""
 
-    Attributes:
-        group: that moves.
-        device: where it goes, a device number.
-        cost_us: what the objective grows by, µs; negative where the move pays, inf where it is infeasible.
-        parts: what the time of one request grows by, feasible or not.
-        infeasible: as in `Evaluation.infeasible`.
-        excess_bytes: what the memory limit of the fullest device is exceeded by, 0 where none is.
-    """
-
-    group: int
-    device: int
-    cost_us: float
-    parts: Parts
-    infeasible: int
-    excess_bytes: int
+    group: int  # that moves
+    device: int  # where it goes, a device number
+    cost_us: float  # what the objective grows by, µs; negative where the move pays, inf where it is infeasible
+    parts: Parts  # what the time of one request grows by, feasible or not
+    infeasible: int  # as in `Evaluation.infeasible`
+    excess_bytes: int  # what the memory limit of the fullest device is exceeded by, 0 where none is
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node is on its device.
+    """Why a node is on its device."""
 
-    Attributes:
-        kind: "consumer" (it must be where its consumer is), "only" (no other device runs it), "shared" (no other device
-            runs `other`, with which it must share a device), "submodel" (elsewhere it would not share a submodel with
-            `other`), "order" (elsewhere HETERO could not order the submodels), "nothing" (elsewhere a submodel would
-            compute nothing), "memory" (it would not fit elsewhere), "dearer" (every move costs time), "together" (a
-            move takes most of the model with it, and does not pay), "equal" (a move changes nothing) or "better" (a
-            move pays).
-        text: the same for people.
-        other: a node that the reason is about, -1 for none.
-        move: the best other device; None where no move is possible but for memory.
-    """
-
+    # "consumer" (it must be where its consumer is), "only" (no other device runs it), "shared" (no other device runs
+    # `other`, with which it must share a device), "submodel" (elsewhere it would not share a submodel with `other`),
+    # "order" (elsewhere HETERO could not order the submodels), "nothing" (elsewhere a submodel would compute nothing),
+    # "memory" (it would not fit elsewhere), "dearer" (every move costs time), "together" (a move takes most of the
+    # model with it, and does not pay), "equal" (a move changes nothing) or "better" (a move pays)
     kind: str
-    text: str
-    other: int = -1
-    move: Move | None = None
+    text: str  # the same for people
+    other: int = -1  # a node that the reason is about, -1 for none
+    move: Move | None = None  # the best other device; None where no move is possible but for memory
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """One feasible or infeasible placement of a problem, and all that can be said of it.
-
-    Attributes:
-        problem: the problem.
-        placement: device numbers, uint8 [groups].
-    """
+    """One feasible or infeasible placement of a problem, and all that can be said of it."""
 
     problem: PlacementProblem
-    placement: NDArray[np.uint8]
+    placement: NDArray[np.uint8]  # device numbers, uint8 [groups]
 
     @cached_property
     def breakdown(self) -> Breakdown:
@@ -221,8 +200,8 @@ class Explanation:
     def _try_moves(self, groups: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the objective grows by where a group moves to a device, µs, inf where infeasible, float64 [moves].
 
-        A move that leaves so many submodels in cycles that telling them apart takes long counts as one that HETERO
-        cannot order: of a decoder of thousands of operations nearly every move is like that.
+        A move that leaves so many submodels in cycles that separating them takes long counts as one that HETERO cannot
+        order: of a decoder of thousands of operations nearly every move is like that.
         """
         problem = self.problem
         moved = np.repeat(self.placement[None], len(groups), axis=0)

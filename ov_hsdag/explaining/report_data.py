@@ -68,13 +68,7 @@ def write(
 
 
 def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:
-    """The part of a report that takes a single simulation, and that pictures need.
-
-    Args:
-        explained: a placement.
-        placement: the same, with what was stored about it.
-        title: what the model is called.
-    """
+    """The part of a report that takes a single simulation, and that pictures need. title: what the model is called."""
     return _picture(explained, placement, title, stages(explained))
 
 
@@ -126,14 +120,12 @@ def report_data(
     done: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All that a report shows.
+    """All that a report shows of a placed model, called `title`.
 
     Constants, and what is computed of them alone, are not among the nodes: their bytes are with the node that reads
     them.
 
     Args:
-        found: the placed model.
-        title: what it is called.
         done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}.
         tell: called with one line of progress now and then.
 

@@ -17,19 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a request waits for: a submodel that runs, or a tensor that moves.
+    """What a request waits for: a submodel that runs, or a tensor that moves."""
 
-    Attributes:
-        submodel: its number, -1 for a transfer.
-        cut: number among `Explanation.cuts`, -1 for a submodel.
-        us: how long it takes, µs.
-        busy: device number → µs of this stage during which the device can do nothing else.
-    """
-
-    submodel: int
-    cut: int
-    us: float
-    busy: dict[int, float]
+    submodel: int  # its number, -1 for a transfer
+    cut: int  # number among `Explanation.cuts`, -1 for a submodel
+    us: float  # how long it takes, µs
+    busy: dict[int, float]  # device number → µs of this stage during which the device can do nothing else
 
 
 def submodel_us(explained: Explanation) -> list[float]:

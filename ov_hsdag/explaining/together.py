@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def most_together(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
-    """The operations of the colocation group that has more than half of them, and how many there are altogether.
-
-    Returns:
-        Numbers of nodes, none where no group has so many; and the number of the model's operations.
-    """
+    """Nodes of the colocation group with more than half of the operations, if any; and the count of operations."""
     operations = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
     if not len(operations):
         return operations, 0
@@ -40,11 +36,8 @@ def why_together(
 ) -> str:
     """A line about the operations of `most_together`: how many, why, and the remedy; "" where there are none.
 
-    Args:
-        graph: of the model.
-        groups: its colocation groups, int32 [nodes].
-        model: from which the graph is; where it is given, fixed sizes of its inputs are tried as a remedy.
-        shapes: example shapes of its inputs.
+    model: from which the graph is; where it is given, fixed sizes of its inputs, from the example `shapes`, are tried
+    as a remedy. groups: its colocation groups, int32 [nodes].
     """
     nodes, total = most_together(graph, groups)
     if not len(nodes):

@@ -65,31 +65,21 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Done:
-    """A job that has ended.
+    """A job that has ended."""
 
-    Attributes:
-        out: its standard output.
-        lost: machines that it lost on the way.
-        status: of its exit.
-    """
-
-    out: str
-    lost: int
-    status: int = 0
+    out: str  # its standard output
+    lost: int  # machines that it lost on the way
+    status: int = 0  # of its exit
 
 
 class Cluster:
     """A Ray cluster; ends with `close`, or at the end of a `with` block."""
 
     def __init__(self, address: str, environment: Mapping[str, Any] | None = None) -> None:
-        """Connects.
+        """Connect to what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
 
-        Args:
-            address: what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
-            environment: Ray's "runtime environment" of all that this driver starts there: packages that nodes lack.
-
-        Raises:
-            UserError: Ray is not installed, or nothing answers at that address.
+        environment: Ray's "runtime environment" of all that this driver starts there: packages that nodes lack. Raises
+        UserError where Ray is not installed, or nothing answers at that address.
         """
         try:
             import ray
@@ -135,15 +125,12 @@ class Cluster:
         tell: Callable[[int, str], None],
         log: Callable[[int, str], None],
     ) -> list[Done | UserError | RunError]:
-        """Runs jobs, each on a machine of its kind; as many at a time as there are machines.
+        """Run jobs, each on a machine of its kind, as many at a time as there are machines; results or errors.
 
         Args:
             jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`.
             tell: takes the number of a job and what it does.
             log: takes the number of a job and a line of it that is to be kept: a warning, a machine that was lost.
-
-        Returns:
-            For each job what it printed, or why it failed.
         """
         over = threading.Event()
         digests = {file: digest_of(file) for file in dict.fromkeys(f for _, job, _ in jobs for f in job.files.values())}
@@ -164,20 +151,13 @@ class Cluster:
             workers.shutdown(wait=True)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], cores: float = 1.0) -> Iterator[Result]:
-        """Calls a function for each item on the cluster's cores; results in the order of the items.
+        """Call a function for each item on the cluster's cores; results in the order of the items. Raises RunError.
 
         Short calls travel in batches, and only as many are on their way as keep all cores busy. A call whose node is
-        lost is made again elsewhere, so functions must not do anything but compute. Calls that are under way when one
-        has failed, or when nobody wants results any more, end with the cluster: Ray 2.60 may end the process that
-        cancels a call whose result is just arriving ("Tried to complete task that was not pending").
-
-        Args:
-            function: of a module that all nodes have, or that `environment` brings there.
-            items: what it is called with; taken as they are needed.
-            cores: that a call needs.
-
-        Raises:
-            RunError: a call failed; the first in order.
+        lost is made again elsewhere, so functions must not do anything but compute; nodes must have their module. Calls
+        that are under way when one has failed, or when nobody wants results any more, end with the cluster: Ray 2.60
+        may end the process that cancels a call whose result is just arriving ("Tried to complete task that was not
+        pending"). cores: that a call needs.
         """
         ray = self._ray
         remote = ray.remote(_batch).options(num_cpus=cores, max_retries=-1)
@@ -208,20 +188,12 @@ class Cluster:
     def rounds(
         self, function: Callable[[Common, Item], Result], cores: float = 1.0
     ) -> Callable[[Common, Sequence[Item]], list[Result]]:
-        """Returns what calls a function for a few items, again and again, on the cluster's cores.
+        """What calls a function for a few items, again and again, on the cluster's cores; results in their order.
 
         The function travels to each node once, and each process that calls it keeps it: it may be an object that holds
         on to what it has computed. What the items of a round have in common travels to a node once in a round. Each
         item is a task of its own. A call whose node is lost is made again elsewhere, perhaps by a process that has made
-        none before, so results must not depend on earlier calls.
-
-        Args:
-            function: of a module that all nodes have, or an object of such a class.
-            cores: that a call needs.
-
-        Returns:
-            A function of what a round has in common and of its items, which returns results in the order of the items.
-            It raises RunError or UserError where a call failed.
+        none before, so results must not depend on earlier calls. Calls raise RunError or UserError.
         """
         ray = self._ray
         # Bytes in the store, which a process that has the function need not unpickle again.

@@ -27,27 +27,19 @@ _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
 
 @dataclass(frozen=True)
 class Job:
-    """A command, or a program of a package that the driver brings along (`Cluster`).
+    """A command, or a program of a package that the driver brings along (`Cluster`)."""
 
-    Attributes:
-        words: after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`.
-        files: what is there when it begins: path in the job's folder → file here.
-        shown: path in the job's folder → what it is called here, in messages.
-        beside: files outside of `OUT` that come back as well, where they are.
-        saved: a file of the job, or a folder, that comes back whenever it changes; "" for none.
-        resumed: words that go on from `saved`.
-        program: "module:function" that the process of the job calls.
-        statuses: of the exit, with which what the job wrote comes back; with others it has failed.
-    """
-
+    # after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`
     words: tuple[str, ...]
+    # what is there when it begins: path in the job's folder → file here
     files: Mapping[str, Path] = field(default_factory=dict)
+    # path in the job's folder → what it is called here, in messages
     shown: Mapping[str, str] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
-    saved: str = ""
-    resumed: tuple[str, ...] = ()
-    program: str = COMMANDS
-    statuses: tuple[int, ...] = (0,)
+    beside: tuple[str, ...] = ()  # files outside of `OUT` that come back as well, where they are
+    saved: str = ""  # a file of the job, or a folder, that comes back whenever it changes; "" for none
+    resumed: tuple[str, ...] = ()  # words that go on from `saved`
+    program: str = COMMANDS  # "module:function" that the process of the job calls
+    statuses: tuple[int, ...] = (0,)  # of the exit, with which what the job wrote comes back; with others it has failed
 
     def told(self, text: str) -> str:
         """A message of the job with the names that files have here."""

@@ -36,23 +36,14 @@ _STEPS_OF_MEMORY = 4
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that takes jobs.
+    """A machine that takes jobs."""
 
-    Attributes:
-        node: Ray's number of it.
-        host: its name.
-        kind: equal for machines on which the same is measured.
-        devices: names of what its devices are, as labels have them, by OpenVINO's names ("GPU.0").
-        openvino: its release.
-        version: of ov-hsdag.
-    """
-
-    node: str
-    host: str
-    kind: str
-    devices: Mapping[str, str]
-    openvino: str
-    version: str
+    node: str  # Ray's number of it
+    host: str  # its name
+    kind: str  # equal for machines on which the same is measured
+    devices: Mapping[str, str]  # names of what its devices are, as labels have them, by OpenVINO's names ("GPU.0")
+    openvino: str  # its release
+    version: str  # of ov-hsdag
 
     @classmethod
     def of(cls, node: str, host: str, labels: Mapping[str, str]) -> Machine | None:
@@ -72,19 +63,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines that are alike, with the devices that were asked for.
+    """Machines that are alike, with the devices that were asked for."""
 
-    Attributes:
-        number: see `Machine.kind`.
-        devices: what the devices that were asked for are, by the names they were asked for by.
-        machines: how many there are.
-        labels: that all of them have, and no others.
-    """
-
-    number: str
-    devices: Mapping[str, str]
-    machines: int
-    labels: Mapping[str, str]
+    number: str  # see `Machine.kind`
+    devices: Mapping[str, str]  # what the devices that were asked for are, by the names they were asked for by
+    machines: int  # how many there are
+    labels: Mapping[str, str]  # that all of them have, and no others
 
     @property
     def name(self) -> str:
@@ -144,16 +128,13 @@ def parse_on(text: str) -> dict[str, str]:
 
 
 def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on: Sequence[str]) -> list[Kind]:
-    """The kinds of machines that are meant.
+    """The kinds of machines that are meant, each once; in the order of `on`, or of their devices.
 
     Args:
         machines: all that there are.
         devices: that they must have.
         openvino: the release that they must have: another one may split and price models differently.
         on: texts for `parse_on`, each of which names one kind; none: all kinds.
-
-    Returns:
-        The kinds, each once; in the order of `on`, or of their devices.
 
     Raises:
         UserError: there is no such machine, a text names several kinds, or all such machines have other versions.

@@ -38,17 +38,11 @@ runpy.run_module("ray.scripts.scripts", run_name="__main__", alter_sys=True)
 
 
 def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
-    """Makes this machine a node that takes jobs; returns when the cluster has gone.
+    """Make this machine a node with these labels (`machines.announcement`); returns when the cluster has gone.
 
-    Args:
-        address: of the head: "10.0.0.1:6379".
-        labels: of the node (`ov_hsdag.fleet.machines.announcement`).
-        cores: that tasks of other kinds may use beside the jobs; what is measured is then disturbed.
-
-    Raises:
-        UserError: Ray is not installed.
-        RunError: the node could not join, or Ray ended it.
-        KeyboardInterrupt: it was told to end, and all that it had started has ended.
+    cores: that tasks of other kinds may use beside the jobs; what is measured is then disturbed. Raises UserError
+    without Ray, RunError where the node could not join or was ended, KeyboardInterrupt once all that it had started has
+    ended.
     """
     if find_spec("ray") is None:
         raise UserError(

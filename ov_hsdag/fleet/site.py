@@ -88,11 +88,7 @@ class Site:
         return [digest for digest in dict.fromkeys(digests) if not self._kept(digest).is_file()]
 
     def take(self, digest: str, offset: int, data: bytes, last: bool) -> None:
-        """Takes a piece of a content; pieces come in order.
-
-        Raises:
-            ValueError: the whole is not what its digest says.
-        """
+        """Take a piece of a content; pieces come in order. ValueError: the whole is not what its digest says."""
         kept = self._kept(digest)
         part = kept.with_suffix(".part")
         with open(part, "r+b" if offset else "wb") as file:
@@ -111,12 +107,7 @@ class Site:
         os.replace(part, kept)
 
     def begin(self, words: Sequence[str], files: Mapping[str, str]) -> None:
-        """Starts the command.
-
-        Args:
-            words: of the command line, after "ov-hsdag".
-            files: path in the job's folder → digest of its content, which is kept here.
-        """
+        """Start the command; files: path in the job's folder → digest of its content, which is kept here."""
         self._forget(set(files.values()))
         self._job = Path(tempfile.mkdtemp(prefix=_JOB, dir=self._root))
         for name, digest in files.items():
@@ -145,15 +136,10 @@ class Site:
             reader.start()
 
     def events(self, seconds: float, saved: str = "") -> dict[str, Any]:
-        """What has happened since the last call.
+        """What has happened since the last call; waits for something at most so many seconds.
 
-        Args:
-            seconds: to wait for something.
-            saved: a file of the job, or a folder.
-
-        Returns:
-            "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved":
-            for each file, what is equal as long as the file is; "out": its standard output, once it has ended.
+        "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved": for
+        each file of what is saved, what is equal as long as the file is; "out": its standard output, once it has ended.
         """
         assert self._process is not None
         end = time.monotonic() + seconds

@@ -154,15 +154,8 @@ def _compiled(
 ) -> ov.CompiledModel:
     """Compile a placed model, which then asks for the requests that it needs.
 
-    Where a device refuses its part after all, the others take that over.
-
-    A device answers query_model without compiling, so it may promise more than it holds (drivers, memory, other models
-    on it).
-
-    Args:
-        compile_model: OpenVINO's, of the Core that was called.
-        placed: The placed model.
-        notes: Gets a warning about the devices that were left out.
+    Where a device refuses its part after all, the others take that over, and `notes` gets a warning: a device answers
+    query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it).
 
     Raises:
         _WrongPropertyError: A device refuses one of its properties, whatever the model: that is for the user to mend.
@@ -231,13 +224,7 @@ def _placed(
 ) -> _Placed | None:
     """The same call with the placement applied to a copy of the model; None where there is nothing to follow.
 
-    Args:
-        core: The Core that was called.
-        given: Its ``model``.
-        weights: Its ``weights``.
-        device: Its ``device_name``, HETERO with or without devices.
-        config: Its ``config``.
-        notes: Gets a warning about each way in which the placement is not followed.
+    notes: gets a warning about each way in which the placement is not followed.
     """
     model = _carrier(core, given, weights)
     if model is None:

@@ -84,11 +84,7 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _is_private(cache: Path) -> bool:
-    """Whether nobody else could have put a library there: it is code that this user's programs load.
-
-    Args:
-        cache: The folder of a library; it need not exist.
-    """
+    """Whether nobody else could have put a library into the cache: it is code that this user's programs load."""
     if not hasattr(os, "getuid"):
         return True
     for path in (cache.parent, cache, *cache.glob("*")):

@@ -33,11 +33,7 @@ class BuildError(Exception):
 
 
 def installed_openvino() -> Path | None:
-    """Find OpenVINO in the environment that is installed into, also from pip's isolated build environment.
-
-    Returns:
-        The folder of the package openvino; None where it is not installed.
-    """
+    """The package openvino of the environment that is installed into, from pip's isolated build as well, or None."""
     for key in ("platlib", "purelib"):
         package = Path(sysconfig.get_paths()[key]) / "openvino"
         if (package / "__init__.py").exists():
@@ -46,17 +42,7 @@ def installed_openvino() -> Path | None:
 
 
 def release(openvino: Path) -> str:
-    """The release of an OpenVINO, as its libraries are named.
-
-    Args:
-        openvino: The installed openvino package.
-
-    Returns:
-        "2641" of OpenVINO 2026.4.1, as in libopenvino.so.2641.
-
-    Raises:
-        BuildError: There is no OpenVINO library in the package.
-    """
+    """The release of an openvino package, as its libraries are named: "2641" of 2026.4.1. Raises BuildError."""
     if sys.platform == "win32":  # openvino.dll has no release in its name
         version = openvino / "cmake" / "OpenVINOConfig-version.cmake"
         text = version.read_text(encoding="utf-8") if version.exists() else ""
@@ -68,30 +54,20 @@ def release(openvino: Path) -> str:
 
 
 def sources(root: Path) -> list[Path]:
-    """The C++ files that the library is made of.
-
-    Args:
-        root: The folder with cpp_ext/ and transformations/.
-
-    Returns:
-        Sources and headers: those of the native core first, then the library's own, sorted.
-    """
+    """The C++ files that the library is made of, in the folder with cpp_ext/ and transformations/, the core's first."""
     core = [root / "cpp_ext" / f"{name}.{kind}" for name in CORE_FILES for kind in ("cpp", "hpp")]
     own = [path for folder in ("include", "src") for path in (root / "transformations" / folder).rglob("*.[ch]pp")]
     return [*core, *sorted(own)]
 
 
 def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ()) -> Path:
-    """Compile the library, in about half a minute.
+    """Compile the library, in about half a minute; the loader's path in ``target``.
 
     Args:
         root: The folder with cpp_ext/ and transformations/.
         openvino: The installed openvino package.
         target: The folder for the library; made where it does not exist, and left as it was where compiling fails.
         options: Further options of the compiler.
-
-    Returns:
-        The loader's path in ``target``.
 
     Raises:
         BuildError: The platform is not Linux, there is no compiler, library of OpenVINO or header, or compiling fails.

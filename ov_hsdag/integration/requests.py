@@ -52,12 +52,10 @@ def _wrap_queue_init(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: Mapping[str, Any] | None) -> None:
-    """Let a compiled model ask for the requests that its placement needs, where that is one for throughput.
+    """Let a model that is compiled for HETERO ask for the requests that its placement needs, if that is for throughput.
 
-    Args:
-        compiled: The model, compiled for HETERO. Left alone where one device runs all of it.
-        placement: What it follows.
-        config: The call's properties. A latency hint leaves HETERO's number, PERFORMANCE_HINT_NUM_REQUESTS limits ours.
+    Left alone where one device runs all of it. Of the call's properties a latency hint leaves HETERO's number, and
+    PERFORMANCE_HINT_NUM_REQUESTS limits ours.
     """
     if placement.objective != "throughput" or "LATENCY" in _hints(config, "PERFORMANCE_HINT"):
         return

@@ -16,11 +16,7 @@ _PAGE = Path(__file__).with_name("page.html")
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The text of the HTML file.
-
-    Args:
-        data: as `ov_hsdag.explaining.report_data.report_data` returns it.
-    """
+    """The text of the HTML file; data: as `ov_hsdag.explaining.report_data.report_data` returns it."""
     before, _, rest = _PAGE.read_text(encoding="utf-8").partition("__TITLE__")
     between, _, after = rest.partition("__DATA__")
     told = html.escape(f"{data['title']}: what runs where")

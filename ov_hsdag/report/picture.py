@@ -26,12 +26,7 @@ _NARROW = 0.7
 
 
 def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
-    """The text of an SVG file.
-
-    Args:
-        data: as `ov_hsdag.explaining.report_data.picture_data` or `report_data` returns it.
-        title: whether it has a title.
-    """
+    """The text of an SVG file; data: as `ov_hsdag.explaining.report_data.picture_data` returns it."""
     devices = data["devices"]
     lanes = len(devices) * (_LANE + _GAP)
     top = 58 if title else 8

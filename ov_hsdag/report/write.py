@@ -31,11 +31,7 @@ _ZOOM = 2
 
 
 def check_report(path: str | PathLike[str]) -> None:
-    """Checks that a report can be written there; commands call it before long work.
-
-    Raises:
-        UserError: the name ends in none of `SUFFIXES`, a package is missing, or the file cannot be written.
-    """
+    """Raise UserError where a report cannot be written: the file, its suffix, or for want of a package."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(f"a report is a .html, or its picture an .svg or .png: got '{fspath(path)}'")
@@ -45,15 +41,10 @@ def check_report(path: str | PathLike[str]) -> None:
 
 
 def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
-    """Writes a report, whole or not at all.
+    """Write a report, whole or not at all, in the format of its suffix, one of `SUFFIXES`.
 
-    Args:
-        path: its name ends in one of `SUFFIXES`.
-        data: as `ov_hsdag.explaining.report_data.report_data` returns it; pictures need only what `picture_data` does.
-
-    Raises:
-        UserError: as of `check_report`.
-        RunError: a .png cannot be drawn.
+    data: as `ov_hsdag.explaining.report_data.report_data` returns it; pictures need only what `picture_data` does.
+    Raises as `check_report`, and RunError where a .png cannot be drawn.
     """
     check_report(path)
     suffix = Path(path).suffix.lower()

@@ -55,20 +55,10 @@ _told: bool | None = None  # whether this release writes it; found out with the 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file for writing that takes its name only when the block ends well.
+    """Open a file for writing ("w" UTF-8 text, "wb" bytes) that takes its name only when the block ends well.
 
-    A symbolic link is followed and keeps existing; a target that is no regular file (a pipe, /dev/stdout) is written
-    directly.
-
-    Args:
-        path: The file; missing directories are created.
-        mode: "w" for UTF-8 text or "wb" for bytes.
-
-    Yields:
-        The file to write.
-
-    Raises:
-        UserError: The target cannot be written.
+    Missing directories are created. A symbolic link is followed and keeps existing; a target that is no regular file (a
+    pipe, /dev/stdout) is written directly. Raises UserError where the target cannot be written.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode must be 'w' or 'wb', got {mode!r}")
@@ -96,31 +86,21 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file (UTF-8), whole or not at all.
-
-    Raises:
-        UserError: The target cannot be written.
-    """
+    """Write a text file (UTF-8), whole or not at all. UserError: it cannot be written."""
     with writing(path), atomic_file(path) as file:
         file.write(text)
 
 
 def write_json(path: str | os.PathLike[str], value: object) -> None:
-    """Write a value as JSON (UTF-8, indented, names as they are), whole or not at all.
-
-    Raises:
-        UserError: The target cannot be written.
-    """
+    """Write a value as JSON (UTF-8, indented, names as they are), as `write_text`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Check that a file can be created at ``path``; creates no directory and leaves nothing behind.
+    """Raise UserError where no file can be created at ``path``; creates no directory and leaves nothing behind.
 
-    Commands call it before long work, so that an output that cannot be written is reported at once.
-
-    Raises:
-        UserError: It cannot.
+    Commands call it, and the other checks, before long work, so that an output that cannot be written is an error at
+    once.
     """
     target = _target(path)
     with writing(path):
@@ -139,18 +119,13 @@ def _check_writable(target: Path) -> None:
 def check_model_output(
     xml_path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, *, replace_source: bool = False
 ) -> None:
-    """Check that a model can be written as ``X.xml`` and ``X.bin`` and replaces nothing but an earlier IR there.
-
-    Commands call it before long work. Creates no directory and leaves nothing behind.
+    """Raise UserError where ``X.xml`` and ``X.bin`` cannot be written, or would replace more than an earlier IR.
 
     Args:
         xml_path: The .xml file.
         source: The file that the model is read from; neither it nor what belongs to it (weights of an IR, external data
             of ONNX) is overwritten. A link to it is: what it points to stays.
         replace_source: Whether an IR may be written over itself all the same.
-
-    Raises:
-        UserError: One of the two files cannot be written, belongs to the source, or is there and is not of an IR.
     """
     target = _model_target(xml_path)
     bin_ = target.with_suffix(".bin")
@@ -178,15 +153,7 @@ def _refuse_source(source: Path, target: Path, shown: str | os.PathLike[str]) ->
 
 
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
-    """Check that a file to be written is neither the input nor external data of it (ONNX).
-
-    Args:
-        path: The file.
-        source: The model that is read.
-
-    Raises:
-        UserError: It is, or the input cannot be read.
-    """
+    """Raise UserError where a file to be written is the model that is read, or external data of it (ONNX)."""
     target = _target(path)
     with writing(path):
         if target.exists() and os.path.samefile(target, source):
@@ -202,17 +169,8 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
     model that reads and computes as the old or the new one does, if need be with a .bin that is larger than necessary.
 
     A symbolic link under one of the two names is replaced by the file, and what it points to stays as it is: in a cache
-    (Hugging Face's, for one) links of many folders share a file.
-
-    Args:
-        model: The model.
-        xml_path: Where it is written; must end in ".xml".
-        compress_to_fp16: As in openvino.save_model.
-
-    Raises:
-        UserError: The path does not end in ".xml", one of the two files cannot be written, or one is there already and
-            is not of an IR of that name.
-        RunError: OpenVINO cannot save the model.
+    (Hugging Face's, for one) links of many folders share a file. Raises UserError where the path does not end in
+    ".xml", cannot be written, or is there and not of an IR of that name; RunError where OpenVINO cannot save the model.
     """
     target = _model_target(xml_path)
     if target.suffix != ".xml":
@@ -233,11 +191,7 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove the temporary files, or folders, for a target whose processes no longer run.
-
-    Args:
-        target: The file or folder; its directory exists.
-    """
+    """Remove the temporary files, or folders, for a target whose processes no longer run."""
     ours = _key(target.name)
     host = _key(socket.gethostname())
     for entry in os.scandir(target.parent):
@@ -252,17 +206,9 @@ def remove_leftovers(target: Path) -> None:
 
 
 def shift_constants(xml: bytes, by: int) -> bytes:
-    """The text of an IR with the offset of every constant's data in the .bin file increased.
+    """The text of an IR with the offset of every constant's data in the .bin file increased by so many bytes.
 
-    Args:
-        xml: The text.
-        by: Bytes to add.
-
-    Returns:
-        The changed text.
-
-    Raises:
-        RunError: A constant's offset is not where OpenVINO writes it.
+    RunError: a constant's offset is not where OpenVINO writes it.
     """
     shifted, found = _CONSTANT.subn(lambda match: b"%s%d%s" % (match[1], int(match[2]) + by, match[3]), xml)
     expected = len(re.findall(rb'\btype="Const" version="', xml))
@@ -338,21 +284,11 @@ def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
 def save_model(
     model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.PathLike[str], *, sync: bool = True
 ) -> None:
-    """Let OpenVINO save a model under a name that is not there yet.
+    """Let OpenVINO save a model under a name that is not there yet; its .bin stands beside it. shown: the user's name.
 
     Without compression the model itself is written, not a copy of it as `openvino.save_model` would: half of the time
-    for a large one. It loses the names of what was fused into its nodes, then, which no file has.
-
-    Args:
-        model: The model.
-        xml: Where; its .bin stands beside it.
-        compress_to_fp16: As in openvino.save_model.
-        shown: The name that the user gave.
-        sync: Sync both files to the disk.
-
-    Raises:
-        UserError: One of the files cannot be written.
-        RunError: OpenVINO cannot save the model.
+    for a large one. It loses the names of what was fused into its nodes, then, which no file has. Raises UserError
+    where a file cannot be written, RunError where OpenVINO cannot save the model.
     """
     import openvino as ov
     from openvino._offline_transformations import apply_fused_names_cleanup
@@ -489,15 +425,10 @@ def _key(text: str) -> str:
 
 
 def process_runs(pid: int, started: str | None = None) -> bool:
-    """Whether a process of this host runs.
+    """Whether a process of this host runs; True also where that cannot be determined.
 
-    Args:
-        pid: Its number.
-        started: When it started, in clock ticks since the system did; a process that started at another time is a
-            later one of the same number. "0" or None: not known.
-
-    Returns:
-        True also where that cannot be told.
+    started: when, in clock ticks since the system did; a process that started at another time is a later one of the
+    same number. "0" or None: not known.
     """
     if os.name == "nt":  # there os.kill(pid, 0) ends the process
         return True

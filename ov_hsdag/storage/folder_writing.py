@@ -63,17 +63,9 @@ _HEAD = 64  # bytes that are compared first
 
 
 def check_folder_output(output: Path, source: Path) -> None:
-    """Check that a folder can be written and replaces nothing but an empty folder or one that was written so.
+    """Raise UserError where a folder cannot be written, or would replace anything but an empty one or one written so.
 
-    Commands call it before long work. Leaves nothing behind.
-
-    Args:
-        output: The folder to write.
-        source: The folder that is read.
-
-    Raises:
-        UserError: The output is a file, the source, inside the source, or a folder that holds other files; the source
-            holds what cannot be copied.
+    Neither may it be the source or inside that, nor may the source hold what cannot be copied. Leaves nothing behind.
     """
     _refuse_uncopyable(source)
     with writing(output):
@@ -95,21 +87,17 @@ def check_folder_output(output: Path, source: Path) -> None:
 def write_folder(
     output: Path, source: Path, models: Mapping[str, tuple[ov.Model, bool]], *, hard_links: bool = True
 ) -> dict[str, bool]:
-    """Write a copy of a folder with other models in it.
+    """Write a copy of a folder with other models in it: all but hidden files, caches of models and folders written so.
 
     Args:
         output: The folder to write; see :func:`check_folder_output`.
-        source: The folder that is copied: all but hidden files, caches of compiled models and folders written so.
+        source: The folder that is copied.
         models: By the name of the .xml file in the source: what takes its place, and whether its weights are
             compressed to FP16 as in openvino.save_model.
         hard_links: Share files of weights with the source, where the file system can.
 
     Returns:
         For each of the models, whether its .bin is the file of the source.
-
-    Raises:
-        UserError: The folder cannot be written.
-        RunError: OpenVINO cannot save a model.
     """
     check_folder_output(output, source)
     target = Path(os.path.realpath(output))
@@ -245,15 +233,10 @@ def _exchange(new: Path, target: Path, shown: Path) -> None:
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A constant whose data is in the file that the model was read from.
+    """A constant whose data is in the file that the model was read from."""
 
-    Attributes:
-        name: friendly name.
-        at: where it begins in the file.
-    """
-
-    name: str
-    at: int
+    name: str  # friendly name
+    at: int  # where it begins in the file
 
 
 def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
@@ -280,16 +263,11 @@ def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, show
 def _with_placeholders(
     model: ov.Model, old_bin: Path, compress: bool, zeros: NDArray[np.uint8]
 ) -> tuple[ov.Model, dict[str, _Mapped]]:
-    """A copy of a model with zeros for large constants that are mapped from a file; what they are, by their names.
+    """A copy of a model with zeros for large constants that are mapped from `old_bin`; what they are, by their names.
 
-    Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not tell
-    what is mapped, there are none.
-
-    Args:
-        model: Stays as it is.
-        old_bin: The file.
-        compress: Whether weights will be compressed to FP16.
-        zeros: As many bytes as the largest constant has. The copy refers to them, and is of use while they live.
+    Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not say
+    what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has, while it
+    lives.
     """
     import openvino as ov
 
@@ -343,20 +321,11 @@ def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
 
 
 def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mapping[str, _Mapped]) -> bool | None:
-    """Let a saved model use the .bin of the model that it was made of.
+    """Let a saved model use the .bin of the model that it was made of: whether both are one file, None where it cannot.
 
     Placing keeps weights, but OpenVINO's clean-up makes some small constants, and the order of all changes: offsets in
     the .xml become those of equal data in the old .bin. Where all are there, that file is linked; else the new .bin is
-    the old one, whose blocks the file system may share, with the few others behind it.
-
-    Args:
-        new_xml: As saved.
-        old_xml: Of the model that it was made of.
-        hard_links: Link the file rather than copy it.
-        mapped: Placeholders in what was saved, by name.
-
-    Returns:
-        Whether the .bin of both is one file; None where the model cannot use it, and nothing was changed.
+    the old one, whose blocks the file system may share, with the few others behind it. mapped: placeholders, by name.
     """
     new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
     if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:

@@ -32,33 +32,18 @@ def is_model_folder(path: Path) -> bool:
 
 
 def models_of(folder: Path) -> dict[str, Path]:
-    """The models of an exported folder.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        Their .xml files by the name of the part, "model" for openvino_model.xml; tokenizers are left out.
-    """
+    """The models of an exported folder by their parts, "model" for openvino_model.xml; tokenizers are left out."""
     files = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
     found = {file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): file for file in files}
     return {name: file for name, file in found.items() if name not in _NEVER_PLACED}
 
 
 def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
-    """The files of the models that a command works on.
+    """The files of the models that a command works on; the path itself where it is one model (SavedModel, too).
 
-    Args:
-        path: A model's file, TensorFlow's SavedModel, or an exported folder.
-        parts: Names of models of the folder ("vision_embeddings_model", or the name of the file). By default the
-            language model, else encoder and decoder, else openvino_model.xml.
-
-    Returns:
-        The path itself where it is one model.
-
-    Raises:
-        UserError: The folder has no model, none of that name, or none that is known to be the main one; or parts of
-            something that is no folder are asked for.
+    parts: names of models of the folder ("vision_embeddings_model", or the name of the file). By default the language
+    model, else encoder and decoder, else openvino_model.xml. Raises UserError where there is no such model, none that
+    is known to be the main one, or parts of something that is no folder are asked for.
     """
     if not is_model_folder(path):
         if parts:
@@ -77,11 +62,7 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
 
 
 def longest_context(model: Path) -> int | None:
-    """The tokens that a language model was made for, as the config.json beside it says; None where it does not.
-
-    Args:
-        model: The file of the model.
-    """
+    """The tokens that a language model was made for, as config.json beside its file says; None where it does not."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         config = read_json(model.parent / "config.json", SETTINGS)
         told = [one.get(key) for one in (config, config.get("text_config") or {}) for key in _POSITIONS]

@@ -30,16 +30,9 @@ _LONGEST_NAME = 4096
 
 
 def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
-    """Refuse to write an IR over files that are not an IR of that name.
+    """Raise UserError where an IR would replace files that are no IR of that name; empty files may be replaced.
 
-    Args:
-        xml: The .xml file to write; its .bin file stands beside it.
-        shown: The name that the user gave.
-
-    Raises:
-        UserError: The .xml file exists and is no IR, or the .bin file exists and does not hold its weights. Empty files
-            may be replaced.
-        OSError: One of the files cannot be read.
+    Neither may the .bin file be another's than the .xml file's. shown: the user's name. OSError: they cannot be read.
     """
     bin_ = xml.with_suffix(".bin")
     for path in (xml, bin_):
@@ -62,16 +55,9 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
 
 
 def refuse_files_of(source: str | os.PathLike[str], *targets: Path, shown: str | os.PathLike[str]) -> None:
-    """Refuse to write over external data of an ONNX model that is the input.
+    """Raise UserError where one of the files to write is external data of the ONNX model that is the input.
 
-    Args:
-        source: The input. One in another format, or a folder, has no such data.
-        targets: Files to write.
-        shown: The name that the user gave for them.
-
-    Raises:
-        UserError: One of the targets is a file that the input refers to.
-        OSError: The input cannot be read.
+    A source in another format, or a folder, has no such data. shown: the user's name. OSError: it cannot be read.
     """
     existing = [target for target in targets if target.exists()]
     for data in external_data(source) if existing else ():
@@ -81,29 +67,15 @@ def refuse_files_of(source: str | os.PathLike[str], *targets: Path, shown: str |
 
 
 def constants_of(xml: bytes) -> Iterator[tuple[int, int]]:
-    """Where the data of an IR's constants is in its .bin file.
-
-    Args:
-        xml: The text of the IR.
-
-    Yields:
-        Offset and size of each, bytes.
-    """
+    """Offset and size, in bytes, of the data of each of an IR's constants in its .bin file. xml: the text of the IR."""
     for data in _CONSTANT.finditer(xml):
         yield int(data["offset"]), int(data["size"])
 
 
 def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
-    """The files that an ONNX model refers to, found without loading any weights.
+    """The files that an ONNX model refers to, each once, found without loading weights; they need not be there.
 
-    Args:
-        model: A file of any format, or a folder.
-
-    Yields:
-        Paths, each once, of files that need not be there; none where the file is no ONNX model or has no external data.
-
-    Raises:
-        OSError: The file cannot be read.
+    None where the file is no ONNX model or has no external data. OSError: it cannot be read.
     """
     path = Path(model)
     if not path.is_file() or not path.stat().st_size:

@@ -57,17 +57,11 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def one_line(error: BaseException | str) -> str:
-    """The message of an error in one line.
+    """The message of an error (or its text) in one line; the name of the error's class where it has none.
 
-    OpenVINO puts positions in its sources before the reason, a line each, and long descriptions of nodes: positions
-    are removed, and of a text that stays too long the last lines are kept, in which the reason is. Our own errors are
-    one line already and stay whole.
-
-    Args:
-        error: The error, or its text.
-
-    Returns:
-        The message; the name of the error's class where it has none.
+    OpenVINO puts positions in its sources before the reason, a line each, and long descriptions of nodes: positions are
+    removed, and of a text that stays too long the last lines are kept, in which the reason is. Our own errors are one
+    line already and stay whole.
     """
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
     kept = [line for line in lines if line and not _POSITION.match(line)]

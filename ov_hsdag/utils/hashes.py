@@ -7,11 +7,7 @@ from numpy.typing import NDArray
 
 
 def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns SplitMix64's output for each of the values; sums of outputs do not collide in practice.
-
-    Args:
-        values: uint64 of any shape.
-    """
+    """SplitMix64's output for each of the values, uint64 of any shape; sums of outputs do not collide in practice."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

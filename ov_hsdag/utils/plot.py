@@ -21,36 +21,22 @@ _GRID, _TEXT = "#e3e3e3", "#333"
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis tells.
+    """What an axis tells."""
 
-    Attributes:
-        label: of what, and in which unit.
-        logarithmic: equal factors take equal room; all values are above 0.
-        shown: values that lie inside in any case.
-        whole: it counts: no ticks between whole numbers.
-    """
-
-    label: str
-    logarithmic: bool = False
-    shown: tuple[float, ...] = ()
-    whole: bool = False
+    label: str  # of what, and in which unit
+    logarithmic: bool = False  # equal factors take equal room; all values are above 0
+    shown: tuple[float, ...] = ()  # values that lie inside in any case
+    whole: bool = False  # it counts: no ticks between whole numbers
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values that belong together.
+    """Values that belong together."""
 
-    Attributes:
-        name: in the legend.
-        points: (x, y); those with a y that is no finite number are left out.
-        style: "line", "dashes", or "dots" without a line.
-        colour: number of the colour; those of the series in turn by default.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    style: str = "line"
-    colour: int | None = None
+    name: str  # in the legend
+    points: Sequence[tuple[float, float]]  # (x, y); those with a y that is no finite number are left out
+    style: str = "line"  # "line", "dashes", or "dots" without a line
+    colour: int | None = None  # number of the colour; those of the series in turn by default
 
     @property
     def finite(self) -> list[tuple[float, float]]:
@@ -59,17 +45,7 @@ class Series:
 
 
 def plot(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Draws series over two axes, with a legend below.
-
-    Args:
-        title: of the plot.
-        x: the axis to the right.
-        y: the axis upwards.
-        series: what is drawn, in this order.
-
-    Returns:
-        The text of an SVG file.
-    """
+    """Series over two axes, drawn in this order, with a legend below; the text of an SVG file."""
     places = _legend([one.name for one in series])
     drawing = Drawing(_WIDTH, _HEIGHT + _LEGEND_ROW * (places[-1][1] + 1 if places else 0))
     drawing.text(12, 22, title, font_size=15)

@@ -50,13 +50,8 @@ class Work:
     def __init__(
         self, text: str, ended: Callable[[str, float], None] | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """The work begins.
+        """The work begins. ended: takes the words and the seconds of each step that has ended, and of all of it."""
 
-        Args:
-            text: what it does.
-            ended: takes the words of each step that has ended, and of the work itself at last, and its seconds.
-            now: tells the time in seconds.
-        """
         self.text = text
         self.done: float | None = None
         self._ended, self._now = ended, now
@@ -82,9 +77,9 @@ class Work:
 
     @property
     def left(self) -> float | None:
-        """Seconds that it may still take, from those of the share that is done; None where that says nothing.
+        """Seconds that it may still take, from those of the share that is done.
 
-        It says nothing at first, and once the work takes longer than that.
+        None where that says nothing: at first, and once the work takes longer than that.
         """
         if self.done is None or self._first is None or self.done - self._first[0] < _TELLING:
             return None
@@ -121,18 +116,11 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float], None] | None = None) -> Iterator[Work]:
-    """Tell every `EVERY` seconds what the block does, also while it is busy in native code; nothing of what is shorter.
+    """Write every `EVERY` seconds what the block does, also while it is busy in native code.
 
-    Of minutes and hours, lines come at longer intervals.
-
-    Args:
-        text: what it does.
-        write: takes a line; called from another thread. An OSError or a ValueError (a stream that is closed) ends the
-            telling, and nothing else.
-        ended: see `Work`.
-
-    Yields:
-        What takes the steps of the block.
+    Nothing of what is shorter; of minutes and hours, lines come at longer intervals. `write` is called from another
+    thread; an OSError or a ValueError (a stream that is closed) ends that, and nothing else. ended: see `Work`. Yields
+    what takes the steps of the block.
     """
     work = Work(text, ended)
     over = threading.Event()

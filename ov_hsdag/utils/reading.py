@@ -48,14 +48,7 @@ _HANDED_ON = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
     """Open a regular file for reading; a pipe only where it was handed on open (``<(command)``, /dev/stdin).
 
-    Args:
-        path: The file; links are followed.
-
-    Yields:
-        The file, in binary.
-
-    Raises:
-        OSError: It cannot be opened, or is a folder, a named pipe, a device or a socket.
+    OSError: it cannot be opened, or is a folder, a named pipe, a device or a socket.
     """
     # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -75,18 +68,7 @@ def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """Read a file of limited size.
-
-    Args:
-        path: The file, see :func:`opened`.
-        most: Bytes that it may have.
-
-    Returns:
-        Its content.
-
-    Raises:
-        OSError: It cannot be read, or has more bytes.
-    """
+    """The content of a file (see :func:`opened`) of at most so many bytes. OSError: it cannot be read, or has more."""
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise _too_large(path, most)
@@ -106,16 +88,11 @@ def read_json(
     unique: Callable[[list[tuple[str, Any]]], Any] | None = None,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Read a JSON file of limited size. A mark at its beginning is skipped, which PowerShell writes.
+    """The value in a JSON file of at most so many bytes. A mark at its beginning is skipped, which PowerShell writes.
 
     Args:
-        path: The file, see :func:`opened`.
-        most: Bytes that it may have.
         unique: Makes the values of objects from pairs of key and value; may refuse what it gets.
         parse_constant: Makes the values of NaN, Infinity and -Infinity; may refuse them.
-
-    Returns:
-        The value.
 
     Raises:
         OSError: It cannot be read, or has more bytes.
@@ -131,11 +108,7 @@ def parse_json(
     unique: Callable[[list[tuple[str, Any]]], Any] | None = None,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """The value of a JSON text, see :func:`read_json`.
-
-    Raises:
-        ValueError: It is no JSON, or nested too deep.
-    """
+    """The value of a JSON text, see :func:`read_json`. ValueError: it is no JSON, or nested too deep."""
     import json  # which the hook for OpenVINO does without
 
     try:
@@ -145,12 +118,7 @@ def parse_json(
 
 
 def once(pairs: list[tuple[str, Any]], refused: Callable[[str], Exception]) -> dict[str, Any]:
-    """An object of JSON whose keys all stand there once; for `unique` of :func:`read_json`.
-
-    Args:
-        pairs: Keys and values, as they stand there.
-        refused: Makes the error that is raised of a key that stands there twice.
-    """
+    """An object of JSON whose keys all stand there once; for `unique` of :func:`read_json`. refused: makes errors."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -160,21 +128,12 @@ def once(pairs: list[tuple[str, Any]], refused: Callable[[str], Exception]) -> d
 
 
 def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz file, none of which can hold objects (pickles are never read).
+    """The arrays of an .npz file by name, none of which can hold objects (pickles are never read).
 
-    Sizes are checked against the file before anything of that size is made: of a "bomb", which unpacks to much
-    more than it has, nothing is unpacked.
-
-    Args:
-        path: The file, see :func:`opened`.
-        most: Bytes that all arrays may have together; None: what they have, for files of this process's own children.
-
-    Returns:
-        Arrays by name.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is no .npz file, is damaged, or its arrays have more bytes.
+    Sizes are checked against the file before anything of that size is made: of a "bomb", which unpacks to much more
+    than it has, nothing is unpacked. most: bytes of all arrays together; None: what they have, for files of our own
+    children. Raises OSError where the file cannot be read, ValueError where it is no .npz file, damaged, or has more
+    bytes.
     """
     import struct
     import zipfile

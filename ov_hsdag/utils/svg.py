@@ -19,13 +19,7 @@ class Drawing:
     """
 
     def __init__(self, width: int, height: int, *, background: str = "white") -> None:
-        """An empty drawing.
-
-        Args:
-            width: pixels.
-            height: pixels.
-            background: colour.
-        """
+        """An empty drawing of so many pixels."""
         self._parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
             f' viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
@@ -59,14 +53,7 @@ class Drawing:
         self.element("text", {"x": x, "y": y, **attributes}, text)
 
     def pattern(self, name: str, fill: str, path: str, stroke: str) -> None:
-        """Define a pattern of 8 by 8 pixels; `url(#name)` fills with it.
-
-        Args:
-            name: of the pattern.
-            fill: colour of its ground.
-            path: lines upon it, as in the attribute `d` of a path; "" for none.
-            stroke: colour of the lines.
-        """
+        """Define a pattern of 8 by 8 pixels, lines (`path`, see SVG) upon `fill`; `url(#name)` fills with it."""
         self._parts.append(
             f'<defs><pattern id="{html.escape(name)}" width="8" height="8" patternUnits="userSpaceOnUse">'
         )

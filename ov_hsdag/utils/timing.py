@@ -18,12 +18,7 @@ class Clock:
     def __init__(
         self, now: Callable[[], float] = time.perf_counter, begins: Callable[[str], None] | None = None
     ) -> None:
-        """Nothing is counted yet.
-
-        Args:
-            now: tells the time in seconds: that of the wall, or `time.thread_time`.
-            begins: called with the name of each phase when it begins.
-        """
+        """now: the time in seconds, or `time.thread_time`; begins: called with each phase's name when it begins."""
         self.seconds: dict[str, float] = {}
         self._now, self._begins = now, begins
 
@@ -47,12 +42,7 @@ class Deadline:
     """The end of a budget of time."""
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
-        """Begins now.
-
-        Args:
-            seconds: the budget; inf for none.
-            now: tells the time in seconds.
-        """
+        """Begins now; inf seconds: no budget."""
         self.now = now
         self._end = now() + seconds
 
