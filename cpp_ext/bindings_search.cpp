@@ -69,6 +69,16 @@ py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max
                           to_array(result.elite_scores));
 }
 
+py::array_t<std::int32_t> contracted(const Multilevel& multilevel, std::int32_t target) {
+    if (target < 1) throw std::invalid_argument("expected a positive 'target'");
+    std::vector<std::int32_t> item;
+    {
+        const py::gil_scoped_release release;
+        item = multilevel.contracted(target);
+    }
+    return to_array(item);
+}
+
 }  // namespace
 
 void bind_search(py::module_& module) {
@@ -79,5 +89,7 @@ void bind_search(py::module_& module) {
              py::arg("starts") = py::none(), py::arg("rating") = py::none(), py::arg("processor_time") = false,
              py::arg("labels") = py::none(),
              "→ (placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, cycles, elites uint8 "
-             "[count, groups], their scores).");
+             "[count, groups], their scores).")
+        .def("contracted", &contracted, py::arg("target"),
+             "Item of each group where the coarse groups are contracted to about `target`, int32 [groups].");
 }

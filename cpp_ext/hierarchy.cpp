@@ -241,6 +241,15 @@ Hierarchy::Hierarchy(const AdditiveModel& finest, std::span<const double> rating
     }
 }
 
+std::vector<std::int32_t> Hierarchy::items() const {
+    std::vector<std::int32_t> item(static_cast<std::size_t>(finest_.items));
+    std::iota(item.begin(), item.end(), 0);
+    for (const Level& level : coarser_) {
+        for (std::int32_t& number : item) number = level.item_of[static_cast<std::size_t>(number)];
+    }
+    return item;
+}
+
 Placement Hierarchy::refined(std::size_t level, const Placement& placement) const {
     const std::vector<std::int32_t>& item_of = coarser_[level - 1].item_of;
     Placement result(item_of.size());

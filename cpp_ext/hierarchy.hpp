@@ -33,6 +33,8 @@ public:
     [[nodiscard]] const AdditiveModel& model(std::size_t level) const {
         return level == 0 ? finest_ : coarser_[level - 1].model;
     }
+    // [items of the finest level] numbers of the coarsest level's.
+    [[nodiscard]] std::vector<std::int32_t> items() const;
     // A placement of a level's items as one of the next finer level's.
     [[nodiscard]] Placement refined(std::size_t level, const Placement& placement) const;
     // A placement of the coarsest level's items as one of the finest level's.

@@ -543,6 +543,16 @@ private:
 Multilevel::Multilevel(const Problem& problem, std::span<const std::int32_t> coarse_groups)
     : problem_(problem), levels_(problem_, coarse_groups), other_levels_(problem_, coarse_groups, 1) {}
 
+std::vector<std::int32_t> Multilevel::contracted(std::int32_t target) const {
+    const AdditiveModel& model = levels_.coarse;
+    std::mt19937_64 random(0);
+    const HierarchyOptions options{.target = target, .noise = 0, .labels = {}};
+    const std::vector<std::int32_t> item = Hierarchy(model, transfer_ratings(model), options, random).items();
+    std::vector<std::int32_t> result(levels_.coarse_of.size());
+    for (std::size_t g = 0; g < result.size(); ++g) result[g] = item[static_cast<std::size_t>(levels_.coarse_of[g])];
+    return problem_.as_given<std::int32_t>(result);
+}
+
 MultilevelResult Multilevel::search(std::span<const std::uint8_t> starts, std::span<const double> rating,
                                     const MultilevelOptions& options) const {
     if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");

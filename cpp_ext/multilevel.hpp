@@ -54,6 +54,10 @@ public:
     [[nodiscard]] MultilevelResult search(std::span<const std::uint8_t> starts, std::span<const double> rating,
                                           const MultilevelOptions& options) const;
 
+    // [groups] dense numbers of the items that the coarse groups are contracted to: about `target`, or as many as
+    // cannot be contracted further.
+    [[nodiscard]] std::vector<std::int32_t> contracted(std::int32_t target) const;
+
     [[nodiscard]] std::int32_t groups() const { return levels_.fine.items; }
     [[nodiscard]] std::int32_t devices() const { return levels_.fine.devices; }
     // Tensors between groups.

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.placers import partitions
-from ov_hsdag.placing import candidates
 from ov_hsdag.placing.candidates import find_candidates
-from ov_hsdag.policy import bundle
+from ov_hsdag.policy import bundle, features
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
@@ -266,12 +265,19 @@ def test_groups_that_a_choice_does_not_support_take_their_next_best(seed: int, d
             assert device == (wanted if supported[group, wanted] else next(d for d in ranking if supported[group, d]))
 
 
-def test_a_policy_that_nobody_named_is_not_asked_about_what_is_larger_than_its_training(
+def test_graphs_that_are_too_large_for_the_network_are_coarsened_first(
     untrained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = random_problem(1, nodes=60)
-    named, default = HSDAGPlacer(untrained), HSDAGPlacer(untrained, optional=True)
-    assert find_candidates(problem, [default])[-1].name == "hsdag"
-    monkeypatch.setattr(candidates, "_MOST_COARSE", 20)
-    assert "hsdag" not in {one.name for one in find_candidates(problem, [default])}
-    assert find_candidates(problem, [named])[-1].name == "hsdag"
+    problem = random_problem(1, nodes=300, devices=3, missing=0.1)
+    full = policy_input(problem)
+    assert (full.coarse == problem.coarse).all()
+    monkeypatch.setattr(features, "MOST_NODES", 60)
+    x = policy_input(problem)
+    assert 20 < len(x.node_x) < 100 < len(full.node_x)
+    # Whole coarse groups, on devices that they have in common.
+    assert all(len(np.unique(x.coarse[problem.coarse == group])) == 1 for group in range(problem.coarse.max() + 1))
+    together = np.ones((len(x.node_x), 3), bool)
+    np.logical_and.at(together, x.coarse, problem.group_supported)
+    assert together.any(axis=1).all()
+    found = find_candidates(problem, [HSDAGPlacer(untrained, optional=True)])[-1]
+    assert found.name == "hsdag" and not problem.evaluate(found.placement).broken[0]

@@ -147,14 +147,11 @@ class CoarsePartitions:
     kind: NDArray[np.int64]
 
     @classmethod
-    def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarsePartitions:
-        """The partitions of a problem.
-
-        Args:
-            problem: each of its groups has a device that supports it.
-            threads: for the structural features of the view.
-        """
-        view = CoarseView.of(problem, threads)
+    def of(
+        cls, problem: PlacementProblem, threads: int = 1, coarse: NDArray[np.int32] | None = None
+    ) -> CoarsePartitions:
+        """The partitions of a problem; for the arguments see `CoarseView.of`."""
+        view = CoarseView.of(problem, threads, coarse)
         memory = _memory_shares(problem)
         us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
         return cls(

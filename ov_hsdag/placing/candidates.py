@@ -44,10 +44,6 @@ _PRECISION = 1.02
 _QUICK_TRIALS = 8
 _TRIALS = 2
 
-# Coarse groups up to which the policy is asked without being named: those of the problems that it was trained on. On
-# larger ones its proposals scatter, and judging them takes longer than all other placers.
-_MOST_COARSE = 1200
-
 # For judging the policy's placement, see `PlacementProblem.evaluate`.
 _MOST_WORK = 10_000_000
 
@@ -248,8 +244,6 @@ def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
 def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:
     found = []
     for placer in placers:
-        if placer.optional and problem.coarse.max() >= _MOST_COARSE:
-            continue
         try:
             placement = placer.place(problem)
             if not problem.evaluate(placement, most_work=_MOST_WORK).broken[0]:

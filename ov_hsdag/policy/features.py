@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag import _native
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.placers.contiguous import CoarsePartitions
 from ov_hsdag.problem.coarse import CoarseView, Floats, share
@@ -80,6 +81,9 @@ _TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for 
 TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
 """Number of families of operation types."""
 
+MOST_NODES = 2000
+"""Nodes of the graphs that the network sees, about: larger ones are coarsened further."""
+
 # Dimensions of the output shape that are seen, counted from the last.
 _DIMENSIONS = 5
 
@@ -112,7 +116,7 @@ class PolicyInput:
         edge_x: features of edges, float32 [edges, FE].
         pair_x: features of each group on each device, float32 [coarse, devices, FP].
         device_x: features of devices, float32 [devices, FD].
-        coarse: coarse group of each legality group, int32 [groups].
+        coarse: node of each colocation group, int32 [groups]; see `coarse_groups`.
     """
 
     node_x: NDArray[np.float32]
@@ -136,7 +140,8 @@ def policy_input(
         threads: threads for the structural features.
     """
     names = names or FeatureSet()
-    partitions = CoarsePartitions.of(problem, threads)
+    coarse = coarse_groups(problem)
+    partitions = CoarsePartitions.of(problem, threads, coarse)
     view = partitions.view
     structure = view.structure
     position = structure["position"] / max(view.size - 1, 1)
@@ -164,8 +169,20 @@ def policy_input(
         edge_x=edge_x.astype(np.float32),
         pair_x=pair_x.astype(np.float32),
         device_x=device_x.astype(np.float32),
-        coarse=problem.coarse,
+        coarse=coarse,
     )
+
+
+def coarse_groups(problem: PlacementProblem, most: int | None = None) -> NDArray[np.int32]:
+    """Node of the network's graph that each colocation group belongs to, int32 [groups].
+
+    That is its coarse group. Where these are more than `most` (`MOST_NODES` by default), edges between them are
+    contracted first, those of the dearest transfers before others, until about so many are left.
+    """
+    most = MOST_NODES if most is None else most
+    if int(problem.coarse.max()) < most:
+        return problem.coarse
+    return _native.Multilevel(problem.native, problem.coarse).contracted(most)
 
 
 def _log(ratio: Any) -> Floats:

@@ -53,14 +53,15 @@ class CoarseView:
     structure: dict[str, Any]
 
     @classmethod
-    def of(cls, problem: PlacementProblem, threads: int = 1) -> CoarseView:
+    def of(cls, problem: PlacementProblem, threads: int = 1, coarse: NDArray[np.int32] | None = None) -> CoarseView:
         """The view of a problem.
 
         Args:
             problem: each of its groups has a device that supports it.
             threads: for the structural features.
+            coarse: group of each colocation group, int32 [colocation groups]; None: `PlacementProblem.coarse`.
         """
-        coarse = problem.coarse
+        coarse = problem.coarse if coarse is None else coarse
         size = int(coarse.max()) + 1
         devices = len(problem.devices)
         # Infinite where any group is: the sum is, too.
