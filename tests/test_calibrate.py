@@ -592,7 +592,7 @@ def test_where_nothing_is_measured_in_time_it_is_an_error_in_one_line(
     two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = SlowMachine(monkeypatch, 0.5, 60.0)
-    with pytest.raises(RunError, match="CPU_A: cancelled; CPU_B: cancelled"):
+    with pytest.raises(RunError, match="the time is too short to run the model on any device"):
         calibrated(two_cpu_core, machine, 30)
     assert machine.time <= 31
 

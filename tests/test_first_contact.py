@@ -20,6 +20,7 @@ import typer.main
 from ov_hsdag.cli import command_lines, console, doctor
 from ov_hsdag.cli.app import EXAMPLES, app
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
+from ov_hsdag.cli.verify import _may_round
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
@@ -170,10 +171,18 @@ def test_messages_name_what_was_typed(model: Path) -> None:
     assert_one_error_line(run("bench", model, "--device", "HETERO:GPU,CPU_A"), "no GPU; it has CPU, CPU_A, CPU_B")
 
 
-def test_outputs_that_differ_are_compared_strictly_next(tmp_path: Path) -> None:
-    told = verified(random_numbers(), tmp_path)
-    again = f"ov-hsdag verify {tmp_path / 'placed.xml'} --device HETERO:CPU_A,CPU_B --precision f32"
-    assert "DIFFER" in told and told.splitlines()[-1] == f"next: {again}"
+def test_outputs_that_differ_are_compared_strictly_next() -> None:
+    differs = {"equal": False, "varying": [], "device": "HETERO:CPU_A,CPU_B"}
+    assert _may_round(differs)
+    assert _may_round({**differs, "operation_by_operation": {"wrong": ["HETERO:CPU_A,CPU_B", "CPU_A"]}})
+    assert not _may_round({**differs, "operation_by_operation": {"wrong": ["CPU_A"]}})
+    assert not _may_round({**differs, "equal": True})
+
+
+def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
+    *_, last = verified(random_numbers(), tmp_path).splitlines()
+    assert last.startswith("NOT VERIFIED: on one device, too, the values of ")
+    assert last.endswith(" are others in each run")
 
 
 def test_a_placement_for_another_machine_is_explained_next(model: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
 from research.zoo.catalog import ZooModel
@@ -62,7 +63,8 @@ def goes_round(build: object, given: Placement, core: ov.Core, folder: Path) -> 
     other_process()
     placed = build()
     first = place(placed, given)
-    assert first.affinity == given.affinity
+    # Placing inserts what tensors with a lower bound need to cross.
+    assert {name: one for name, one in first.affinity.items() if not is_relaxing(name)} == given.affinity
     first.save(folder / "affinity.json")
     other_process()
     assert place(build(), folder / "affinity.json").affinity == first.affinity

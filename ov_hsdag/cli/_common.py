@@ -141,7 +141,7 @@ def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(*arguments: Any, **given: Any) -> None:
-            own = {one.name: given.pop(one.name) for one in options}
+            own = {one.name: given.pop(one.name, one.default) for one in options}
             command(*arguments, **given, **{name: kind(**own)})
 
         signature = inspect.signature(command, eval_str=True)
