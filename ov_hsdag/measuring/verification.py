@@ -187,7 +187,7 @@ class Verification:
         }
         self.unproven = [*ignored, *self._nothing_compared(outputs)]
         if varying:
-            self.unproven.append(f"on one device, too, the values of {', '.join(varying)} are others in each run")
+            self.unproven.append(f"{', '.join(varying)}: other values in each run, on a single device as well")
 
     @property
     def good(self) -> bool:
