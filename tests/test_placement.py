@@ -50,6 +50,8 @@ def test_the_package_offers_what_programs_need() -> None:
     assert ov_hsdag.UserError is UserError and ov_hsdag.RunError is RunError
     for name in ("place", "fit", "verify", "explain", "calibrate", "extension_path"):
         assert inspect.isfunction(getattr(ov_hsdag, name)), name
+    for name in ov_hsdag.__all__:
+        assert getattr(ov_hsdag, name) is not None
     assert set(ov_hsdag.__all__) <= set(dir(ov_hsdag))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ov_hsdag.nothing  # noqa: B018

@@ -209,12 +209,13 @@ def test_where_every_device_refuses_each_set_of_devices_is_tried_once(tmp_path: 
     assert len(whole) == 3  # on both devices, then on each alone
 
 
+WRONG = "INFERENCE_PRECISION_HINT|NUM_STREAMS|many|PERFORMANCE_HINT|stoi|properties.hpp"
+
+
 @pytest.mark.parametrize(
     "config",
     [
         {"DEVICE_PROPERTIES": {"CPU_A": {"INFERENCE_PRECISION_HINT": "i4"}}},
-        {"DEVICE_PROPERTIES": {"CPU_B": {"NUM_STREAMS": "many"}}},
-        {"DEVICE_PROPERTIES": {"CPU_B": {"NUM_STREAMS": "-7"}, "CPU_A": {"NUM_STREAMS": 1}}},
         {"DEVICE_PROPERTIES": {name: {"INFERENCE_PRECISION_HINT": "i4"} for name in ("CPU_A", "CPU_B")}},
         {"PERFORMANCE_HINT": "FAST"},
     ],
@@ -225,13 +226,26 @@ def test_a_wrong_property_is_openvinos_error_after_two_compilations_at_most(
 ) -> None:
     path = placed_file(tmp_path, network())
     core = Refusing()
-    wrong = "INFERENCE_PRECISION_HINT|NUM_STREAMS|many|PERFORMANCE_HINT|stoi|properties.hpp"
-    with pytest.raises(RuntimeError, match=wrong) as error:
+    with pytest.raises(RuntimeError, match=WRONG) as error:
         core.compile_model(path, DEVICE, config)
     assert error.value.__context__ is None
     whole, *probes, as_called = core.compiled  # a file has no nodes yet
     assert (whole > 10, as_called) == (True, 0)
     assert 0 < max(probes) <= 3
+
+
+@pytest.mark.parametrize("wrong", ["many", "-7"])
+def test_a_wrong_property_of_a_device_that_heteros_own_choice_does_not_use_costs_the_placement(
+    core: ov.Core, tmp_path: Path, wrong: str
+) -> None:
+    """Without the placement such a call works, so that it works with one, too."""
+    case = network()
+    path = placed_file(tmp_path, case)
+    config = {"DEVICE_PROPERTIES": {"CPU_B": {"NUM_STREAMS": wrong}, "CPU_A": {"NUM_STREAMS": 1}}}
+    with pytest.warns(ov_hsdag.PlacementNotFollowedWarning, match=f"compiled without its placement: .*({WRONG})"):
+        compiled = core.compile_model(path, DEVICE, config)
+    assert devices(compiled) == {"CPU_A"}
+    assert alike(core, compiled, path, case.inputs)
 
 
 @pytest.mark.parametrize("refusing", [(), ("CPU_B",)])

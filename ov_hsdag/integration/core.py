@@ -91,19 +91,14 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
                 return original(self, *args, **kwargs)
             return original(self, given["model"], device, _with_limits(device, config), **rest)
         notes: list[Warning] = []
-        compiled = failure = wrong_property = None
+        compiled = failure = None
         try:
             placed = _placed(self, given["model"], weights, device, config, notes)
             if placed is not None:
                 compiled = _compiled(functools.partial(original, self), placed, notes)
-        except _WrongPropertyError as error:
-            wrong_property = error.openvinos
         except Exception as error:
             failure = one_line(error)
-        # Outside of the except clauses: OpenVINO's error must not look like a consequence of ours.
-        if wrong_property is not None:
-            original(self, *args, **kwargs)  # raises what a script without us would see, where HETERO's choice meets it
-            raise wrong_property
+        # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
         if compiled is not None:
             compiled._ov_hsdag_weights = weights  # constants may refer to this memory
         elif failure is None and not has_virtual_devices():
@@ -140,26 +135,17 @@ class _Placed:
         return replace(self, device=placement.hetero, placement=placement)
 
 
-class _WrongPropertyError(Exception):
-    """A property of the call is wrong for a device."""
-
-    def __init__(self, openvinos: RuntimeError) -> None:
-        super().__init__()
-        self.openvinos = openvinos
-        """OpenVINO's own error, without a context of ours."""
-
-
 def _compiled(
     compile_model: Callable[..., ov.CompiledModel], placed: _Placed, notes: list[Warning]
 ) -> ov.CompiledModel:
     """Compile a placed model, which then asks for the requests that it needs.
 
     Where a device refuses its part after all, the others take that over, and `notes` gets a warning: a device answers
-    query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it).
+    query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it). A property
+    that is wrong for one of them is the user's to mend, and no device is left out for it.
 
     Raises:
-        _WrongPropertyError: A device refuses one of its properties, whatever the model: that is for the user to mend.
-        RuntimeError: OpenVINO's first, where no device can be left out.
+        RuntimeError: OpenVINO's first, where no device can be left out, or one refuses a property, whatever the model.
     """
 
     def tried(one: _Placed) -> ov.CompiledModel:
@@ -173,7 +159,7 @@ def _compiled(
         first = error
     devices = placed.placement.devices
     if any(_refuses_property(compile_model, name, placed.config) for name in placed.placement.used()):
-        raise _WrongPropertyError(first)
+        raise first
     fewer = [tuple(name for name in devices if name != lost) for lost in placed.placement.used()]
     for kept in dict.fromkeys([*fewer, *((name,) for name in devices)]):
         if not kept or len(kept) == len(devices):
