@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ov_hsdag.measuring import comparison, interleaving, selection
+from ov_hsdag.measuring import choice, comparison, selection
+from ov_hsdag.measuring.interleaving import in_order
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 
 
@@ -33,7 +35,7 @@ class Machine:
 
     def keep_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Time limits of a comparison are counted by this machine's clock."""
-        for module in (comparison, interleaving, selection):
+        for module in (comparison, selection):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def speed(self, name: str) -> float:
@@ -73,3 +75,68 @@ class FakeWorker(Worker):
         self.alive = False
         if self.name in self.machine.resident:
             self.machine.resident.remove(self.name)
+
+
+class SharedHost:
+    """Two cores that are shared with others: each has 0.6 to 1.0 of its speed, drawn anew each half second.
+
+    Attributes:
+        busy: seconds that an inference of each candidate takes on each core at full speed.
+        predicted: rates, with an error.
+        true: rates that candidates have on this host in the long run.
+        now: seconds.
+    """
+
+    def __init__(self, seed: int, busy: Mapping[str, tuple[float, float]], predicted: Mapping[str, float]) -> None:
+        self._random = np.random.default_rng(seed)
+        self.busy, self.predicted, self.now = busy, predicted, 0.0
+        shares = np.random.default_rng(0).uniform(0.6, 1.0, (4000, 2))
+        self.true = {name: float(np.mean([self._rate(one, share) for share in shares])) for name, one in busy.items()}
+        self._share, self._until = self._random.uniform(0.6, 1.0, 2), 0.5
+
+    @classmethod
+    def drawn(cls, seed: int, error: float) -> SharedHost:
+        """With two devices and six splits, 2 to 12% slower than half of one, more or less in balance."""
+        random = np.random.default_rng(1000 + seed)
+        busy = {"A": (1.0, 0.0), "B": (0.0, 1.0)}
+        for number in range(6):
+            share, more = random.normal(0.5, 0.03), random.uniform(1.02, 1.12)
+            busy[f"split {number}"] = share * more, (1 - share) * more
+        predicted = {name: math.exp(random.normal(0, error)) / max(one) for name, one in busy.items()}
+        return cls(seed, busy, predicted)
+
+    @staticmethod
+    def _rate(busy: tuple[float, float], share: np.ndarray) -> float:
+        return min(float(own) / one for own, one in zip(share, busy, strict=True) if one)
+
+    def rate(self, name: str, seconds: float = 0.25) -> float:
+        """In a trial."""
+        done, end = 0.0, self.now + seconds
+        while self.now < end - 1e-9:
+            until = min(end, self._until)
+            done += (until - self.now) * self._rate(self.busy[name], self._share)
+            self.now = until
+            if until == self._until:
+                self._share, self._until = self._random.uniform(0.6, 1.0, 2), self._until + 0.5
+        return done / seconds * math.exp(self._random.normal(0, 0.01))
+
+
+def choose_on(
+    rate: Callable[[str], float],
+    names: Sequence[str],
+    simple: Collection[str],
+    predicted: Mapping[str, float],
+    error: float,
+    over: Callable[[], bool],
+) -> choice.Decision:
+    """What is chosen among candidates with these rates in trials, as `ov_hsdag.measuring.selection` does it."""
+    rounds: list[choice.Round] = []
+    pair = list(names)
+    for turn in itertools.count():
+        rounds.append([(name, rate(name)) for name in in_order(pair, turn)])
+        decision = choice.decide(rounds, names, simple, predicted, error)
+        if turn and (decision.settled or over()):
+            return decision
+        if turn:
+            pair = list(choice.next_pair(decision, names, turn + 1))
+    raise AssertionError

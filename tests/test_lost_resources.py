@@ -260,7 +260,7 @@ def test_workers_that_are_killed_at_random_cost_their_candidates(core: ov.Core, 
     killer.start()
     try:
         with Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=30) as comparison:
-            found = measurements(candidates, comparison, comparison.race(rounds=8, seconds=0.05), "latency")
+            found = measurements(candidates, comparison, comparison.trials(rounds=8, seconds=0.05), "latency")
     finally:
         ended.set()
         killer.join()
@@ -285,7 +285,7 @@ def test_a_clock_that_is_changed_changes_nothing(
         Workshop(model, random_inputs(model), "latency") as older,
         Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=60) as comparison,
     ):
-        found = measurements(candidates, comparison, comparison.race(rounds=3, seconds=0.05), "latency")
+        found = measurements(candidates, comparison, comparison.trials(rounds=3, seconds=0.05), "latency")
         assert older.folder.exists()
     assert not any(one.failed for one in found.values())
     assert time.monotonic() - begin < 60

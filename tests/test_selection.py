@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import inference_precision
 from ov_hsdag.devices.memory import MOST, parse_memory
 from ov_hsdag.devices.virtual import compile_properties, register
-from ov_hsdag.measuring import process, selection
+from ov_hsdag.measuring import choice, process, selection
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.process import Worker
@@ -103,7 +101,7 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     model, problem = problem_of("squeezenet", core, "latency")
     scattered = problem.random(np.random.default_rng(0), 1)[0]
     candidates = {"hetero": problem.single(0), "same": problem.single(1), "die": scattered, "again": scattered}
-    result = selection.select(model, problem, candidates, core, seconds=12)
+    result = selection.select(model, problem, candidates, core, seconds=40)
     assert list(result.measured) == ["CPU_A", "CPU_B", "hetero", "die"]
     assert result.chosen in ("CPU_A", "CPU_B")
     assert result.measured["die"]["failed"] is None and result.measured["die"]["ratio"] < 1
@@ -113,44 +111,62 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     assert 1.0 in (result.measured[name]["times_best_single"] for name in ("CPU_A", "CPU_B"))
 
 
-def test_gains_are_over_the_best_single_device_whatever_it_is_called() -> None:
-    """A head-to-head against HETERO's own rule, which gives CPU_A everything, is one against CPU_A."""
+def test_figures_are_the_posterior_and_equal_placements_are_one(core: ov.Core) -> None:
+    """HETERO's own rule gives CPU_A everything, so its trials are CPU_A's; what comes of it is in one unit."""
+    model, problem = problem_of("squeezenet", core, "throughput")
+    split = Contiguous().place(problem)
+    machine = Machine({"CPU_A": 10.0, "CPU_B": 5.0, "hetero": 10.0, PIPELINE_HINT: 9.0, "split": 18.0, COPIES: 15.0})
+    candidates = {"hetero": problem.single(0), "split": split}
+    result = selection.select(model, problem, candidates, core, seconds=40, start_worker=machine.start)
+    measured = result.measured
+    assert result.chosen == "split" and result.why == "" and list(measured)[:3] == ["CPU_A", "CPU_B", "hetero"]
+    for name, gain in {"CPU_A": 1.0, "CPU_B": 0.5, "hetero": 1.0, "split": 1.8, COPIES: 1.5}.items():
+        figures = measured[name]
+        assert figures["times_best_single"] == pytest.approx(gain, rel=0.1), (name, figures)
+        low, high = figures["times_best_single_ci"]
+        assert low <= figures["times_best_single"] <= high
+        ips = measured["CPU_A"]["throughput_ips"] * figures["times_best_single"]
+        assert figures["throughput_ips"] == pytest.approx(ips, rel=1e-3)
+    assert {key: one for key, one in measured["CPU_A"].items() if key != "submodels"} == {
+        key: one for key, one in measured["hetero"].items() if key != "submodels"
+    }
+    assert measured["CPU_A"]["times_best_single_ci"] == measured["CPU_A"]["ci"] == [1.0, 1.0]
+    assert measured[COPIES]["times_chosen"] == pytest.approx(15 / 18, rel=0.1)
+    assert machine.trials < 60, "the choice is clear"
+
+
+def decided(**rates: float) -> choice.Decision:
+    """After some rounds."""
+    return choice.decide([list(rates.items())] * 6, list(rates), ("CPU_A", "CPU_B", "hetero"))
+
+
+def test_why_says_what_the_trials_showed() -> None:
     on_a, on_b, split = np.zeros(4, np.uint8), np.ones(4, np.uint8), np.array([0, 0, 1, 1], np.uint8)
     simple = {"CPU_A": on_a, "CPU_B": on_b, "hetero": on_a}
-    names = [*simple, "hsdag"]
-    rates = {"CPU_A": [10.0, 10.0], "CPU_B": [5.0, 5.0], "hetero": [11.0, 11.0], "hsdag": [21.0, 21.0]}
-    again = {"hetero": [10.0] * 9, "hsdag": [18.0] * 9}
-    compared: Any = SimpleNamespace(submodels=dict.fromkeys(names, 1), seconds={}, failed={})
-    found = selection._measured(compared, names, rates, DEVICES, simple, again, "throughput")
-    assert {name: found[name]["times_best_single"] for name in names} == {
-        "CPU_A": 1.0, "CPU_B": 0.5, "hetero": 1.0, "hsdag": 1.8
-    }  # fmt: skip
-    # Figures are those of the same minutes: the head-to-head was in slower ones.
-    assert [found[name]["throughput_ips"] for name in names] == [10.0, 5.0, 10.0, 18.0]
-    assert found["hsdag"]["times_best_single_ci"][0] > 1.7 and found["CPU_A"]["times_best_single_ci"] == [1.0, 1.0]
-    assert selection._why("hsdag", ["hsdag"], rates, DEVICES, simple, again, {}) == ""
+
+    def why(decision: choice.Decision, **more: Any) -> str:
+        given: dict[str, Any] = {"others": ["hsdag"], "simple": simple, "failed": {}} | more
+        return selection._why(decision, given["others"], DEVICES, given["simple"], given["failed"])
+
+    better = decided(CPU_A=10, CPU_B=5, hsdag=18)
+    assert better.chosen == "hsdag" and why(better) == ""
     # HETERO's pipeline that uses both devices is none of them.
     other = {**simple, "hetero": split}
-    found = selection._measured(compared, names, rates, DEVICES, other, again, "throughput")
-    assert found["hsdag"]["times_best_single"] == 2.1
-    why = selection._why("hsdag", ["hsdag"], rates, DEVICES, other, again, {})
-    assert why.startswith("1.80x hetero") and why.endswith("the best that needs no placement")
-    # Reasons for what is simple.
-    little = {"hetero": [10.0] * 9, "hsdag": [10.05] * 9}
-    assert (
-        selection._why("hetero", ["hsdag"], rates, DEVICES, simple, little, {})
-        == "hsdag is within 1% of hetero, kept simple"
-    )
-    noisy = {"hetero": [10.0] * 9, "hsdag": [8.0, 13.0, 10.05, 8.0, 13.0, 10.05, 8.0, 13.0, 10.05]}
-    assert "is not better beyond the noise" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, noisy, {})
-    assert "no time to make sure that hsdag" in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None, {})
-    assert selection._why("hetero", [], rates, DEVICES, simple, None, {}) == "no placer finds a better split"
-    del rates["hsdag"]
+    told = why(decided(CPU_A=10, CPU_B=5, hetero=11, hsdag=18), simple=other)
+    assert told.startswith("1.6") and "x hetero (" in told and told.endswith("), the best that needs no placement")
+    assert why(decided(CPU_A=10, CPU_B=5, hsdag=10.05)) == "hsdag is within 1% of CPU_A, kept simple"
+    assert why(decided(CPU_A=10, CPU_B=5, hsdag=9)) == "no placement was better than CPU_A"
+    noisy = [[("CPU_A", 10.0), ("hsdag", 10.0 * factor)] for factor in (0.8, 1.6, 1.1, 0.9)]
+    unproven = choice.decide(noisy, ["CPU_A", "hsdag"], simple, {"CPU_A": 1.0, "hsdag": 1.3}, 0.05)
+    assert "hsdag is not better beyond the noise, " in why(unproven)
+    assert selection._unsure(unproven, simple) == ("hsdag",) and unproven.ratio("hsdag", "CPU_A").low < 1
+    alone = decided(CPU_A=10)
+    assert why(alone, others=[]) == "no placer finds a better split"
     for failed, told in (
         ("it hangs", "no placement ran"),
         ("there was no time left to compile it", "the time for measuring was too short"),
     ):
-        assert told in selection._why("hetero", ["hsdag"], rates, DEVICES, simple, None, {"hsdag": failed})
+        assert told in why(alone, failed={"hsdag": failed})
 
 
 def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +179,7 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     assert tolerance(core, ["CPU_B"], model) == TOLERANCE
     if inference_precision(core, "CPU_A") == "bf16":
         assert tolerance(core, DEVICES.names, model) > TOLERANCE
-    result = selection.select(model, problem, {"split": Contiguous().place(problem)}, core, seconds=12)
+    result = selection.select(model, problem, {"split": Contiguous().place(problem)}, core, seconds=40)
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
@@ -173,7 +189,7 @@ def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
     model, problem = problem_of(name, core, "throughput")
     assert tolerance(core, DEVICES.names, model) > TOLERANCE
     split = problem.random(np.random.default_rng(0), 1)[0]
-    result = selection.select(model, problem, {"split": split}, core, seconds=12)
+    result = selection.select(model, problem, {"split": split}, core, seconds=40)
     assert result.measured["split"]["failed"] is None and result.measured["split"]["submodels"] > 10
 
 
@@ -184,7 +200,7 @@ def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
     candidates = {"hetero": problem.single(0), "split": split, "mirrored": mirrored}
     faults = {"split": "wrong", "mirrored": "killed_running", "CPU_A": "killed_compiling"}
     result = selection.select(
-        model, problem, candidates, core, seconds=12,
+        model, problem, candidates, core, seconds=40,
         start_worker=starting(faults),
     )  # fmt: skip
     for name in faults:
@@ -235,12 +251,14 @@ def test_where_there_is_no_time_to_measure_the_prediction_decides(core: ov.Core)
 class Varying(Machine):
     """Devices that are equal, and placements whose speed varies from trial to trial around theirs."""
 
-    def __init__(self, *factors: float) -> None:
+    def __init__(self, gain: float, noise: float) -> None:
         super().__init__({})
-        self.factors = itertools.cycle(factors)
+        self.gain, self.noise, self.random = gain, noise, np.random.default_rng(0)
 
     def speed(self, name: str) -> float:
-        return 10.0 if name in {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT} else 10.0 * next(self.factors)
+        if name in {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT}:
+            return 10.0
+        return 10.0 * self.gain * float(np.exp(self.random.normal(0, self.noise)))
 
 
 def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> Placement:
@@ -257,18 +275,13 @@ def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("factors", "chosen", "unsure"),
-    [
-        ((0.7, 0.7, 1.6, 1.6), True, True),
-        ((1.0, 1.01), True, False),
-        ((0.8, 0.81), True, False),
-        ((2.0, 2.01), False, False),
-    ],
+    ("gain", "noise", "chosen", "unsure"),
+    [(1.0, 0.5, True, True), (1.0, 0.005, True, False), (0.8, 0.005, True, False), (2.0, 0.005, False, False)],
 )
 def test_the_result_says_what_measuring_could_not_tell(
-    core: ov.Core, monkeypatch: pytest.MonkeyPatch, factors: tuple[float, ...], chosen: bool, unsure: bool
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch, gain: float, noise: float, chosen: bool, unsure: bool
 ) -> None:
-    placement = placed_on(Varying(*factors), core, monkeypatch)
+    placement = placed_on(Varying(gain, noise), core, monkeypatch)
     assert (placement.chosen in DEVICES.names) == chosen
     assert bool(placement.unsure) == unsure and set(placement.unsure) <= {"mincut", "pipeline", "partitions", "search"}
 

@@ -96,7 +96,7 @@ def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary:
         patience=8,
         start_worker=starting({name: name for name in FAULTS}),
     ) as comparison:
-        rates = comparison.race(rounds=3, seconds=0.05)
+        rates = comparison.trials(rounds=3, seconds=0.05)
         found = measurements(candidates, comparison, rates, "latency")
     assert list(found) == list(candidates)
     for name, told in FAULTS.items():

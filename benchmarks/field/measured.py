@@ -227,7 +227,7 @@ def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Ma
         if name not in rates:
             rows[name] = {"why": result.measurement.error}
             continue
-        ratio = Ratio.of(rates[name], ours)
+        ratio = Ratio.of_rounds([own / other for own, other in zip(rates[name], ours, strict=False)])
         rows[name] = {
             "value": result.measurement.value,
             "of_ours": [ratio.median, ratio.low, ratio.high],

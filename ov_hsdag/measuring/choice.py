@@ -1,8 +1,11 @@
-"""Which of several measured candidates is really the best? Pure functions of what was measured.
+"""Which of several measured candidates is the best? Pure functions of what was predicted and measured.
 
-Trials of candidates are interleaved in rounds, and a machine's speed changes from round to round. So what is compared
-is always the ratio of two candidates within each round. Trials are disturbed now and then, by half and more: medians
-and ranks bear that, means do not.
+A trial's rate is log-normal around the candidate's own rate times a factor that all trials of its round share, as a
+machine's speed changes from round to round; noise has Student's t distribution, because other work on the machine
+disturbs single trials by half and more. Rates have a prior: the prediction, with its usual error. How large the noise
+is and how much rounds differ is estimated from the trials. `infer` gives the posterior, by expectation-maximisation for
+scale mixtures of normals (Lange, Little, Taylor, JASA 1989). Everything else follows from it: the choice, what is
+shown, what is tried next (the knowledge gradient: Frazier, Powell, Dayanik, SIAM J. Control Optim. 2008), and the end.
 """
 
 from __future__ import annotations
@@ -16,25 +19,29 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 
-# What being simpler can outweigh, at most: few noisy rounds leave room for any difference.
-_SIMPLICITY = 0.05
-
-# By how much the best has to be better for a head-to-head to end early.
-_OBVIOUS = 0.1
-
-# Of the intervals by which candidates leave a race: they are looked at after each round, for each candidate.
-_CONFIDENCE_OF_LEAVING = 0.995
-
 GAIN = 0.01
 """What a placement has to gain over simpler candidates: less is not worth a split model."""
 
-# Spread of the log ratio of one round: with a single round it is all that is known of the noise, and other work on the
-# machine can halve the speed of a trial; and few rounds may agree by chance.
-_ASSUMED = 0.5
-_LEAST = 0.005
+REGRET = 0.005
+"""Trials end where a better choice than the present one is expected to gain less than this share."""
 
-# With fewer rounds ranks say little.
-_RANKED = 8
+# Of the noise, and of what of a model's speed is not predicted: degrees of freedom of Student's t.
+_FREEDOM = 4.0
+
+# Standard deviations of a trial, and between rounds, before anything is known, and how many trials that is worth.
+_NOISE, _DRIFT, _WORTH = 0.08, 0.1, 4.0
+
+_ITERATIONS, _PRECISION = 50, 1e-3
+
+# A placement has to beat the simple candidates without the help of the prediction: all are taken for equally fast, with
+# this standard deviation.
+_SCEPTICAL = 0.3
+
+# Draws from the posterior for the expected regret.
+_DRAWS = 1000
+
+Round = Sequence[tuple[str, float]]
+"""Name and rate of each trial of a round, in order; a name may come twice."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class Ratio:
     """How many times better one candidate is than another.
 
     Attributes:
-        median: of the rounds that both ran in; 1 where there are none.
-        low: lower end of the confidence interval.
+        median: most likely; 1 where nothing is known.
+        low: lower end of the interval that holds the truth with a probability of `CONFIDENCE`.
         high: upper end of it.
     """
 
@@ -52,141 +59,227 @@ class Ratio:
     high: float
 
     @classmethod
-    def of(cls, own: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-        """From the rates in each round, in order; the later rounds of one that ran in more of them do not count."""
-        return cls.of_rounds([a / b for a, b in zip(own, other, strict=False)], confidence)
-
-    @classmethod
-    def of_rounds(cls, ratios: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-        """From the ratio in each round."""
-        if not ratios:
-            return cls(1.0, 0.0, math.inf)
-        logs = np.log(ratios)
-        low, high = (_ranked_interval if len(logs) >= _RANKED else _normal_interval)(logs, (1 + confidence) / 2)
-        return cls(median_ratio(ratios), math.exp(low), math.exp(high))
-
-    def times(self, other: Ratio) -> Ratio:
-        """How many times better A is than C, from A over B (this one) and B over C, measured apart.
-
-        As sure as both together: errors of their logarithms are independent.
-        """
-        median = self.median * other.median
-        down = math.hypot(math.log(self.median / self.low), math.log(other.median / other.low))
-        up = math.hypot(math.log(self.high / self.median), math.log(other.high / other.median))
-        return Ratio(median, median * math.exp(-down), median * math.exp(up))
+    def of_rounds(cls, ratios: Sequence[float]) -> Ratio:
+        """From the ratio in each round, whatever was predicted."""
+        return infer([[("own", one), ("other", 1.0)] for one in ratios]).ratio("own", "other") if ratios else _UNKNOWN
 
 
-def median_ratio(ratios: Sequence[float]) -> float:
-    """The median, of two middle ones the geometric mean, so that it is 1 / x where each ratio is the inverse."""
-    ordered = sorted(ratios)
-    return math.sqrt(ordered[(len(ordered) - 1) // 2] * ordered[len(ordered) // 2])
+_UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
-def _normal_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
-    """Student's, of the mean."""
-    from scipy.special import ndtri, stdtrit  # takes half a second, and every command imports this module
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What is known of candidates' rates: a normal distribution of their logarithms.
 
-    count = len(logs)
-    spread = _ASSUMED if count == 1 else max(float(logs.std(ddof=1)), _LEAST)
-    half = float(ndtri(below) if count == 1 else stdtrit(count - 1, below)) * spread / math.sqrt(count)
-    return float(logs.mean()) - half, float(logs.mean()) + half
+    Attributes:
+        names: of the candidates.
+        mean: of log(rate) in an average round, float64 [names].
+        covariance: of log(rate) without the part that all share, float64 [names, names].
+        noise: scale of the noise of a trial's log(rate).
+    """
+
+    names: tuple[str, ...]
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    noise: float
+
+    def rate(self, name: str) -> float:
+        """Most likely rate in an average round."""
+        return math.exp(self.mean[self.names.index(name)])
+
+    def difference(self, name: str, over: str) -> tuple[float, float]:
+        """Mean and variance of log(rate / other's rate)."""
+        one, two = self.names.index(name), self.names.index(over)
+        variance = self.covariance[one, one] + self.covariance[two, two] - 2 * self.covariance[one, two]
+        return float(self.mean[one] - self.mean[two]), max(float(variance), 0.0)
+
+    def ratio(self, name: str, over: str) -> Ratio:
+        """How many times better one is than the other."""
+        mean, variance = self.difference(name, over)
+        half = _QUANTILE * math.sqrt(variance)
+        return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+    def best(self, names: Collection[str]) -> str:
+        """The one of these, at least one, with the best mean; of equals the first of the posterior's."""
+        return max((name for name in self.names if name in names), key=self.rate)
+
+    def regret(self, chosen: str, names: Collection[str]) -> float:
+        """Expected log gain of the best of these, if it were known, over the chosen one."""
+        rows = [self.names.index(name) for name in names]
+        values, vectors = np.linalg.eigh(self.covariance)
+        noise = np.random.default_rng(0).standard_normal((_DRAWS, len(values)))
+        drawn = self.mean + noise * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+        return float((drawn[:, rows].max(axis=1) - drawn[:, self.names.index(chosen)]).clip(0).mean())
 
 
-def _ranked_interval(logs: NDArray[np.float64], below: float) -> tuple[float, float]:
-    """What Wilcoxon's signed-rank test does not refuse (Hollander, Wolfe, Nonparametric Statistical Methods, 3.3)."""
-    from scipy.special import ndtri
-
-    count = len(logs)
-    first, second = np.triu_indices(count)
-    means = np.sort((logs[first] + logs[second]) / 2)
-    middle, spread = count * (count + 1) / 4, math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
-    outside = max(int(middle - float(ndtri(below)) * spread - 0.5), 0)
-    return float(means[outside]), float(means[-1 - outside])
+# Of the standard normal distribution, from the middle to the ends of `CONFIDENCE`.
+_QUANTILE = 1.959964
 
 
-def best(rates: Mapping[str, Sequence[float]]) -> str:
-    """The name with the best rates; of equals the first. `rates` has one entry at least."""
-    names = iter(rates)
-    leader = next(names)
-    for name in names:
-        if Ratio.of(rates[name], rates[leader]).median > 1:
-            leader = name
-    return leader
-
-
-def challenge(rates: Mapping[str, Sequence[float]], simple: Collection[str]) -> tuple[str, str] | None:
-    """The best simple candidate and a better one that is not simple, where the best is not simple and both are there.
+def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None, error: float = 1.0) -> Posterior:
+    """The posterior of the rates of all candidates that were predicted or tried.
 
     Args:
-        rates: of each candidate, in each round that it ran in, the simplest candidate first; without those that failed.
-        simple: names of those that need no placement: single devices, HETERO's own choices.
+        rounds: trials, with rates above 0.
+        predicted: rates in any common unit; those of other candidates are taken for equal to these on average.
+        error: standard deviation of log(rate / predicted rate), without what all have in common.
     """
-    known = {name: rates[name] for name in rates if name in simple}
-    if not known:
-        return None
-    leader = best(rates)
-    return None if leader in known else (best(known), leader)
+    predicted = dict(predicted or {})
+    names = tuple(dict.fromkeys([*predicted, *(name for one in rounds for name, _ in one)]))
+    level = float(np.mean(np.log(list(predicted.values())))) if predicted else 0.0
+    prior = np.array([math.log(predicted[name]) if name in predicted else level for name in names])
+    count, place = len(names), {name: index for index, name in enumerate(names)}
+    rounds = [one for one in rounds if one]
+    trials = [(place[name], number, rate) for number, one in enumerate(rounds) for name, rate in one]
+    arm, of_round = (np.array([one[column] for one in trials], np.int64) for column in (0, 1))
+    found = np.log([one[2] for one in trials]) - prior[arm]
+    design = np.zeros((len(trials), count + 1))  # a column for each candidate, and one for the level of all
+    design[np.arange(len(trials)), arm] = design[:, count] = 1.0
+
+    begins = np.searchsorted(of_round, np.arange(len(rounds)))
+
+    def by_round(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums over the trials of each round."""
+        return np.add.reduceat(values, begins) if len(begins) else values
+
+    def variance(rows: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of the products of rows with the solution."""
+        return np.asarray((rows @ covariance * rows).sum(axis=1))
+
+    noise, drift = _NOISE**2, _DRIFT**2
+    weight, trust = np.ones(len(trials)), np.ones(count)
+    for _ in range(_ITERATIONS):
+        # The factors of rounds are eliminated: what is left of a trial is its difference from the others of its round.
+        precision = weight / noise
+        total = by_round(precision) + 1 / drift
+        mean_design = by_round(precision[:, None] * design) / total[:, None]
+        mean_found = by_round(precision * found) / total
+        inside, left = design - mean_design[of_round], found - mean_found[of_round]
+        system = (precision[:, None] * design).T @ inside + np.diag([*trust / error**2, 1e-6])
+        covariance = np.linalg.inv(system)
+        solution = covariance @ ((precision[:, None] * design).T @ left)
+        # Squares expected of what each trial, each round and each candidate differs by.
+        off = (
+            (left - inside @ solution) ** 2 + np.einsum("ti,ij,tj->t", inside, covariance, inside) + 1 / total[of_round]
+        )
+        of_rounds = (mean_found - mean_design @ solution) ** 2 + 1 / total
+        of_rounds += np.einsum("ri,ij,rj->r", mean_design, covariance, mean_design)
+        own = solution[:count] ** 2 + covariance.diagonal()[:count]
+        before = noise
+        noise = (_WORTH * _NOISE**2 + float(weight @ off)) / (_WORTH + len(trials))
+        drift = (_WORTH * _DRIFT**2 + float(of_rounds.sum())) / (_WORTH + len(rounds))
+        weight = (_FREEDOM + 1) / (_FREEDOM + off / noise)
+        trust = (_FREEDOM + 1) / (_FREEDOM + own / error**2)
+        if abs(math.log(noise / before)) < _PRECISION:
+            break
+    # Where t noise is centred is known less well than where normal noise of these weights is.
+    precision = weight / noise * (_FREEDOM + 1) / (_FREEDOM + 3)
+    inside = design - (by_round(precision[:, None] * design) / (by_round(precision) + 1 / drift)[:, None])[of_round]
+    covariance = np.linalg.inv((precision[:, None] * design).T @ inside + np.diag([*trust / error**2, 1e-6]))
+    covariance = (covariance + covariance.T) / 2
+    return Posterior(names, prior + solution[:count] + solution[count], covariance[:count, :count], math.sqrt(noise))
 
 
-def choose(
-    rates: Mapping[str, Sequence[float]],
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """The candidate to use, and how sure that is.
+
+    Attributes:
+        chosen: its name.
+        names: of those to choose from, the simplest first.
+        posterior: of all candidates.
+        trials: the same without the predictions.
+        proven: placements that are better than each simple candidate whatever was predicted; with no simple candidate
+            there, all.
+        leader: name of the best by the posterior, proven or not.
+        rival: name of the best simple candidate, "" where none is there.
+        regret: expected log gain of the best candidate over the chosen one.
+    """
+
+    chosen: str
+    names: tuple[str, ...]
+    posterior: Posterior
+    trials: Posterior
+    proven: frozenset[str]
+    leader: str
+    rival: str
+    regret: float
+
+    def ratio(self, name: str, over: str) -> Ratio:
+        """How many times better one is than the other; where it is not proven to be better, down to what trials say."""
+        found = self.posterior.ratio(name, over)
+        if name in self.names and self.rival and name not in self.proven and name != over:
+            return Ratio(found.median, min(found.low, self.trials.ratio(name, over).low), found.high)
+        return found
+
+    @property
+    def settled(self) -> bool:
+        """Whether more trials can hardly gain anything."""
+        return self.regret < REGRET
+
+
+def decide(
+    rounds: Sequence[Round],
+    names: Sequence[str],
     simple: Collection[str],
-    head_to_head: Mapping[str, Sequence[float]] | None = None,
-) -> str:
-    """The candidate to use.
+    predicted: Mapping[str, float] | None = None,
+    error: float = 1.0,
+) -> Decision:
+    """The choice by what was predicted and measured.
 
-    The best of many is partly lucky. So one that is not simple is chosen only where it beats the best simple one beyond
-    the noise in a head-to-head, in rounds of its own. Otherwise it is the simplest one that is not measurably worse
-    (nor 5% slower) than the best simple one.
+    It is the candidate with the best posterior, or a simpler one within `GAIN` of it. One that is not simple has to be
+    better than the best simple one by the trials alone as well, with a probability of `CONFIDENCE`: nobody is to get
+    something slower than a single device.
 
     Args:
-        rates: see `challenge`; one is there.
-        simple: see `challenge`.
-        head_to_head: rates of the two that `challenge` names, where there was one.
-
-    Returns:
-        Its name.
+        rounds: see `infer`; the last trial may be of a candidate that has failed since.
+        names: of candidates that have not failed and were tried, the simplest first; at least one.
+        simple: names of those that need no placement: single devices, HETERO's own choices.
+        predicted, error: see `infer`.
     """
-    known = {name: rates[name] for name in rates if name in simple}
-    if not known:
-        return best(rates)
-    pair = challenge(rates, simple)
-    if pair and head_to_head and set(pair) <= set(head_to_head):
-        rival, challenger = pair
-        gain = Ratio.of(head_to_head[challenger], head_to_head[rival])
-        if gain.low > 1 and gain.median >= 1 + GAIN:
-            return challenger
-    leader = best(known)
-    for name, own in known.items():
-        ratio = Ratio.of(own, known[leader])
-        # What left the race before the leader was measurably worse than the best.
-        if len(own) >= len(known[leader]) and ratio.high >= 1 and ratio.median > 1 - _SIMPLICITY:
-            return name
-    return leader
+    known = [name for name in names if name in simple]
+    posterior = infer(rounds, predicted, error)
+    leader = posterior.best(names)
+    rival = posterior.best(known) if known else ""
+    trials = infer(rounds, error=_SCEPTICAL)
+    others = [name for name in names if name not in known]
+    proven = frozenset(name for name in others if all(trials.ratio(name, other).low > 1 for other in known))
+    able = [name for name in names if name in known or name in proven]
+    most = posterior.rate(posterior.best(able))
+    chosen = next(name for name in able if posterior.rate(name) >= most / (1 + GAIN))
+    regret = posterior.regret(chosen, names)
+    return Decision(chosen, tuple(names), posterior, trials, proven, leader, rival, regret)
 
 
-def beaten(rates: Mapping[str, Sequence[float]]) -> list[str]:
-    """Names of those that are worse than the best, beyond the noise; none by their first round alone."""
-    leader = best(rates)
-    return [
-        name for name, own in rates.items() if name != leader and len(own) > 1 and Ratio.of(own, rates[leader]).high < 1
-    ]
+def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[str, str]:
+    """The two candidates whose next round can change the decision most.
+
+    Every second round is the best one's against the best simple one while it is not proven to be better, or while it is
+    by a little only; the others are the leader's against the one with the largest knowledge gradient.
+
+    Args:
+        decision: so far.
+        names: see `decide`; at least two.
+        turn: number of the round.
+    """
+    leader, rival, posterior = decision.leader, decision.rival, decision.posterior
+    if turn % 2 == 0 and rival and rival != leader and leader not in decision.proven:
+        return rival, leader
+
+    def gradient(name: str) -> float:
+        """Expected log gain of a choice between the two after one round more."""
+        mean, variance = posterior.difference(name, leader)
+        change = variance / math.sqrt(variance + 2 * posterior.noise**2)
+        far = abs(mean) / max(change, 1e-12)
+        return change * (math.exp(-(far**2) / 2) / math.sqrt(2 * math.pi) - far * math.erfc(far / math.sqrt(2)) / 2)
+
+    # Where all gradients vanish, the nearest.
+    others = [name for name in names if name != leader]
+    challenger = max(others, key=lambda name: (gradient(name), -abs(posterior.difference(name, leader)[0])))
+    return challenger, leader
 
 
-def settled(rates: Mapping[str, Sequence[float]]) -> bool:
-    """Whether more rounds can change little: the simplest (first) is best and no other can gain on it, or all agree."""
-    leader = best(rates)
-    others = [Ratio.of(rates[name], rates[leader]) for name in rates if name != leader]
-    if any(other.high >= 1 + GAIN for other in others):
-        return False
-    return leader == next(iter(rates)) or all(other.low > 1 - GAIN for other in others)
-
-
-def obvious(rates: Mapping[str, Sequence[float]]) -> bool:
-    """Whether the best is so much better than each other, so surely, that looking for it early is no luck."""
-    leader = best(rates)
-    return all(
-        Ratio.of(own, rates[leader], _CONFIDENCE_OF_LEAVING).high < 1 - _OBVIOUS
-        for name, own in rates.items()
-        if name != leader
-    )
+def beaten(posterior: Posterior, names: Collection[str]) -> list[str]:
+    """Names of those that are surely worse than the best."""
+    leader = posterior.best(names)
+    return [name for name in names if name != leader and posterior.ratio(name, leader).high < 1]

@@ -1,8 +1,8 @@
 """Candidates of one model, compiled in workers of their own and compared in interleaved trials.
 
 As many are compiled at the same time as memory allows. Where that is not all, they run in batches: each batch also has
-the best simple candidate of those before (the anchor), so that everything is compared with that one in the same rounds;
-losers make room. A candidate that fails while others are in memory is tried again alone before it counts as failed.
+the best simple candidate of those before (the anchor), so that everything is compared with that one in the same rounds.
+A candidate that fails while others are in memory is tried again alone before it counts as failed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.admission import Room
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
 from ov_hsdag.measuring.evaluator import Measurement, in_unit
-from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS, race
+from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS, in_order
 from ov_hsdag.measuring.process import (
     PATIENCE,
     Candidate,
@@ -39,9 +38,6 @@ from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
     import openvino as ov
-
-Rates = dict[str, Sequence[float]]
-"""Of each candidate in each round that it ran in, inferences per second."""
 
 COMPILING = 0.6
 """Share of a time limit after which nothing more is compiled."""
@@ -63,7 +59,7 @@ _NAMED = 2
 
 
 class Comparison:
-    """Candidates of one model, and races of those that compile and compute the same as a single device.
+    """Candidates of one model, and trials of those that compile and compute the same as a single device.
 
     Ends with `close`, or at the end of a `with` block.
 
@@ -85,7 +81,6 @@ class Comparison:
         simple: Collection[str] = (),
         needs: Mapping[str, Mapping[str, int]] | None = None,
         first: Sequence[str] = (),
-        later: Collection[str] = (),
         shapes: Mapping[str, Sequence[int]] | None = None,
         phases: Sequence[Phase] = (),
         patience: float = PATIENCE,
@@ -107,7 +102,6 @@ class Comparison:
                 named nothing is known.
             first: names in the order in which they are compiled, where there may not be time or memory for all; those
                 that are not named come last.
-            later: names that are compiled when they are asked for, see `join`.
             shapes: example shapes of dynamic inputs.
             phases: of a workload, in place of example shapes: rates are those of its inferences together.
             patience: seconds that compiling one, or a trial, may take.
@@ -122,7 +116,7 @@ class Comparison:
         self.submodels: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         self.phase_rates: dict[str, dict[str, list[float]]] = {}
-        self._candidates, self._devices = candidates, devices
+        self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
         self._patience = patience
         begin = time.monotonic()
@@ -137,86 +131,69 @@ class Comparison:
         self._workshop = Workshop(model, inputs, objective, start_worker, extensions.of(core))
         try:
             order = [*(name for name in first if name in candidates), *(n for n in candidates if n not in first)]
-            self._later = {name for name in order if name in later}
-            self._compile_what_fits([name for name in order if name not in self._later])
+            self._compile_what_fits(order)
         except BaseException:
             self.close()
             raise
 
     @property
+    def names(self) -> list[str]:
+        """Of all candidates, the simplest first."""
+        return list(self._candidates)
+
+    @property
     def ready(self) -> list[str]:
-        """Names of those that have not failed, the simplest first; without those that are for later."""
-        return [name for name in self._candidates if name not in self.failed and name not in self._later]
+        """Names of those that have not failed, the simplest first."""
+        return [name for name in self._candidates if name not in self.failed]
 
-    def join(self, name: str, beside: str, until: float) -> bool:
-        """Compiles one of those that are for later, if it can stay in memory together with another.
+    def compiled(self, names: Collection[str]) -> bool:
+        """Whether all of these are in memory."""
+        return all(name in self._workers and self._workers[name].compiled for name in names)
 
-        Args:
-            name: of the candidate.
-            beside: of the other, which is ready.
-            until: no longer than to this time of `time.monotonic`.
-
-        Returns:
-            Whether it is ready; `failed` tells why not.
-        """
-        if name in self.failed:
-            return False
-        try:
-            if time.monotonic() >= until:
-                raise WorkerTimeout(_NO_TIME)
-            for other in list(self._workers):
-                if other != beside:
-                    self._evict(other)
-            self._admit(beside)
-            if not self._room.fits(name, self._workers):
-                raise WorkerError(f"there was no memory for it beside {beside}")
-            self._later.discard(name)
-            self._admit(name)
-        except WorkerError as error:
-            self.give_up(name, str(error))
-        return name not in self.failed
-
-    def give_up(self, name: str, why: str) -> None:
-        """Counts a candidate as failed."""
-        self._later.discard(name)
-        self._fail(name, why)
-
-    def race(
+    def trials(
         self,
         names: Collection[str] | None = None,
         rounds: int = ROUNDS,
         seconds: float = SECONDS,
         until: float = math.inf,
-        halving: bool = True,
-    ) -> Rates:
-        """Compares candidates, in batches where there is no room for all.
+        halving: bool = False,
+        begin: int = 0,
+    ) -> list[choice.Round]:
+        """Interleaves trials of candidates, in batches where there is no room for all.
 
         Args:
             names: of candidates; all that are ready by default.
-            rounds, seconds, until, halving: see `ov_hsdag.measuring.interleaving.race`; of each batch.
+            rounds: of each batch, at most.
+            seconds: of a trial.
+            until: no round begins that would end after this time of `time.monotonic`, but the first.
+            halving: those that are surely worse than the best take part no more and make room.
+            begin: number of the first round, by which the order within a round changes.
 
         Returns:
-            Rates of those that did not fail. Where there were batches, they are as if the best simple candidate had
-            been equally fast in all of them.
+            The rates in each round; of those that have failed since, the rounds before.
         """
         wanted = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in wanted if name in self._waiting]
         batch = [name for name in wanted if name not in waiting]
         ends = _part_of_time(until, len(batch), len(wanted))
-        rates = self._run_batch(batch, rounds, seconds, ends, halving) if batch else {}
-        if not waiting:
-            return rates
-        batches = _Batches(rates, self._simple)
+        found = self._run_batch(batch, rounds, seconds, ends, halving, begin) if batch else []
         while waiting:
-            batch = self._next_batch(batches.anchor, waiting)
+            batch = self._next_batch(self._anchor(found), waiting)
             if batch and time.monotonic() < until:
                 ends = _part_of_time(until, len(batch), len(batch) + len(waiting))
-                batches.add(self._run_batch(batch, rounds, seconds, ends, halving))
+                found += self._run_batch(batch, rounds, seconds, ends, halving, begin)
+            ran = {name for one in found for name, _ in one}
             for name in (*batch, *waiting) if time.monotonic() >= until else ():
-                if name not in batches.names:
+                if name not in ran:
                     self._fail(name, _NO_TIME)
                     waiting = [other for other in waiting if other != name]
-        return batches.rates([name for name in wanted if name not in self.failed])
+        return found
+
+    def _anchor(self, rounds: Sequence[choice.Round]) -> str | None:
+        """The best simple one of those that ran, else the best."""
+        ran = {name for one in rounds for name, _ in one if name not in self.failed}
+        known = ran.intersection(self._simple) or ran
+        return choice.infer(rounds).best(known) if known else None
 
     def close(self) -> None:
         """Ends the workers and removes what they shared."""
@@ -232,7 +209,7 @@ class Comparison:
 
     def _compile_what_fits(self, order: Sequence[str]) -> None:
         together = self._room.together(order)
-        self._waiting = [name for name in self._candidates if name not in together and name not in self._later]
+        self._waiting = [name for name in self._candidates if name not in together]
         # All import OpenVINO at once; they compile one after the other, as each may use the whole machine.
         for name in together:
             self._workers[name] = self._workshop.start(name)
@@ -254,7 +231,7 @@ class Comparison:
         self._check(outputs)
 
     def _has_time_for_one_more(self, compiled: Collection[str]) -> bool:
-        """Whether rounds with one candidate more end in time, and a head-to-head after them."""
+        """Whether some rounds with one candidate more end in time, and some of two after them."""
         trials = [max(self._workers[name].shortest_trial, SECONDS) for name in compiled]
         longest = max(trials)
         if longest <= SECONDS:
@@ -348,26 +325,33 @@ class Comparison:
 
     # What is compared.
 
-    def _run_batch(self, names: Sequence[str], rounds: int, seconds: float, until: float, halving: bool) -> Rates:
+    def _run_batch(
+        self, names: Sequence[str], rounds: int, seconds: float, until: float, halving: bool, first: int
+    ) -> list[choice.Round]:
         begin = time.monotonic()
-
-        def begins(number: int, count: int) -> None:
-            what = ", ".join(names) if len(names) <= _NAMED else f"{count} of {len(names)} candidates"
-            took = time.monotonic() - begin
-            left = (rounds - number) * took / number if number else math.inf
-            self._report(self._told(f"measuring {what}, round {number + 1} of {rounds} at most", left))
-
-        runners = {name: _Admitted(self, name) for name in names}
-        result = race(runners, rounds, seconds, until, halving, self._leave, begins)
-        for name, why in result.failed.items():
-            self._fail(name, why)
-        return {name: rates for name, rates in result.rates.items() if name not in self.failed}
-
-    def _leave(self, name: str, rates: Mapping[str, Sequence[float]]) -> None:
-        """Frees what a loser holds; the best simple one comes back in later batches and the head-to-head."""
-        known = {other: rates[other] for other in self._simple if rates.get(other)}
-        if not known or name != choice.best(known):
-            self._evict(name)
+        alive, found = list(names), list[choice.Round]()
+        for number in range(rounds):
+            what = ", ".join(alive) if len(alive) <= _NAMED else f"{len(alive)} candidates"
+            so_far = time.monotonic() - begin
+            left = (rounds - number) * so_far / number if number else math.inf
+            self._report(self._told(f"measuring {what}, round {number + first + 1}", left if rounds > 1 else math.inf))
+            one: list[tuple[str, float]] = []
+            for name in in_order(alive, number + first):
+                try:
+                    one.append((name, self.rate(name, seconds)))
+                except WorkerError as error:
+                    self._fail(name, str(error))
+            found.append(one)
+            alive = [name for name in alive if name not in self.failed]
+            if halving and number and alive:
+                lost = choice.beaten(choice.infer(found), alive)
+                alive = [name for name in alive if name not in lost]
+                for name in lost:
+                    self._evict(name)
+            took = (time.monotonic() - begin) / (number + 1)
+            if not alive or (halving and len(alive) == 1) or time.monotonic() + took > until:
+                break
+        return [one for one in found if one]
 
     def _next_batch(self, anchor: str | None, waiting: list[str]) -> list[str]:
         """Compiles waiting candidates, one at least and as many as there is room for beside the anchor."""
@@ -443,97 +427,37 @@ def _part_of_time(until: float, part: int, whole: int) -> float:
     return until if part == whole else now + part / whole * (until - now)
 
 
-@dataclass(frozen=True)
-class _Admitted:
-    """A candidate as a `Runner`, which is compiled again where it had to make room."""
-
-    comparison: Comparison
-    name: str
-
-    def rate(self, seconds: float) -> float:
-        return self.comparison.rate(self.name, seconds)
-
-
-class _Batches:
-    """Rates of several batches, each with the anchor in it: the best simple candidate of those before.
-
-    Attributes:
-        anchor: what later heats are compared with; None where nothing ran yet.
-    """
-
-    def __init__(self, rates: Rates, simple: Sequence[str]) -> None:
-        """From the rates of the first batch."""
-        self._simple = simple
-        self._to_anchor: dict[str, list[float]] = {}
-        self._unit = 1.0
-        self.anchor: str | None = None
-        self.add(rates)
-
-    @property
-    def names(self) -> Collection[str]:
-        """Of those that ran in one of them."""
-        return self._to_anchor.keys()
-
-    def add(self, rates: Rates) -> None:
-        """Adds a batch."""
-        rates = {name: own for name, own in rates.items() if own}
-        if not rates:
-            return
-        common = self.anchor if self.anchor in rates else next(iter(rates))
-        base = rates[common]
-        if common != self.anchor:
-            # The first batch, or the anchor has failed: then what it was compared with is known as measured.
-            unit = self._unit / statistics.median(base)
-            self._to_anchor = {name: [one * unit for one in own] for name, own in self._to_anchor.items()}
-        for name, own in rates.items():
-            ratios = [a / b for a, b in zip(own, base, strict=False)]
-            self._to_anchor[name] = [*self._to_anchor.get(name, ()), *ratios]
-        self._unit = statistics.median(base)
-        known = {name: rates[name] for name in self._simple if name in rates}
-        best = choice.best(known) if known else common
-        if best != common:
-            ratio = statistics.median(a / b for a, b in zip(rates[best], base, strict=False))
-            self._to_anchor = {name: [one / ratio for one in own] for name, own in self._to_anchor.items()}
-            self._unit *= ratio
-        self.anchor = best
-
-    def rates(self, names: Sequence[str]) -> Rates:
-        """As if the anchor had been equally fast in all batches."""
-        return {name: [one * self._unit for one in self._to_anchor[name]] for name in names if name in self._to_anchor}
-
-
 def measurements(
     names: Collection[str],
     comparison: Comparison,
-    rates: Mapping[str, Sequence[float]],
+    rounds: Sequence[choice.Round],
     objective: str,
     reference: str | None = None,
 ) -> dict[str, Measurement]:
-    """What a race gave.
+    """What trials gave, whatever was predicted.
 
     Args:
         names: of candidates.
         comparison: tells why candidates failed, and what compiling gave.
-        rates: of the race.
+        rounds: of the trials.
         objective: of the comparison.
         reference: what ratios are to; by default the first that ran.
 
     Returns:
         A measurement of each name.
     """
-    if reference is None:
-        reference = next(iter(rates), "")
-    unit = rates.get(reference, ())
+    posterior = choice.infer(rounds)
+    reference = reference or next((name for name in names if name in posterior.names), "")
     found: dict[str, Measurement] = {}
     for name in names:
         submodels, took = comparison.submodels.get(name, 0), comparison.seconds.get(name, 0.0)
-        if name not in rates:
+        if name in comparison.failed or name not in posterior.names:
             why = comparison.failed.get(name, "it was not measured")
             found[name] = Measurement(0.0, submodels=submodels, seconds=took, error=why)
             continue
-        own = tuple(rates[name])
-        ratios = tuple(a / b for a, b in zip(own, unit, strict=False))
-        others = statistics.median(unit[: len(own)])
-        values = in_unit(statistics.median(own), objective), in_unit(others, objective)
-        found[name] = Measurement(choice.median_ratio(ratios), *values, ratios, submodels, took, rates=own)
+        ratio = posterior.ratio(name, reference)
+        value, unit = (in_unit(posterior.rate(one), objective) for one in (name, reference))
+        own = tuple(rate for one in rounds for other, rate in one if other == name)
+        bounds = ratio.low, ratio.high
+        found[name] = Measurement(ratio.median, value, unit, (), submodels, took, rates=own, bounds=bounds)
     return found

@@ -51,6 +51,7 @@ class Measurement:
         seconds: wall time that compiling and measuring took.
         error: why it failed, one line; "" where it did not.
         rates: of each round, inferences per second (for latency, the inverse of a trial's median latency).
+        bounds: of the ratio's 95% interval, where it does not follow from `ratios`.
     """
 
     ratio: float
@@ -61,6 +62,7 @@ class Measurement:
     seconds: float = 0.0
     error: str = ""
     rates: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -81,7 +83,9 @@ class Measurement:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% confidence interval of the ratio."""
+        """95% interval of the ratio."""
+        if self.bounds:
+            return self.bounds[0], self.bounds[1]
         known = Ratio.of_rounds(self.ratios)
         return known.low, known.high
 
@@ -94,7 +98,7 @@ class Measurement:
     def from_dict(cls, values: Mapping[str, Any]) -> Measurement:
         """Inverse of `to_dict`."""
         known: dict[str, Any] = {key: math.nan if value is None else value for key, value in values.items()}
-        known |= {name: tuple(known.get(name, ())) for name in ("ratios", "rates")}
+        known |= {name: tuple(known.get(name, ())) for name in ("ratios", "rates", "bounds")}
         return cls(**known)
 
 

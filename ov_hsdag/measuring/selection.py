@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import Comparison, Rates, measurements, out_of_time
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
+from ov_hsdag.measuring.comparison import Comparison, out_of_time
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit
+from ov_hsdag.measuring.interleaving import SECONDS as TRIAL
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.model.gains import placer_of, times
 from ov_hsdag.model.workload import Phase
@@ -36,15 +37,18 @@ CALIBRATING = 0.4
 # Placements that are measured, the best by prediction.
 _MEASURED = 6
 
-# Of the head-to-head between the best simple candidate and a placement that was faster: enough to tell 3% where trials
-# differ by 5%.
-_HEAD_TO_HEAD_ROUNDS = 16
+# Rounds of all candidates, before the rounds of two.
+_FIRST_ROUNDS = 2
 
-# Of the chosen candidate against a copy of the model on each device, which decides nothing.
-_COPIES_ROUNDS = 8
+# Rounds of two candidates, one of which has to be compiled first for lack of memory.
+_VISIT = 4
 
-# Of the time for measuring, what that may have where trials are long.
-_COPIES_SHARE = 0.15
+# Of copies against the best placement, rounds at most; every third round is one while it is open which is better, and
+# the difference is not known to so much.
+_COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 16, 3, 0.02
+
+# Standard deviation of the logarithm of what is predicted of a rate, with measured costs and with others.
+_ERRORS = {True: 0.05, False: 0.14}
 
 # Seconds that compiling a candidate may take at least, however small the budget.
 _PATIENCE = 5.0
@@ -67,11 +71,12 @@ class Result:
             times_best_single_ci, the same over the best single device (null where none ran); submodels; failed: why, or
             null; of a workload, count and latency_us or throughput_ips of each phase under workload. Beside the
             candidates, "copies": the model on each device at once, which is never chosen, with times_chosen and
-            times_chosen_ci, how many times better it was than the chosen one.
+            times_chosen_ci, how many times better it was than the chosen one. All figures are of the posterior
+            (`ov_hsdag.measuring.choice`), by which the choice is made.
         chosen: name of the candidate to use; None where nothing ran.
         placements: of all candidates, uint8 [groups].
         why: why it was chosen, where that is no gain; else "".
-        unsure: placers whose placements may well be better than the simple candidate that was chosen: rounds were too
+        unsure: placers whose placements may well be better than the simple candidate that was chosen: trials were too
             few, or differed too much, to tell.
     """
 
@@ -104,12 +109,14 @@ def select(
     shapes: Mapping[str, Sequence[int]] | None = None,
     phases: Sequence[Phase] = (),
     seconds: float = SECONDS,
+    measured_costs: bool = False,
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
 ) -> Result:
     """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
 
-    A placement wins only in a head-to-head against the best of those, see `ov_hsdag.measuring.choice.choose`.
+    All run in two rounds; then the two whose comparison can change the choice most, until a better choice can hardly be
+    expected or the time is over. See `ov_hsdag.measuring.choice.decide`.
 
     Args:
         model: of the problem, normalized; not changed.
@@ -120,6 +127,7 @@ def select(
         phases: of a workload, in place of example shapes.
         seconds: time budget. Where trials of the model are long, fewer candidates are measured: the best simple one and
             the best placement by prediction come first.
+        measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
         report: takes a line for people at each step, with the seconds that are left.
         start_worker: starts a worker; `ov_hsdag.measuring.process.Worker` by default.
 
@@ -146,7 +154,6 @@ def select(
             core,
             simple=simple,
             needs=needs,
-            later=[COPIES] if on else [],
             first=_most_promising_first(problem, simple, others),
             shapes=shapes,
             phases=phases,
@@ -159,36 +166,157 @@ def select(
         _warn(str(error))
         return Result({}, None, placements)
     with comparison:
-        rates, head_to_head = _compared(comparison, set(simple), end - _COPIES_SHARE * seconds if on else end)
-        chosen = choice.choose(rates, set(simple), head_to_head) if rates else None
-        measured = _measured(comparison, list(placements), rates, devices, simple, head_to_head, problem.objective)
-        if on and chosen is not None:
-            measured[COPIES] = _copies(comparison, on, chosen, measured[chosen], end)
+        trials = _Trials(comparison, placements, simple, _predicted(problem, placements), _ERRORS[measured_costs], end)
+        decision = trials.run()
+        if decision is None:
+            reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
+            short = all(map(out_of_time, comparison.failed.values()))
+            _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
+        if on and (of_device := next((name for name in on if name in comparison.failed), "")):
+            comparison.failed[COPIES] = f"{of_device}: {comparison.failed[of_device]}"
+        measured = trials.figures(decision, devices, problem.objective)
+        if on and decision is not None:
+            measured[COPIES] |= trials.times_chosen(decision, measured[COPIES]["failed"])
         for name, one in measured.items() if phases else ():
             if not one["failed"]:
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
-    why = ""
-    unsure: tuple[str, ...] = ()
-    if chosen is None:
-        reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items()}
-        short = all(map(out_of_time, comparison.failed.values()))
-        _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
-    else:
-        why = _why(chosen, list(others), rates, devices, simple, head_to_head, comparison.failed)
-        if chosen in simple:
-            unsure = _unsure({name: measured[name] for name in others})
-            # HETERO's own choice may be a single device.
-            winner = chosen
-            chosen = next(name for name in simple if np.array_equal(simple[name], placements[winner]))
-            if chosen != winner:
-                why = f"{winner} does the same, and {why}"
-    return Result(measured, chosen, placements, why, unsure)
+    if decision is None:
+        return Result(measured, None, placements)
+    why = _why(decision, list(others), devices, simple, comparison.failed)
+    return Result(measured, decision.chosen, placements, why, _unsure(decision, simple))
 
 
-def _unsure(measured: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Placers of those placements that may be better by `MAY_GAIN`, or worse. measured: of placements, by name."""
-    intervals = {name: one["ci"] for name, one in measured.items() if not one["failed"]}
-    return tuple(dict.fromkeys(placer_of(name) for name, (low, high) in intervals.items() if low < 1 < MAY_GAIN < high))
+class _Trials:
+    """Trials of a comparison's candidates, and the decision that they lead to.
+
+    Candidates with equal placements are one to the decision, under the simplest one's name; how they differ tells of
+    the noise.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        placements: Mapping[str, Placed],
+        simple: Collection[str],
+        predicted: Mapping[str, float],
+        error: float,
+        end: float,
+    ) -> None:
+        """predicted, error: see `ov_hsdag.measuring.choice.infer`; end: of the time, in `time.monotonic`."""
+        self._comparison, self._simple, self._end = comparison, simple, end
+        first: dict[bytes, str] = {}
+        self._same = {name: first.setdefault(placement.tobytes(), name) for name, placement in placements.items()}
+        self._predicted = {name: rate for name, rate in predicted.items() if self._same.get(name, name) == name}
+        self._error = error
+        self._rounds: list[choice.Round] = []
+        self._copies_rounds = 0
+
+    def run(self) -> choice.Decision | None:
+        """Runs trials while they can change the decision and there is time. None where nothing ran."""
+        begin = time.monotonic()
+        ready = self._comparison.ready
+        self._add(ready, _FIRST_ROUNDS, 0)
+        longest = (time.monotonic() - begin) / max(sum(map(len, self._rounds)), 1)
+        turn = _FIRST_ROUNDS
+        while (decision := self.decision()) is not None:
+            pair = self._next(decision, turn)
+            if pair is None:
+                break
+            members = [self._member(name) for name in pair]
+            rounds = 1 if self._comparison.compiled(members) else _VISIT
+            begin = time.monotonic()
+            if begin + 2 * max(longest, TRIAL) > self._end:
+                break
+            self._add(members, rounds, turn)
+            longest = max(longest, (time.monotonic() - begin) / 2)
+            turn += 1
+        return decision
+
+    def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
+        found = self._comparison.trials(names, rounds, until=self._end, begin=turn)
+        self._rounds += [[(self._same.get(name, name), rate) for name, rate in one] for one in found]
+
+    def _member(self, name: str) -> str:
+        """A candidate that has the placement, and has not failed."""
+        return next(one for one in self._comparison.ready if self._same.get(one, one) == name)
+
+    def _alive(self) -> list[str]:
+        """Those that ran and have not failed, the simplest first."""
+        ran = {name for one in self._rounds for name, _ in one}
+        ready = dict.fromkeys(self._same.get(name, name) for name in self._comparison.ready)
+        return [name for name in ready if name in ran]
+
+    def decision(self) -> choice.Decision | None:
+        """By the trials so far."""
+        names = [name for name in self._alive() if name != COPIES]
+        if not names:
+            return None
+        return choice.decide(self._rounds, names, self._simple, self._predicted, self._error)
+
+    def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
+        names, leader = self._alive(), decision.leader
+        if COPIES in names and self._copies_rounds < _COPIES_ROUNDS:
+            names.remove(COPIES)
+            ratio = decision.posterior.ratio(COPIES, leader)
+            unknown = ratio.low < 1 < ratio.high and ratio.high > ratio.low * (1 + 2 * _COPIES_SURE)
+            if unknown and (decision.settled or turn % _COPIES_EVERY == 0):
+                self._copies_rounds += 1
+                return leader, COPIES
+        names = [name for name in names if name != COPIES]
+        return None if decision.settled or len(names) < 2 else choice.next_pair(decision, names, turn)
+
+    def figures(
+        self, decision: choice.Decision | None, devices: DeviceSet, objective: str
+    ) -> dict[str, dict[str, Any]]:
+        """See `Result.measured`, of all candidates."""
+        comparison, alive = self._comparison, set(self._alive())
+        key = "throughput_ips" if objective == "throughput" else "latency_us"
+        singles = [name for name in devices.names if name in alive]
+        reference = decision and (decision.rival or decision.leader)
+        single = decision and singles and decision.posterior.best(singles)
+        found: dict[str, dict[str, Any]] = {}
+        for name in comparison.names:
+            arm = self._same.get(name, name)
+            failed = comparison.failed.get(name) or ("" if arm in alive else "it was not measured")
+            known = decision if not failed else None
+            value = in_unit(known.posterior.rate(arm), objective) if known else None
+            ratio = known.ratio(arm, reference) if known and reference else None
+            alone = known.ratio(arm, single) if known and single else None
+            found[name] = {
+                key: None if value is None else round(value, 3),
+                **_told("ratio", "ci", ratio),
+                **_told("times_best_single", "times_best_single_ci", alone),
+                "submodels": comparison.submodels.get(name) or None,
+                "failed": failed or None,
+            }
+        return found
+
+    def times_chosen(self, decision: choice.Decision, failed: str | None) -> dict[str, Any]:
+        """How many times better copies are than the chosen one."""
+        return _told("times_chosen", "times_chosen_ci", None if failed else decision.ratio(COPIES, decision.chosen))
+
+
+def _told(key: str, ci: str, ratio: choice.Ratio | None) -> dict[str, Any]:
+    if ratio is None:
+        return {key: None, ci: None}
+    return {key: round(ratio.median, 4), ci: [round(ratio.low, 4), round(ratio.high, 4)]}
+
+
+def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
+    """Predicted inferences per µs of each candidate, and of copies where they are one."""
+    found = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
+    if (copies := copies_summary(problem)) is not None:
+        found[COPIES] = copies["throughput_ips"] / 1e6
+    return found
+
+
+def _unsure(decision: choice.Decision, simple: Collection[str]) -> tuple[str, ...]:
+    """Placers of placements that may be better by `MAY_GAIN` than the chosen simple one, and are not proven to be."""
+    if decision.chosen not in simple:
+        return ()
+    names = [name for name in decision.names if name not in simple and name not in decision.proven]
+    likely = [name for name in names if decision.ratio(name, decision.chosen).high > MAY_GAIN]
+    return tuple(dict.fromkeys(map(placer_of, likely)))
 
 
 def _parts(
@@ -206,89 +334,35 @@ def _parts(
 
 
 def _why(
-    chosen: str,
+    decision: choice.Decision,
     others: Sequence[str],
-    rates: Mapping[str, Sequence[float]],
     devices: DeviceSet,
     simple: Mapping[str, Placed],
-    head_to_head: Mapping[str, Sequence[float]] | None,
     failed: Mapping[str, str],
 ) -> str:
     """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
-    if chosen not in simple:
-        rivals = [name for name in head_to_head or () if name in simple]
-        if not head_to_head or not rivals or _is_single(rivals[0], devices, simple):
+    rival, leader = decision.rival, decision.leader
+    if decision.chosen not in simple:
+        if not rival or _is_single(rival, devices, simple):
             return ""
-        gain = choice.Ratio.of(head_to_head[chosen], head_to_head[rivals[0]])
-        return f"{times(gain.median, (gain.low, gain.high), rivals[0])}, the best that needs no placement"
+        gain = decision.ratio(decision.chosen, rival)
+        return f"{times(gain.median, (gain.low, gain.high), rival)}, the best that needs no placement"
     if not others:
         return "no placer finds a better split"
-    if not any(name in rates for name in others):
+    if not any(name in decision.names for name in others):
         short = any(out_of_time(failed.get(name, "")) for name in others)
         return "the time for measuring was too short to run a placement (--measure-seconds)" if short else _NONE_RAN
-    pair = choice.challenge(rates, simple.keys())
-    if pair is None:
-        return f"no placement was better than {choice.best({name: rates[name] for name in rates if name in simple})}"
-    rival, challenger = pair
-    if not head_to_head or not set(pair) <= set(head_to_head):
-        return f"there was no time to make sure that {placer_of(challenger)} is better than {rival}"
-    gain = choice.Ratio.of(head_to_head[challenger], head_to_head[rival])
-    if gain.median < 1:
-        return f"{placer_of(challenger)} was no better than {rival} when both were measured again"
-    if gain.median < 1 + choice.GAIN and gain.high < MAY_GAIN:
-        return f"{placer_of(challenger)} is within {choice.GAIN:.0%} of {rival}, kept simple"
-    told = times(gain.median, (gain.low, gain.high), rival)
-    return f"{placer_of(challenger)} is not better beyond the noise, {told}"
+    if leader in simple:
+        return f"no placement was better than {leader}"
+    gain = decision.ratio(leader, rival)
+    if gain.median < 1 + choice.GAIN:
+        return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
+    return f"{placer_of(leader)} is not better beyond the noise, {times(gain.median, (gain.low, gain.high), rival)}"
 
 
 def _is_single(name: str, devices: DeviceSet, simple: Mapping[str, Placed]) -> bool:
     """Whether a simple candidate is a device, or HETERO's own choice gives one of them everything."""
     return any(np.array_equal(simple[name], simple[device]) for device in devices.names if device in simple)
-
-
-def _compared(comparison: Comparison, simple: set[str], end: float) -> tuple[Rates, Rates | None]:
-    """Rates of a race of all, and of the head-to-head after it, where there is one."""
-    ready = comparison.ready
-    if len(ready) == 2 and len(simple & set(ready)) == 1:
-        # There is nothing to pick from, so no luck in it: the race is the head-to-head.
-        rates = comparison.race(rounds=_HEAD_TO_HEAD_ROUNDS, until=end, halving=False)
-        return rates, rates
-    # The head-to-head needs about as long as all rounds before it.
-    rates = comparison.race(until=(time.monotonic() + end) / 2)
-    pair = choice.challenge(rates, simple)
-    head_to_head = comparison.race(pair, _HEAD_TO_HEAD_ROUNDS, until=end, halving=False) if pair else None
-    return {name: own for name, own in rates.items() if name not in comparison.failed}, head_to_head
-
-
-def _copies(
-    comparison: Comparison, on: Sequence[str], chosen: str, figures: Mapping[str, Any], end: float
-) -> dict[str, Any]:
-    """Figures of a copy on each device, which runs in turns with the chosen candidate. figures: of that one."""
-    for name in on:  # a copy is compared with nothing, but each device was
-        if name in comparison.failed:
-            comparison.give_up(COPIES, f"{name}: {comparison.failed[name]}")
-    rates: Rates = {}
-    if comparison.join(COPIES, beside=chosen, until=end):
-        rates = comparison.race((chosen, COPIES), _COPIES_ROUNDS, until=end, halving=False)
-    if len(rates) < 2:
-        why = comparison.failed.get(COPIES) or comparison.failed.get(chosen) or "it was not measured"
-        none = dict.fromkeys(("throughput_ips", "ratio", "ci", "times_best_single", "times_best_single_ci"))
-        return {**none, "submodels": None, "failed": why, "times_chosen": None, "times_chosen_ci": None}
-    gain = choice.Ratio.of(rates[COPIES], rates[chosen])
-
-    ips = figures["throughput_ips"]
-    found: dict[str, Any] = {"throughput_ips": None if ips is None else round(gain.median * ips, 4)}
-    for key, ci in (("ratio", "ci"), ("times_best_single", "times_best_single_ci")):
-        own = gain.times(choice.Ratio(figures[key], *figures[ci])) if figures[key] and figures[ci] else None
-        found[key] = round(own.median, 4) if own else None
-        found[ci] = [round(own.low, 4), round(own.high, 4)] if own else None
-    return {
-        **found,
-        "submodels": None,
-        "failed": None,
-        "times_chosen": round(gain.median, 4),
-        "times_chosen_ci": [round(gain.low, 4), round(gain.high, 4)],
-    }
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
@@ -305,14 +379,14 @@ def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[
 def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
-    """The best simple one and the best placement by prediction, then the other simple ones, then the placements."""
+    """The best simple one and the best placement by prediction, then copies, then the others, simple ones first."""
 
     def ranked(placements: Mapping[str, Placed]) -> list[str]:
         scores = {name: float(problem.scores(placement)[0]) for name, placement in placements.items()}
         return sorted(scores, key=scores.__getitem__)
 
     known, placed = ranked(simple), ranked(others)
-    return [*known[:1], *placed[:1], *(name for name in simple if name not in known[:1]), *placed[1:]]
+    return [*known[:1], *placed[:1], COPIES, *(name for name in simple if name not in known[:1]), *placed[1:]]
 
 
 def _warn(why: str) -> None:
@@ -374,51 +448,3 @@ def _way(name: str, devices: DeviceSet) -> Candidate:
     if name == HETERO_DEFAULT:
         return Candidate.hetero(devices)
     return Candidate.pipeline_hint(devices) if name == PIPELINE_HINT else Candidate(name)
-
-
-def _measured(
-    comparison: Comparison,
-    names: Sequence[str],
-    rates: Mapping[str, Sequence[float]],
-    devices: DeviceSet,
-    simple: Mapping[str, Placed],
-    head_to_head: Mapping[str, Sequence[float]] | None,
-    objective: str,
-) -> dict[str, dict[str, Any]]:
-    """See `Result.measured`. Of those in the head-to-head, the rounds of that count."""
-    known = {name: own for name, own in rates.items() if name in simple} or dict(rates)
-    if head_to_head and len(head_to_head) == 2:
-        rival = next(name for name in head_to_head if name in simple)
-    else:
-        head_to_head, rival = {}, choice.best(known) if known else ""
-    singles = {name: rates[name] for name in devices.names if name in rates}
-    single = choice.best(singles) if singles else None
-    key = "throughput_ips" if objective == "throughput" else "latency_us"
-    found = {}
-    shown = measurements(names, comparison, rates, objective, rival)
-    over_single = measurements(names, comparison, rates, objective, single) if single else {}
-    if head_to_head:
-        shown |= measurements(list(head_to_head), comparison, head_to_head, objective, rival)
-        if _is_single(rival, devices, simple):
-            over_single |= {name: shown[name] for name in head_to_head}
-    for name, one in shown.items():
-        low, high = one.interval
-        other = over_single.get(name)
-        alone = None
-        if other is not None and not other.failed:
-            alone = (other.ratio, *other.interval) if name != single else (1.0, 1.0, 1.0)
-        value = one.value
-        if alone and single:
-            # Rounds are not all of the same minutes: figures are as if the best single device had always been as fast.
-            unit = over_single[single].value
-            value = unit * alone[0] if objective == "throughput" else unit / alone[0]
-        found[name] = {
-            key: None if one.failed else round(value, 3),
-            "ratio": None if one.failed else round(one.ratio, 4),
-            "ci": None if one.failed else [round(low, 4), round(high, 4)],
-            "times_best_single": round(alone[0], 4) if alone else None,
-            "times_best_single_ci": [round(end, 4) for end in alone[1:]] if alone else None,
-            "submodels": one.submodels or None,
-            "failed": one.error or None,
-        }
-    return found

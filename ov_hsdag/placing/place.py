@@ -174,7 +174,8 @@ def place(
     if measure:
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
-            choice = _measured(choice, model, problem, request, shapes, phases, left, report)
+            known = bool(phase_costs) or (costs is not None and _holds(costs, analysis, request))
+            choice = _measured(choice, model, problem, request, shapes, phases, left, known, report)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
@@ -308,7 +309,7 @@ def _calibrated(
         The analysis, with smaller inputs where those that were assumed do not run, and the costs.
     """
     names, costs = analysis.devices, request.costs
-    if costs is not None and len(costs.of(analysis.graph, names, request.core)) == len(names):
+    if costs is not None and _holds(costs, analysis, request):
         return analysis, costs
     if costs is not None:
         warnings.warn(
@@ -324,6 +325,11 @@ def _calibrated(
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
         return analysis, costs
+
+
+def _holds(costs: ModelCosts, analysis: ModelAnalysis, request: _Request) -> bool:
+    """Whether measured costs hold for all devices of a placing."""
+    return len(costs.of(analysis.graph, analysis.devices, request.core)) == len(analysis.devices)
 
 
 def _calibrated_phases(
@@ -394,13 +400,22 @@ def _measured(
     shapes: Mapping[str, Sequence[int]] | None,
     phases: Sequence[Phase],
     seconds: float,
+    measured_costs: bool,
     report: Callable[[str], None] | None,
 ) -> _Choice:
     """The choice by measuring; a given placement is measured beside the others and stays chosen."""
     chosen, candidates, why, unsure = choice.chosen, choice.candidates, choice.why, choice.unsure
     placements = {one.name: one.placement for one in (*candidates, chosen)}
     held = selection.select(
-        model, problem, placements, request.core, shapes=shapes, phases=phases, seconds=seconds, report=report
+        model,
+        problem,
+        placements,
+        request.core,
+        shapes=shapes,
+        phases=phases,
+        seconds=seconds,
+        measured_costs=measured_costs,
+        report=report,
     )
     candidates = candidates + [
         NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements

@@ -182,10 +182,10 @@ def measure(
     with Comparison(
         model, devices, own, objective, core, simple=simple, needs=needs, shapes=shapes, phases=phases, report=report
     ) as compiled:
-        rates = compiled.race(rounds=rounds, seconds=seconds)
-        if not rates:
+        trials = compiled.trials(rounds=rounds, seconds=seconds, halving=True)
+        if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
-        singles = {name: rates[name] for name in devices.names if name in rates}
-        reference = choice.best(singles) if singles else next(iter(rates))
-        measured = measurements(own, compiled, rates, objective, reference)
+        singles = [name for name in compiled.ready if name in devices.names]
+        reference = choice.infer(trials).best(singles or compiled.ready)
+        measured = measurements(own, compiled, trials, objective, reference)
     return [Result(rival, measured[rival.same_as or rival.name]) for rival in found]
