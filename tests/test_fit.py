@@ -274,6 +274,15 @@ class TestOneTruth:
             self.placed({name: int(bytes_ * 0.9) for name, bytes_ in (limits | found.enough).items()})
 
 
+def test_what_would_do_is_named_where_the_search_needs_room(two_cpu_core: ov.Core) -> None:
+    """Within just the bytes of the best placement that is known, the search finds none."""
+    pair, limits = ("CPU_A", "CPU_B"), {"CPU_A": 40 << 20, "CPU_B": 55 << 20}
+    found = fit(ZOO["resnet50"].build(), pair, memory=limits, core=two_cpu_core)
+    assert not found.fits and set(found.enough) == set(pair)
+    assert sum(found.enough.values()) < 1.25 * sum(limits.values())
+    assert fit(ZOO["resnet50"].build(), pair, memory=found.enough, core=two_cpu_core).split_fits
+
+
 class TestSharedMemory:
     """Devices that compute in the machine's memory have it once."""
 

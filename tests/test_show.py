@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
 import pytest
 from hypothesis import given
@@ -12,9 +13,13 @@ from hypothesis import strategies as st
 
 import ov_hsdag
 from ov_hsdag.cli.split_picture import split_picture
+from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.relaxed_shapes import is_relaxing
+from ov_hsdag.utils.compat import opset13 as ops
 from tests.graphs import random_model
 from tests.test_cli import assert_one_error_line, convolutions, run
+from tests.test_relaxed_shapes import batches
 
 PAIR = "HETERO:GPU,CPU"
 
@@ -53,6 +58,24 @@ def test_facts_are_those_of_the_file(halves: tuple[Path, Placement]) -> None:
         assert placement.affinity[cut["tensor"]] == cut["from"] != cut["to"]
         assert cut["to"] in readers
     assert found["crossing"]
+
+
+def test_show_and_explain_count_alike(tmp_path: Path) -> None:
+    """Open sizes cross through operations that placing inserts, and an unused input is a submodel of HETERO's."""
+    model, path = batches(), tmp_path / "model.xml"
+    model.add_parameters([ops.parameter([1, 3], np.float32, name="unused")])
+    normalize(model)  # which gives all nodes their names
+    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    given = {name: "GPU" if number < len(nodes) // 2 else "CPU" for number, name in enumerate(nodes)}
+    ov_hsdag.place(model, PAIR, affinity=given, measure=False)
+    assert any(is_relaxing(node.get_friendly_name()) for node in model.get_ops())
+    ov.save_model(model, path)
+    shown, explained = (json.loads(run(command, path, "--json").stdout) for command in ("show", "explain"))
+    assert shown["devices"] == {name: one["operations"] for name, one in explained["devices"].items()}
+    assert {cut["tensor"] for cut in shown["crossing"]} == {cut["tensor"] for cut in explained["cuts"]}
+    lines = [line for line in run("explain", path).stdout.splitlines() if line.startswith("submodel ")]
+    assert len(lines) == len(explained["submodels"]) == 3
+    assert sum(line.endswith(": inputs alone, no operation") for line in lines) == 1
 
 
 def test_text_and_the_affinity_file(halves: tuple[Path, Placement], tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.calibration.calibrate import calibrate_where_it_runs
+from ov_hsdag.cli._common import assumed_shapes
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.one_by_one import OneByOne
 from ov_hsdag.measuring.verification import F32, Verification
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.replay import infer
-from ov_hsdag.model.shapes import counted_input_shapes
+from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError
@@ -131,6 +132,29 @@ def test_assumed_sizes_that_do_not_run_are_made_smaller(two_cpu_core: ov.Core) -
     found, costs = calibrate_where_it_runs(prepared, two_cpu_core, profile)
     assert found.shapes == {"input_ids": (1, 16), "attention_mask": (1, 16)}
     assert set(costs.devices) == {"CPU_A", "CPU_B"}
+
+
+def test_classifiers_of_one_size_get_the_size_of_images(two_cpu_core: ov.Core) -> None:
+    """The pooling before the classifier has a fixed window, as in networks for ImageNet of older files."""
+
+    def classifier(size: int) -> ov.Model:
+        x = ops.parameter([-1, 3, -1, -1], np.float32, name="x")
+        y = ops.relu(ops.convolution(x, weights(8, 3, 2, 2), [2, 2], [0, 0], [0, 0], [1, 1]))
+        window = [size // 2, size // 2]
+        y = ops.reshape(ops.avg_pool(y, window, [0, 0], [0, 0], window, False), np.array([-1, 8]), False)
+        return ov.Model([ops.result(ops.matmul(y, weights(8, 10), False, False))], [x], "classifier")
+
+    model = classifier(224)
+    assert counted_input_shapes(model) == fitting_input_shapes(model) == [(1, 3, 224, 224)]
+    assert Verification(two_cpu_core, placed(model, two_cpu_core), DEVICE).good
+    model = classifier(800)
+    assert counted_input_shapes(model) == [(1, 3, 128, 128)] and fitting_input_shapes(model) is None
+    assert assumed_shapes(model, None).endswith("x=[1,3,128,128], which the model does not take: give sizes that it"
+                                                " takes with --shape")  # fmt: skip
+    placed(model, two_cpu_core)
+    with pytest.warns(UserWarning, match="cannot run the model alone"), pytest.raises(RunError, match="--shape gives"):
+        Verification(two_cpu_core, model, DEVICE)
+    assert Verification(two_cpu_core, model, DEVICE, shapes={"x": [1, 3, 800, 800]}).good
 
 
 def test_operations_one_by_one_compute_the_same(two_cpu_core: ov.Core) -> None:

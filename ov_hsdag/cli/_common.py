@@ -195,16 +195,18 @@ def assumed_shapes(
 
     used: the shapes with which the model was found to run, `given` among them.
     """
-    from ov_hsdag.model.shapes import counted_input_shapes, is_unbounded
+    from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, is_unbounded
 
     if not is_unbounded(model):
         return ""
-    told = []
-    for port, counted in zip(model.inputs, counted_input_shapes(model, used or given), strict=True):
+    told, fitting = [], fitting_input_shapes(model, used or given)
+    for port, counted in zip(model.inputs, fitting or counted_input_shapes(model, used or given), strict=True):
         shape = port.get_partial_shape()
         own = port.get_node().get_friendly_name()
         if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
             told.append(f"{min(port.get_names(), default=own)}=[{','.join(map(str, counted))}]")
+    if told and fitting is None:
+        return f"costs assume {', '.join(told)}, which the model does not take: give sizes that it takes with --shape"
     return f"costs assume {', '.join(told)}; --shape assumes other sizes" if told else ""
 
 

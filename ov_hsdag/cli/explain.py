@@ -173,6 +173,9 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     lines.append(f"predicted: {', '.join(told)}")
     lines += [line for line in (found.placement.proposal(),) if line]
     for one in sorted(summary["submodels"], key=lambda one: one["order"])[:_SUBMODELS]:
+        if not one["operations"]:
+            lines.append(f"submodel {one['order']} on {one['device']}: inputs alone, no operation")
+            continue
         kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
         lines.append(
             f"submodel {one['order']} on {one['device']}: {one['operations']:,} operations ({kinds}), {_ms(one['us'])},"

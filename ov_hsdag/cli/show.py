@@ -14,6 +14,7 @@ from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
@@ -57,6 +58,7 @@ def show(
     with console.result(as_json) as tell:
         results = {}
         for file, placement in found.items():
+            restore_shapes(loaded[file])  # as `explain` counts: what only makes tensors cross is no operation
             operations = operations_of(loaded[file])
             facts = stored_facts(operations, placement)
             results[file.name] = facts

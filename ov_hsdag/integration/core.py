@@ -141,8 +141,8 @@ def _compiled(
     """Compile a placed model, which then asks for the requests that it needs.
 
     Where a device refuses its part after all, the others take that over, and `notes` gets a warning: a device answers
-    query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it). A property
-    that is wrong for one of them is the user's to mend, and no device is left out for it.
+    query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it). For a
+    property that is wrong for one of them, which is the user's to mend, none is left out.
 
     Raises:
         RuntimeError: OpenVINO's first, where no device can be left out, or one refuses a property, whatever the model.

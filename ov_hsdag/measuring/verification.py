@@ -220,7 +220,8 @@ class Verification:
                 self._warn_of(failed)
                 return inputs, found
         self._warn_of(first)
-        raise RunError("there is no device to compare with: none can run the whole model alone")
+        remedy = "; --shape gives sizes that it takes" if self._model.is_dynamic() and not shapes else ""
+        raise RunError(f"there is no device to compare with: none can run the whole model alone{remedy}")
 
     def _warn_of(self, failed: Mapping[str, str]) -> None:
         for name, why in failed.items():

@@ -23,6 +23,9 @@ UNBOUNDED_BATCH = 1
 UNBOUNDED_DIMENSION = 128
 SMALLER_DIMENSIONS = (64, 32, 16, 8)
 
+# Of images: what pools over a fixed window and then classifies takes one size alone, mostly one of these.
+IMAGE_DIMENSIONS = (224, 256, 299, 512)
+
 # Tensors of more elements are data.
 _DIMENSIONS = 32
 
@@ -59,12 +62,23 @@ def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | 
     Raises:
         UserError: `shapes` names no input of the model or does not fit it.
     """
-    wanted = assumed_shapes(model, shapes)
+    return fitting_input_shapes(model, shapes) or [tuple(shape) for shape in assumed_shapes(model, shapes)[0]]
+
+
+def fitting_input_shapes(
+    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[tuple[int, ...]] | None:
+    """The first of `assumed_shapes` of which the operations' shapes can be inferred, None where they never can.
+
+    Raises UserError as `counted_input_shapes` does.
+    """
+    wanted = assumed_shapes(model, shapes)[0]
     if model.is_dynamic():
         inference = Inference(model, Nodes(model))
-        if inference.with_static_inputs(shapes) is not None:
-            wanted = [inference.sizes]
-    return [tuple(shape) for shape in wanted[0]]
+        if inference.with_static_inputs(shapes) is None:
+            return None
+        wanted = inference.sizes
+    return [tuple(shape) for shape in wanted]
 
 
 def assumed_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[list[list[int]]]:
@@ -73,7 +87,8 @@ def assumed_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None =
     There are several where a size is open that `shapes` do not give. Raises UserError as `input_shapes` does.
     """
     found: list[list[list[int]]] = []
-    for size in (UNBOUNDED_DIMENSION, *(size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)):
+    others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
+    for size in (UNBOUNDED_DIMENSION, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ())):
         wanted = input_shapes(model, shapes or {}, size)
         if wanted not in found:
             found.append(wanted)
@@ -85,14 +100,26 @@ def smaller_shapes(
 ) -> list[dict[str, tuple[int, ...]]]:
     """Example shapes of all inputs to try where the model does not run with `counted_input_shapes`, the largest first.
 
-    Empty where no size is assumed.
+    Empty where no size is assumed, or none of those that are fits.
     """
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
     if len(set(names)) < len(names):
         return []
     found = [[tuple(shape) for shape in wanted] for wanted in assumed_shapes(model, shapes)]
-    counted = counted_input_shapes(model, shapes) if len(found) > 1 else found[0]
-    return [dict(zip(names, wanted, strict=True)) for wanted in found[found.index(counted) + 1 :]]
+    counted = fitting_input_shapes(model, shapes) if len(found) > 1 else None
+    if counted is None:
+        return []
+    smaller = (wanted for wanted in found[found.index(counted) + 1 :] if wanted < counted)
+    return [dict(zip(names, wanted, strict=True)) for wanted in smaller]
+
+
+def _takes_images(model: ov.Model) -> bool:
+    """Whether an input of rank 4 leaves height and width open."""
+    shapes = [port.get_partial_shape() for port in model.inputs]
+    return any(
+        shape.rank.is_static and len(shape) == 4 and sum(upper_bound(one) is None for one in list(shape)[1:]) > 1
+        for shape in shapes
+    )
 
 
 def input_shapes(

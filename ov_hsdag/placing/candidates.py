@@ -221,10 +221,14 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
     own = dict(zip(problem.devices, problem.stored_limits, strict=True))
     tight = {name: max(more for other, more in tight.items() if own[other] == own[name]) for name in tight}
     # The search may lose its way between limits that are tighter than those that it was tried with.
-    for quick in (True, False):
-        if not _evaluate(problem.with_memory(tight), tried(tight, quick)).infeasible.all():
-            return tight
-    return wide
+    for growth in (1.0, 1.02, 1.05, 1.1, 1.2):
+        limits = {name: round_up(growth * more) for name, more in tight.items()}
+        for quick in (True, False):
+            if not _evaluate(problem.with_memory(limits), tried(limits, quick)).infeasible.all():
+                return limits
+        if wide:
+            return wide
+    return {}
 
 
 def told_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
