@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,19 @@ def test_nothing_else_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.get_property("EXECUTION_DEVICES") == list(DEVICES)
     monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
     assert asked(core.compile_model(cut(3), HETERO)) == (1, 1)
+
+
+@pytest.mark.parametrize(("unused", "counted"), [(2, 3), (9, 2**64 - 4)])
+def test_unused_inputs_of_models_before_change_nothing(unused: int, counted: int) -> None:
+    """HETERO subtracts those of unplaced models from the count of later ones; when this fails, it may not any more."""
+    core, model = ov.Core(), chain()
+    model.add_parameters([ops.parameter([1], np.float32, name=f"unused{number}") for number in range(unused)])
+    core.compile_model(model, HETERO)
+    placed = cut(5)
+    found = Placement.of(placed)
+    assert found is not None
+    replace(found, predicted={"submodels": 5}).embed(placed)
+    assert asked(core.compile_model(placed, HETERO)) == (counted, 10)
 
 
 def test_wrong_arguments_are_told_as_ever() -> None:

@@ -61,7 +61,10 @@ def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: M
         return
     reported = int(compiled.get_property(OPTIMAL_NUMBER))
     devices = len(compiled.get_property("EXECUTION_DEVICES"))
-    wanted = requests_in_flight(reported, devices, int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")))
+    submodels = int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+    # A Core that has compiled unplaced models with unused inputs counts too few from then on, below 0 as well.
+    submodels = max(submodels if submodels < 1 << 31 else 0, _known_submodels(placement) if devices > 1 else 0)
+    wanted = requests_in_flight(reported, devices, submodels)
     limits = [int(limit) for limit in _hints(config, "PERFORMANCE_HINT_NUM_REQUESTS") if limit.isdecimal()]
     wanted = min([wanted, *(limit for limit in limits if limit > 0)])
     if wanted > reported:
@@ -87,13 +90,18 @@ def _hints(config: Mapping[str, Any] | None, key: str) -> set[str]:
     return {text(value) for value in found()}
 
 
+def _known_submodels(placement: Placement) -> int:
+    """As they were measured or predicted of the placement; 0: not known."""
+    figures = (placement.measured or {}).get(placement.chosen) or placement.predicted or {}
+    return int(figures.get("submodels") or 0)
+
+
 def advice(placement: Placement) -> str | None:
     """One line about the requests that a placement for throughput needs; None for any other."""
     devices = len(placement.used())
     if placement.objective != "throughput" or devices < 2:
         return None
-    figures = (placement.measured or {}).get(placement.chosen) or placement.predicted or {}
-    number = requests_in_flight(1, devices, int(figures.get("submodels") or 1))
+    number = requests_in_flight(1, devices, _known_submodels(placement) or 1)
     return (
         f"requests: keep {number} in flight (Python's AsyncInferQueue and benchmark_app do by default;"
         f" C++: ov_hsdag::requests_in_flight, or benchmark_app -nireq {number})"
