@@ -149,21 +149,6 @@ def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -
         assert worker.rate(0.05, 60) > 0
 
 
-def test_inputs_arrive_in_their_order_where_some_are_unused(core: ov.Core, temporary: Path) -> None:
-    """Without a placement HETERO has the unused ones first; when its order is the model's, this is of no use any more."""
-    parameters = [ops.parameter([1, 4], np.float32, name=name) for name in ("x", "unused", "y")]
-    x, _, y = parameters
-    model = ov.Model([ops.result(ops.subtract(ops.tanh(x), y))], parameters, "unused")
-    order = [port.get_node().get_friendly_name() for port in core.compile_model(model, PAIR.hetero).inputs]
-    assert order == ["unused", "x", "y"]
-    inputs = random_inputs(model)
-    with Workshop(model, inputs, "latency") as workshop:
-        worker = workshop.start()
-        for candidate in (Candidate(PAIR.hetero), Candidate("CPU_A")):
-            (output,) = worker.compile(candidate, 60)
-            np.testing.assert_allclose(output, np.tanh(inputs[0]) - inputs[2], rtol=1e-5)
-
-
 def test_a_worker_is_idle_between_its_trials(core: ov.Core) -> None:
     model = prepared("squeezenet", core)
     with Workshop(model, random_inputs(model), "throughput") as workshop:

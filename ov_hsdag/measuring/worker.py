@@ -20,7 +20,6 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,10 +32,7 @@ from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.reading import parse_json
 
 if TYPE_CHECKING:
-    import openvino as ov
     from numpy.typing import NDArray
-
-    from ov_hsdag.model.steps import Inputs
 
 MODEL, INPUTS, EXTENSIONS = "model.xml", "inputs.npz", "extensions.json"
 """Files of the folder that all workers of a model share."""
@@ -148,20 +144,7 @@ class Station:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
         requests = requests_in_flight(2 * split, split, submodels_of(compiled))
-        return Runner(compiled, self._inputs_of(compiled), self._objective, requests)
-
-    def _inputs_of(self, compiled: ov.CompiledModel) -> list[TimedInputs]:
-        """In the order of its inputs: without a placement, HETERO has those first that the model does not use."""
-        names = [port.get_node().get_friendly_name() for port in self._model.inputs]
-        asked = [port.get_node().get_friendly_name() for port in compiled.inputs]
-        if asked == names or sorted(asked) != sorted(names):
-            return self._inputs
-        order = [names.index(name) for name in asked]
-
-        def ordered(inferences: Sequence[Inputs]) -> list[Inputs]:
-            return [[arrays[number] for number in order] for arrays in inferences]
-
-        return [replace(one, steps=ordered(one.steps), before=ordered(one.before)) for one in self._inputs]
+        return Runner(compiled, self._inputs, self._objective, requests)
 
     def outputs(self, runner: Runner | Copies) -> list[NDArray[Any]]:
         """What the compiled model computes."""
