@@ -15,11 +15,11 @@ import pytest
 from ov_hsdag.costs.profile import load_builtin
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.corpus import HELD_OUT_FAMILIES, HELD_OUT_PROFILES, HELD_OUT_SETS, Corpus
-from ov_hsdag.training.search import anneal, teacher
-from ov_hsdag.training.targets import SHARD, Target, Targets, compute
+from ov_hsdag.training.problems import CLOSE, SHARD, Target, Targets
 from ov_hsdag.utils.errors import RunError, UserError
 from research import corpus as corpus_of_zoo
 from research.zoo.catalog import ZOO, select
@@ -40,7 +40,7 @@ def test_enough_is_held_out() -> None:
     assert len(HELD_OUT_FAMILIES) >= 8
     assert len(HELD_OUT_SETS) >= 6
     assert {len(stems) for stems in HELD_OUT_SETS.values()} == {2, 3, 4}
-    assert len(families - HELD_OUT_FAMILIES) >= 60
+    assert len(families - HELD_OUT_FAMILIES) >= 55
     for stem in HELD_OUT_PROFILES:
         assert load_builtin(stem).name
 
@@ -62,7 +62,7 @@ def test_held_out_families_and_device_sets_are_not_drawn(folder: Path, monkeypat
         assert not set(drawn) & HELD_OUT_PROFILES
         if not randomised:
             used[tuple(sorted(drawn))] += 1
-        assert len(profile.devices) in (2, 3, 4)
+        assert len(profile.devices) in range(2, 9)
     assert not set(used) & {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
     assert len(used) > 30
 
@@ -83,7 +83,7 @@ def test_draws_cover_what_a_policy_meets(folder: Path) -> None:
     problems = [problem for index in range(200) if (problem := Corpus.load(folder).draw(index)) is not None]
     assert len(problems) > 150
     assert {problem.objective for problem in problems} == {"latency", "throughput"}
-    assert {len(problem.devices) for problem in problems} == {2, 3, 4}
+    assert {len(problem.devices) for problem in problems} == {2, 3, 4, 5, 6, 8}
     assert any((~problem.supported).any() for problem in problems)
     assert len({problem.graph.nodes for problem in problems}) > 10
     for problem in problems:
@@ -134,29 +134,18 @@ def test_making_a_corpus_again_keeps_what_is_there(folder: Path) -> None:
     assert select(["squeezenet"])[0].family == "squeezenet"
 
 
-@pytest.mark.parametrize("objective", ["latency", "throughput"])
-@pytest.mark.parametrize("devices", [2, 3])
-def test_search_finds_the_optimum_of_small_problems(objective: str, devices: int) -> None:
-    by_teacher, by_annealing = [], []
-    for seed in range(10):
-        problem = random_problem(seed, nodes=8, devices=devices, objective=objective, submodel_us=2.0, missing=0.1)
-        every = np.array(list(product(range(devices), repeat=problem.group_count)), np.uint8)
-        best = problem.scores(every).min()
-        found = teacher(problem, seed)
-        assert problem.scores(found.placement)[0] == found.score >= best
-        by_teacher.append(found.score / best)
-        by_annealing.append(anneal(problem, found.placement[None], evaluations=4000, heat=0.1, seed=seed).score / best)
-    # Groups of such problems are a fifth of the whole work each, which leaves local search little room.
-    assert max(by_teacher) <= (1.0 if objective == "latency" else 1.4)
-    assert np.median(by_teacher) == 1.0
-    assert sum(ratio == 1.0 for ratio in by_annealing) >= 9
-
-
-def test_the_teacher_is_no_worse_than_the_placers() -> None:
-    for seed, objective in product(range(5), ("latency", "throughput")):
-        problem = random_problem(seed, nodes=40, devices=3, objective=objective, submodel_us=1.0)
-        others = np.stack([MinCut().place(problem), Contiguous().place(problem), problem.single(0)])
-        assert teacher(problem, seed).score <= problem.scores(others).min()
+def test_the_teacher_is_the_search_with_all_that_it_kept() -> None:
+    several = 0
+    for seed, objective in product(range(4), ("latency", "throughput")):
+        problem = random_problem(seed, nodes=40, devices=3, objective=objective, submodel_us=1.0, missing=0.1)
+        target = Target.of(problem, seed)
+        scores = problem.scores(target.elites)
+        assert target.score == scores[0] == scores.min() <= problem.scores(Multilevel(seed=seed).place(problem))[0]
+        assert (scores <= target.score * (1 + CLOSE)).all()
+        assert len({elite.tobytes() for elite in target.elites}) == len(target.elites)
+        assert target.score <= problem.scores(np.stack([MinCut().place(problem), Contiguous().place(problem)])).min()
+        several += len(target.elites) > 1
+    assert several > 2
 
 
 def test_the_teacher_respects_memory_limits() -> None:
@@ -167,43 +156,33 @@ def test_the_teacher_respects_memory_limits() -> None:
         problem = replace(problem, memory_bytes=(need * 0.9).astype(np.int64))
         every = np.array(list(product(range(2), repeat=problem.group_count)), np.uint8)
         best = problem.scores(every).min()
-        found = teacher(problem, seed)
-        assert problem.scores(found.placement)[0] == found.score >= best
         if np.isfinite(best):
-            ratios.append(found.score / best)
+            ratios.append(Target.of(problem, seed).score / best)
     assert len(ratios) >= 10
     assert np.median(ratios) <= 1.05
     assert np.isfinite(ratios).sum() >= len(ratios) - 2
 
 
-def test_annealing_repeats_with_its_seed_and_never_loses_its_start() -> None:
-    problem = random_problem(3, nodes=40, devices=3, objective="throughput")
-    start = Contiguous().place(problem)[None]
-    first, second = (anneal(problem, start, evaluations=2000, seed=7) for _ in range(2))
-    np.testing.assert_array_equal(first.placement, second.placement)
-    assert first.score <= problem.scores(start)[0]
-
-
 def test_targets_are_kept_and_read_back(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ov_hsdag.training.targets.SHARD", 4)
+    monkeypatch.setattr("ov_hsdag.training.problems.SHARD", 4)
     corpus = Corpus.load(folder, seed=5)
     computed = Targets(corpus, tmp_path).shard(1)
-    monkeypatch.setattr("ov_hsdag.training.targets.compute", None)
+    monkeypatch.setattr("ov_hsdag.training.problems.searched", None)
     read = Targets(corpus, tmp_path).shard(1)
     for number, (a, b) in enumerate(zip(computed, read, strict=True), start=4):
-        np.testing.assert_array_equal(a.placement, b.placement)
+        np.testing.assert_array_equal(a.elites, b.elites)
         assert (a.score, a.reference) == (b.score, b.reference)
-        if len(a.placement):
+        if len(a.elites):
             problem = corpus.draw(number)
             assert problem is not None
-            assert problem.scores(a.placement)[0] == a.score <= a.reference
+            assert problem.scores(a.elites)[0] == a.score <= a.reference
     assert SHARD > 4
 
 
 def test_targets_that_are_searched_elsewhere_are_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ov_hsdag.training.targets.SHARD", 4)
+    monkeypatch.setattr("ov_hsdag.training.problems.SHARD", 4)
     corpus = Corpus.load(folder, seed=5)
     here, there = Targets(corpus, tmp_path / "here"), Targets(corpus, tmp_path / "there")
     there.shard(1)
@@ -224,9 +203,8 @@ def test_targets_that_are_searched_elsewhere_are_the_same(
 def test_a_problem_without_a_feasible_placement_has_no_target() -> None:
     problem = random_problem(0, nodes=10)
     problem = replace(problem, memory_bytes=np.zeros(2, np.int64))
-    target = compute(problem, 0)
-    assert len(target.placement) == 0 and target.trivial
-    assert compute(None, 0).score == np.inf
+    for target in (Target.of(problem, 0), Target.of(None, 0)):
+        assert len(target.elites) == 0 and target.score == np.inf
 
 
 def test_a_model_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,14 @@ import torch
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export, load
-from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
+from ov_hsdag.training.network import HSDAGNetwork, tensors
+from research.baselines import published
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
 SMALL = dataclasses.replace(HSDAGConfig.base(Widths(**WIDTHS)), hidden=16, layers=2, context=2)
 CONFIGS = {"gated": SMALL, "gcn": dataclasses.replace(SMALL, conv="gcn", directed=False)}
 CONFIGS["one clustering's own"] = dataclasses.replace(SMALL, context=0, device_aware=False)
-CONFIGS["paper"] = dataclasses.replace(HSDAGConfig.paper(SMALL.widths), hidden=32)
+CONFIGS["paper"] = dataclasses.replace(published.paper(SMALL.widths), hidden=32)
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +37,8 @@ def assert_same(
     generator = np.random.default_rng(nodes)
     x, cluster = random_input(generator, nodes, devices, edges), random_clusters(generator, nodes)
     with torch.no_grad():
-        batch = GraphBatch.of([x])
-        h, edge_score = network.encode(batch)
-        logits = network.logits(h, edge_score, batch, torch.from_numpy(cluster).long(), int(cluster.max()) + 1)
+        h, edge_score = network.encode(tensors(x))
+        logits = network.logits(tensors(x), h, edge_score, torch.from_numpy(cluster).long())
     ours = policy.encode(x)
     np.testing.assert_allclose(ours[0], h.numpy(), atol=1e-5, rtol=0)
     np.testing.assert_allclose(ours[1], edge_score.numpy(), atol=1e-5, rtol=0)

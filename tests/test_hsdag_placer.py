@@ -28,6 +28,7 @@ from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.utils.errors import UserError
+from research.baselines import published
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
@@ -183,7 +184,7 @@ def test_a_model_of_one_operation_can_be_placed(untrained: Path) -> None:
 
 
 def test_a_policy_of_fixed_devices_says_so(tmp_path: Path) -> None:
-    config = HSDAGConfig.paper(Widths(1, 1, 1, 1))
+    config = published.paper(Widths(1, 1, 1, 1))
     widths = Widths.of(policy_input(random_problem(0), config.features))
     export(HSDAGNetwork(dataclasses.replace(config, widths=widths, hidden=16)), tmp_path)
     problem = random_problem(1, nodes=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ov_hsdag.policy.features import PolicyInput
-from ov_hsdag.training.config import ABLATIONS, HSDAGConfig, Widths
-from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, join_clusters
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.network import HSDAGNetwork, tensors
 from ov_hsdag.utils.errors import UserError
+from research.baselines import published
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
 BASE = HSDAGConfig.base(Widths(**WIDTHS))
-PAPER = HSDAGConfig.paper(Widths(**WIDTHS))
+PAPER = published.paper(Widths(**WIDTHS))
 SMALL = dataclasses.replace(BASE, hidden=16, layers=2, context=1)
 CONFIGS = {"base": BASE, "paper": PAPER}
 CONFIGS["gcn"] = dataclasses.replace(BASE, conv="gcn", directed=False)
@@ -32,37 +34,9 @@ def network(config: HSDAGConfig) -> HSDAGNetwork:
     return HSDAGNetwork(config).eval()
 
 
-def logits(net: HSDAGNetwork, inputs: list[PolicyInput], clusters: list[np.ndarray]) -> Tensor:
-    batch = GraphBatch.of(inputs)
-    cluster, count = join_clusters(clusters)
-    h, edge_score = net.encode(batch)
-    return net.logits(h, edge_score, batch, torch.from_numpy(cluster), count)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_batch_is_its_graphs_one_by_one(name: str) -> None:
-    generator = np.random.default_rng(0)
-    devices = (2, 2, 2) if name == "paper" else (2, 4, 3)
-    inputs = [random_input(generator, nodes, d) for nodes, d in zip((40, 9, 130), devices, strict=True)]
-    clusters = [random_clusters(generator, len(item.node_x)) for item in inputs]
-    net = network(CONFIGS[name])
-    whole, first = logits(net, inputs, clusters), 0
-    for item, cluster, count in zip(inputs, clusters, devices, strict=True):
-        alone = logits(net, [item], [cluster])
-        torch.testing.assert_close(whole[first : first + len(alone), :count], alone, atol=2e-5, rtol=0)
-        first += len(alone)
-    assert first == len(whole)
-
-
-def test_devices_that_a_graph_lacks_are_never_drawn_and_leave_gradients_finite() -> None:
-    generator = np.random.default_rng(1)
-    inputs = [random_input(generator, 20, 2), random_input(generator, 20, 4)]
-    net = network(SMALL)
-    values = logits(net, inputs, [np.arange(20), np.arange(20)])
-    distribution = torch.distributions.Categorical(logits=values)
-    assert distribution.probs[:20, 2:].max() == 0
-    distribution.entropy().sum().backward()
-    assert all(torch.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
+def logits(net: HSDAGNetwork, item: PolicyInput, cluster: np.ndarray) -> Tensor:
+    x = tensors(item)
+    return net.logits(x, *net.encode(x), torch.from_numpy(cluster).long())
 
 
 def test_the_order_of_devices_does_not_matter() -> None:
@@ -70,7 +44,7 @@ def test_the_order_of_devices_does_not_matter() -> None:
     item, cluster, order = random_input(generator, 30, 4), random_clusters(generator, 30), [2, 0, 3, 1]
     swapped = dataclasses.replace(item, pair_x=item.pair_x[:, order], device_x=item.device_x[order])
     net = network(BASE)
-    torch.testing.assert_close(logits(net, [swapped], [cluster]), logits(net, [item], [cluster])[:, order])
+    torch.testing.assert_close(logits(net, swapped, cluster), logits(net, item, cluster)[:, order])
 
 
 @pytest.mark.parametrize("name", ["base", "paper"])
@@ -84,8 +58,8 @@ def test_the_order_of_nodes_and_clusters_does_not_matter(name: str) -> None:
     )
     names = generator.permutation(cluster.max() + 1)
     net = network(CONFIGS[name])
-    expected = logits(net, [item], [cluster])
-    torch.testing.assert_close(logits(net, [moved], [names[cluster[order]]])[names], expected, atol=1e-5, rtol=1e-4)
+    expected = logits(net, item, cluster)
+    torch.testing.assert_close(logits(net, moved, names[cluster[order]])[names], expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "sees"), [("base", True), ("gcn", False), ("paper", False)])
@@ -93,7 +67,7 @@ def test_the_direction_of_edges_is_known_except_to_the_papers_network(name: str,
     item = random_input(np.random.default_rng(4), 30, 2)
     back = dataclasses.replace(item, edge_index=item.edge_index[::-1].copy())
     net = network(CONFIGS[name])
-    h, turned = (net.encode(GraphBatch.of([graph]))[0] for graph in (item, back))
+    h, turned = (net.encode(tensors(graph))[0] for graph in (item, back))
     assert bool((h - turned).abs().max() > 1e-3) == sees
 
 
@@ -102,7 +76,7 @@ def test_edge_scores_know_what_devices_cost() -> None:
     item = random_input(generator, 30, 2)
     other = dataclasses.replace(item, pair_x=item.pair_x + generator.standard_normal(item.pair_x.shape, np.float32))
     net = network(BASE)
-    scores = [net.encode(GraphBatch.of([graph]))[1] for graph in (item, other)]
+    scores = [net.encode(tensors(graph))[1] for graph in (item, other)]
     assert (scores[0] - scores[1]).abs().max() > 1e-3
     assert all(0 < score < 1 for score in scores[0].tolist())
 
@@ -112,9 +86,10 @@ def test_a_cluster_is_scaled_by_the_mean_score_of_the_edges_inside_it() -> None:
     h = torch.randn(5, BASE.hidden)
     cluster = torch.tensor([0, 0, 0, 1, 2])
     edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])  # two inside cluster 0, none inside 1 and 2
-    one = net.pool(h, edge_index, torch.ones(4), cluster, 3)
+    x = SimpleNamespace(edge_index=edge_index)
+    one = net.pool(x, h, torch.ones(4), cluster)
     scores = torch.tensor([0.2, 0.6, 0.5, 0.5], requires_grad=True)
-    scaled = net.pool(h, edge_index, scores, cluster, 3)
+    scaled = net.pool(x, h, scores, cluster)
     torch.testing.assert_close(scaled, one * torch.tensor([[0.4], [1.0], [1.0]]))
     scaled.square().sum().backward()
     assert scores.grad is not None
@@ -124,10 +99,9 @@ def test_a_cluster_is_scaled_by_the_mean_score_of_the_edges_inside_it() -> None:
 @pytest.mark.parametrize("name", ["base", "gcn"])
 def test_a_policy_gradient_reaches_every_weight(name: str) -> None:
     generator = np.random.default_rng(6)
-    inputs = [random_input(generator, 40, 2), random_input(generator, 40, 3)]
-    clusters = [random_clusters(generator, 40) for _ in inputs]
     net = network(CONFIGS[name])
-    distribution = torch.distributions.Categorical(logits=logits(net, inputs, clusters))
+    values = logits(net, random_input(generator, 80, 3), random_clusters(generator, 80))
+    distribution = torch.distributions.Categorical(logits=values)
     distribution.log_prob(distribution.sample()).sum().backward()
     idle = [key for key, p in net.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     # Adding the same to all logits of a cluster changes no probability.
@@ -138,13 +112,11 @@ def test_a_policy_gradient_reaches_every_weight(name: str) -> None:
 def test_a_papers_step_adds_the_clusters_embedding_to_its_nodes_features() -> None:
     generator = np.random.default_rng(7)
     item, cluster = random_input(generator, 30, 2), torch.from_numpy(random_clusters(generator, 30).astype(np.int64))
-    batch, net = GraphBatch.of([item]), network(PAPER)
-    h, edge_score = net.encode(batch)
-    carried = net.carry(net.pool(h, batch.edge_index, edge_score, cluster, int(cluster.max()) + 1), cluster)
-    assert carried.shape == batch.node_x.shape
+    x, net = tensors(item), network(PAPER)
+    h, edge_score = net.encode(x)
+    carried = net.carry(net.pool(x, h, edge_score, cluster), cluster)
+    assert carried.shape == x.node_x.shape
     assert all((carried[cluster == c] == carried[cluster == c][0]).all() for c in cluster.unique())
-    moved = dataclasses.replace(batch, node_x=batch.node_x + carried)
-    torch.testing.assert_close(net.encode(batch, carried), net.encode(moved))
     with pytest.raises(ValueError, match="carry=True"):
         network(BASE).carry(h, cluster)
 
@@ -152,20 +124,20 @@ def test_a_papers_step_adds_the_clusters_embedding_to_its_nodes_features() -> No
 def test_the_papers_network_takes_only_its_number_of_devices() -> None:
     item = random_input(np.random.default_rng(8), 10, 3)
     with pytest.raises(ValueError, match=r"expected graphs on 2 devices \(got 3\)"):
-        logits(network(PAPER), [item], [np.arange(10)])
+        logits(network(PAPER), item, np.arange(10))
 
 
 def _learn(config: HSDAGConfig, item: PolicyInput, wanted: np.ndarray, steps: int = 80) -> float:
     """Share of nodes, each its own cluster, that are placed as wanted after some imitation."""
     net, target = HSDAGNetwork(config).train(), torch.from_numpy(wanted)
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
-    clusters = [np.arange(len(wanted))]
+    cluster = np.arange(len(wanted))
     for _ in range(steps):
-        loss = torch.nn.functional.cross_entropy(logits(net, [item], clusters), target)
+        loss = torch.nn.functional.cross_entropy(logits(net, item, cluster), target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return float((logits(net.eval(), [item], clusters).argmax(1) == target).float().mean())
+    return float((logits(net.eval(), item, cluster).argmax(1) == target).float().mean())
 
 
 def test_it_learns_to_place_by_costs() -> None:
@@ -202,7 +174,7 @@ def test_settings_survive_json() -> None:
 
 
 def test_the_papers_settings_are_the_published_ones() -> None:
-    """Sizes: github.com/hping666/HSDAG, config.py (`HSDAGConfig.paper` says what differs, and why)."""
+    """Sizes: github.com/hping666/HSDAG, config.py (`published.paper` says what differs, and why)."""
     settings = PAPER.to_dict()
     del settings["widths"]
     assert settings == {
@@ -225,8 +197,8 @@ def test_the_papers_settings_are_the_published_ones() -> None:
 
 
 def test_an_ablation_of_the_paper_switches_off_one_group_of_features() -> None:
-    for ablation in ABLATIONS:
-        features = HSDAGConfig.paper(PAPER.widths, without=(ablation,)).features
-        assert [name for name in ABLATIONS if not getattr(features, name)] == [ablation]
+    for ablation in published.ABLATIONS:
+        features = published.paper(PAPER.widths, without=(ablation,)).features
+        assert [name for name in published.ABLATIONS if not getattr(features, name)] == [ablation]
     with pytest.raises(ValueError, match="colour"):
-        HSDAGConfig.paper(PAPER.widths, without=("colour",))
+        published.paper(PAPER.widths, without=("colour",))

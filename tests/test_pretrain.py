@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,33 +23,40 @@ import torch
 from safetensors.torch import load_file
 
 from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
+from ov_hsdag.policy import bundle
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
-from ov_hsdag.training import gradients, targets
+from ov_hsdag.training import loss as losses
 from ov_hsdag.training import pretrain as training
 from ov_hsdag.training.config import HSDAGConfig, Widths
-from ov_hsdag.training.gradients import Gradients, Part, Share, Update, deal, here, step_loss
-from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.pool import Pool, Settings, batch_indices, levels_at, shards_at
-from ov_hsdag.training.pretrain import new_state, pretrain
-from ov_hsdag.training.rollout import (
-    WORST_REWARD,
-    Batch,
-    Example,
-    canonical,
-    counterfactual_advantages,
+from ov_hsdag.training.loss import (
+    Gradients,
+    Part,
+    Update,
     counterfactual_loss,
-    expand,
+    deal,
+    here,
     imitation_loss,
+    policy_loss,
+    problem_loss,
+)
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.pretrain import State, explained_variance, pretrain
+from ov_hsdag.training.problems import Pool, Target, Targets, batch_indices, levels_at, shards_at
+from ov_hsdag.training.rollout import (
+    WORST_RETURN,
+    Example,
+    counterfactual_advantages,
+    expand,
     impact,
     joint_log_probability,
-    reinforce_loss,
-    rewards,
+    returns_of,
     run_policy,
     sample,
+    weighted,
 )
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
-from ov_hsdag.training.search import teacher
+from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import RunError, UserError
 from research.corpus import make
 from tests.graphs import random_problem
@@ -60,9 +67,9 @@ TINY = Settings(
     validation=16,
     imitation_steps=6,
     reinforce_steps=6,
-    batch=4,
+    batch_size=4,
     samples=4,
-    warmup=2,
+    warmup_steps=2,
     validate_every=6,
     config={"hidden": 16, "layers": 1, "context": 1, "min_clusters": 4},
 )
@@ -76,7 +83,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("corpus")
     make(path, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
-    kept = targets.Targets(corpora.Corpus.load(path), path)
+    kept = Targets(corpora.Corpus.load(path), path)
     for number in range(3):
         kept.shard(number)
     return path
@@ -85,8 +92,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def example(seed: int, **options: object) -> Example:
     """A small random problem with the teacher's answer."""
     problem = random_problem(seed, **{"nodes": 20, **options})  # type: ignore[arg-type]
-    found = teacher(problem, seed, budget=200)
-    return Example.of(problem, policy_input(problem), found.placement, found.score, found.score * 1.2)
+    found, x = Target.of(problem, seed), policy_input(problem)
+    return Example.of(problem, x, weighted(problem, x, found.elites), found.score, found.score * 1.2)
 
 
 def network(examples: list[Example], seed: int = 0) -> HSDAGNetwork:
@@ -110,42 +117,33 @@ def same(a: Path, b: Path) -> bool:
 
 
 def test_rollouts_respect_support_and_are_scored_by_the_simulator() -> None:
-    examples = [example(seed, devices=devices, missing=0.3) for seed, devices in ((1, 2), (2, 3), (3, 4))]
-    batch = Batch.of(examples)
-    policy = run_policy(network(examples), batch)
-    rollouts = sample(policy, batch, 6, torch.Generator().manual_seed(0))
-    assert rollouts.rewards.shape == (6, 3)
-    again = sample(policy, batch, 6, torch.Generator().manual_seed(0))
-    np.testing.assert_array_equal(rollouts.rewards, again.rewards)
-    assert (policy.log_probability.exp().sum(-1) - 1).abs().max() < 1e-5
-    for number, item in enumerate(examples):
-        cluster = policy.cluster.numpy()[batch.first[number] : batch.first[number + 1]]
-        placements = expand(item, rollouts.actions.numpy(), cluster, policy.log_probability.detach().numpy())
+    best = []
+    for seed, devices in ((1, 2), (2, 3), (3, 4)):
+        item = example(seed, devices=devices, missing=0.3)
+        policy = run_policy(network([item]), item)
+        rollouts, again = (sample(policy, item, 6, torch.Generator().manual_seed(0)) for _ in range(2))
+        assert rollouts.returns.shape == (6,)
+        np.testing.assert_array_equal(rollouts.returns, again.returns)
+        assert (policy.log_probability.exp().sum(-1) - 1).abs().max() < 1e-5
+        placements = expand(item, rollouts.actions.numpy(), policy)
         supported = item.problem.group_supported
         assert not supported.all()
         assert supported[np.arange(len(supported)), placements].all()
-        scores = item.problem.scores(placements)
-        np.testing.assert_array_equal(rollouts.rewards[:, number], rewards(scores, np.full(6, item.reference)))
-    assert (rollouts.rewards > WORST_REWARD).any()
+        np.testing.assert_array_equal(rollouts.returns, returns_of(item.problem.scores(placements), item.reference))
+        best.append(rollouts.returns.max())
+    assert max(best) > WORST_RETURN
 
 
-def test_rewards_are_logarithmic_and_bounded_below() -> None:
-    reward = rewards(np.array([[50.0, 100.0, np.inf, 1e9]]), np.full(4, 100.0))
-    np.testing.assert_allclose(reward, [[np.log(2), 0, WORST_REWARD, WORST_REWARD]])
+def test_returns_are_logarithmic_and_bounded_below() -> None:
+    found = returns_of(np.array([50.0, 100.0, np.inf, 1e9]), 100.0)
+    np.testing.assert_allclose(found, [np.log(2), 0, WORST_RETURN, WORST_RETURN])
 
 
-def test_equal_devices_are_told_apart_by_their_place_in_the_graph() -> None:
-    problem = random_problem(5, nodes=16)
-    symmetric = replace(
-        problem,
-        node_us=problem.node_us[:, [0, 0]],
-        transfer_us=np.array([[0.0, 3.0], [3.0, 0.0]]),
-        transfer_us_per_byte=np.array([[0.0, 1.0], [1.0, 0.0]]),
-    )
-    late_first = np.array([1] * 8 + [0] * 8, np.uint8)
-    np.testing.assert_array_equal(canonical(symmetric, late_first), 1 - late_first)
-    np.testing.assert_array_equal(canonical(symmetric, 1 - late_first), 1 - late_first)
-    np.testing.assert_array_equal(canonical(problem, late_first), late_first)
+def test_the_variance_that_the_baseline_explains() -> None:
+    returns = np.array([1.0, 2.0, 3.0, 9.0])
+    assert explained_variance(np.array([1.0, 2.0, 3.0, np.nan]), returns) == 1
+    assert explained_variance(np.array([2.0, 2.0, 2.0, np.nan]), returns) == pytest.approx(0)
+    assert math.isnan(explained_variance(np.full(4, np.nan), returns))
 
 
 def test_impact_is_the_share_of_what_a_group_decides() -> None:
@@ -158,120 +156,137 @@ def test_impact_is_the_share_of_what_a_group_decides() -> None:
     assert impact(replace(problem, node_us=more))[heavy] > weight[heavy]
 
 
-def test_imitation_learns_a_searched_placement() -> None:
-    examples = [example(seed) for seed in range(4)]
-    batch, net = Batch.of(examples), network(examples)
-    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
-    before = imitation_loss(run_policy(net, batch), batch).item()
-    for _ in range(60):
-        loss = imitation_loss(run_policy(net, batch), batch)
+def learn(net: HSDAGNetwork, loss_of: Callable[[], torch.Tensor], steps: int) -> list[float]:
+    """Losses of some steps of Adam."""
+    optimizer, found = torch.optim.Adam(net.parameters(), 5e-3), []
+    for _ in range(steps):
+        loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss.item() < 0.5 * before
+        found.append(loss.item())
+    return found
+
+
+def test_imitation_learns_searched_placements() -> None:
+    examples = [example(seed) for seed in range(4)]
+    net = network(examples)
+    found = learn(net, lambda: sum(imitation_loss(run_policy(net, item), item) for item in examples), 60)
+    assert found[-1] < 0.5 * found[0]
+
+
+def test_of_several_elites_the_likeliest_is_imitated() -> None:
+    item = example(1)
+    placements = item.problem.random(np.random.default_rng(0), 3)
+    each = [replace(item, elites=torch.from_numpy(weighted(item.problem, item.x, placements[[k]]))) for k in range(3)]
+    several = replace(item, elites=torch.from_numpy(weighted(item.problem, item.x, placements)))
+    policy = run_policy(network([item]), item)
+    found = [float(imitation_loss(policy, one)) for one in each]
+    assert float(imitation_loss(policy, several)) == pytest.approx(min(found)) and max(found) > min(found)
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])
-def test_reinforce_raises_the_reward(clip: float | None) -> None:
-    examples = [example(seed) for seed in range(4)]
-    batch, net = Batch.of(examples), network(examples)
-    optimizer = torch.optim.Adam(net.parameters(), 5e-3)
-    generator = torch.Generator().manual_seed(0)
-    means = []
+def test_policy_gradients_raise_the_return(clip: float | None) -> None:
+    item = example(1)
+    net, generator, means = network([item]), torch.Generator().manual_seed(0), []
+    kl, clipped = [], []
     for _ in range(60):
-        policy = run_policy(net, batch)
-        rollouts = sample(policy, batch, 16, generator)
-        means.append(rollouts.rewards.mean())
-        for epoch in range(3 if clip else 1):
-            if epoch:
-                policy = run_policy(net, batch, rollouts.cluster)
-            loss = reinforce_loss(policy, batch, rollouts, clip)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        rollouts = sample(run_policy(net, item), item, 16, generator)
+        means.append(rollouts.returns.mean())
+
+        def loss(rollouts: Any = rollouts) -> torch.Tensor:
+            value, logged = policy_loss(run_policy(net, item, rollouts.cluster), rollouts, clip)
+            kl.append(logged["losses/approx_kl"])
+            clipped.append(logged["losses/clipfrac"])
+            return value
+
+        learn(net, loss, 3 if clip else 1)
     assert np.mean(means[-10:]) > np.mean(means[:10]) + 0.1
+    assert min(kl) > -1e-6 and kl[0] < 1e-6
+    assert (max(kl) > 1e-3 and 0 < max(clipped) <= 1) if clip else max(clipped) == 0
 
 
-def test_reinforce_reaches_the_edge_scores() -> None:
-    examples = [example(seed, nodes=30) for seed in range(3)]
-    batch, net = Batch.of(examples), network(examples)
-    policy = run_policy(net, batch)
-    reinforce_loss(policy, batch, sample(policy, batch, 8, torch.Generator())).backward()
+def test_policy_gradients_reach_the_edge_scores() -> None:
+    item = example(0, nodes=30)
+    net = network([item])
+    policy = run_policy(net, item)
+    policy_loss(policy, sample(policy, item, 8, torch.Generator()))[0].backward()
     gradients = [parameter.grad for parameter in net.edge_scorer.parameters()]
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients)
 
 
-def test_counterfactual_advantages_are_those_of_switching_one_cluster() -> None:
-    examples = [example(1, missing=0.3), example(2, devices=3, objective="throughput")]
-    batch = Batch.of(examples)
-    policy = run_policy(network(examples), batch)
+@pytest.mark.parametrize("options", [{"missing": 0.3}, {"devices": 3, "objective": "throughput"}])
+def test_counterfactual_advantages_are_those_of_switching_one_cluster(options: dict[str, Any]) -> None:
+    item = example(1, **options)
+    policy = run_policy(network([item]), item)
     actions = policy.log_probability.argmax(-1)
-    gains = counterfactual_advantages(policy, batch, actions, torch.Generator(), most=1000)
+    gains = counterfactual_advantages(policy, item, actions, torch.Generator(), most=1000)
     assert gains.shape == policy.log_probability.shape
     assert (gains.gather(1, actions[:, None]) == 0).all()
-    cluster, log_probability = policy.cluster.numpy(), policy.log_probability.detach().numpy()
 
-    def reward(chosen: np.ndarray, number: int) -> float:
-        nodes = slice(batch.first[number], batch.first[number + 1])
-        placement = expand(examples[number], chosen[None], cluster[nodes], log_probability)
-        return float(rewards(examples[number].problem.scores(placement), np.array(examples[number].reference))[0])
+    def value(chosen: np.ndarray) -> float:
+        return float(returns_of(item.problem.scores(expand(item, chosen[None], policy)), item.reference)[0])
 
     tried = 0
-    for c in range(len(gains)):
-        number = int(np.searchsorted(batch.first, np.flatnonzero(cluster == c)[0], side="right")) - 1
-        for device in range(len(examples[number].problem.devices)):
-            if device == actions[c] or log_probability[c, device] < -1e8:
-                assert gains[c, device] == 0
-                continue
-            switched = actions.numpy().copy()
-            switched[c] = device
-            expected = reward(switched, number) - reward(actions.numpy(), number)
-            assert gains[c, device] == pytest.approx(expected, abs=1e-5)
-            tried += 1
-    assert tried > 8 and gains.abs().max() > 0.01
-    few = counterfactual_advantages(policy, batch, actions, torch.Generator().manual_seed(0), most=2)
-    assert 0 < (few != 0).any(-1).sum() <= 4
+    for c, device in np.ndindex(*gains.shape):
+        if device == actions[c] or policy.log_probability[c, device] < -1e8:
+            assert gains[c, device] == 0
+            continue
+        switched = actions.numpy().copy()
+        switched[c] = device
+        assert gains[c, device] == pytest.approx(value(switched) - value(actions.numpy()), abs=1e-5)
+        tried += 1
+    assert tried > 4 and gains.abs().max() > 0.01
+    few = [counterfactual_advantages(policy, item, actions, torch.Generator().manual_seed(k), most=2) for k in range(9)]
+    assert all(((one == 0) | (one == gains)).all() and (one != 0).any(-1).sum() <= 2 for one in few)
+    assert any((one != 0).any() for one in few)
 
 
 def test_what_exceeds_memory_gains_by_exceeding_it_less() -> None:
     free = example(3, nodes=40)
     need = free.problem.evaluate(free.problem.single(0)).memory_bytes.max()
-    batch = Batch.of([replace(free, problem=replace(free.problem, memory_bytes=np.array([need // 2, -1])))])
-    policy = run_policy(network([free]), batch)
+    item = replace(free, problem=replace(free.problem, memory_bytes=np.array([need // 2, -1])))
+    policy = run_policy(network([free]), item)
     all_on_first = torch.zeros(len(policy.log_probability), dtype=torch.int64)
-    gains = counterfactual_advantages(policy, batch, all_on_first, torch.Generator())
+    gains = counterfactual_advantages(policy, item, all_on_first, torch.Generator())
     # No single switch is enough; nevertheless some are better than none.
     assert gains[:, 1].max() > 0
 
 
-def test_counterfactual_advantages_have_the_gradient_of_the_expected_reward() -> None:
-    examples = [example(4, nodes=6)]
-    batch, net = Batch.of(examples), network(examples)
-    cluster = run_policy(net, batch).cluster
-    policy = run_policy(net, batch, cluster)
+def test_counterfactual_advantages_have_the_gradient_of_the_expected_return() -> None:
+    item = example(4, nodes=6)
+    net = network([item])
+    policy = run_policy(net, item)
     clusters = len(policy.log_probability)
     contexts = torch.cartesian_prod(*[torch.arange(2)] * clusters).reshape(-1, clusters)
-    joint = joint_log_probability(policy, batch, contexts)[:, 0]
-    log_probability = policy.log_probability.detach().numpy()
-    placements = expand(examples[0], contexts.numpy(), cluster.numpy(), log_probability)
-    reward = rewards(examples[0].problem.scores(placements), np.array(examples[0].reference))
-    expected = (joint.exp() * torch.from_numpy(reward).float()).sum()
+    joint = joint_log_probability(policy, contexts)
+    found = returns_of(item.problem.scores(expand(item, contexts.numpy(), policy)), item.reference)
+    expected = (joint.exp() * torch.from_numpy(found).float()).sum()
     weights = list(net.parameters())
     wanted = torch.autograd.grad(expected, weights, retain_graph=True, allow_unused=True)
 
-    probability = joint.detach().exp()
-    total = sum(
-        p
-        * counterfactual_loss(
-            policy, counterfactual_advantages(policy, batch, context, torch.Generator()), unit=1.0, clip=math.inf
-        )
-        for p, context in zip(probability, contexts, strict=True)
-    )
-    found = torch.autograd.grad(-clusters * total, weights, allow_unused=True)  # type: ignore[arg-type]
-    for a, b in zip(wanted, found, strict=True):
+    def loss(context: torch.Tensor) -> torch.Tensor:
+        advantages = counterfactual_advantages(policy, item, context, torch.Generator())
+        return counterfactual_loss(policy, advantages, unit=1.0, clip=math.inf)
+
+    total = sum(p * loss(context) for p, context in zip(joint.detach().exp(), contexts, strict=True))
+    gradients = torch.autograd.grad(-clusters * total, weights, allow_unused=True)  # type: ignore[arg-type]
+    for a, b in zip(wanted, gradients, strict=True):
         assert (a is None) == (b is None)
         if a is not None and b is not None:
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_the_entropy_bonus_keeps_the_policy_from_being_sure() -> None:
+    item = example(2)
+    settings = replace(TINY, imitation_steps=10**6)
+
+    def entropy(coefficient: float) -> float:
+        net, chosen = network([item]), replace(settings, ent_coef=coefficient)
+        learn(net, lambda: problem_loss(net, chosen, 0, item, math.nan, torch.Generator())[0], 80)
+        return float(run_policy(net, item).entropy)
+
+    assert entropy(0.2) > 1.5 * entropy(0.0)
 
 
 # --- runs ---
@@ -285,7 +300,7 @@ class Counted:
 
 
 def test_steps_draw_from_ever_more_problems() -> None:
-    settings = replace(TINY, problems=160, first_problems=16, imitation_steps=90, batch=8)
+    settings = replace(TINY, problems=160, first_problems=16, imitation_steps=90, batch_size=8)
     pool: Any = Counted()
     steps = [batch_indices(settings, pool, step) for step in range(120)]
     assert all(len(set(indices.tolist())) == 8 for indices in steps)
@@ -340,24 +355,14 @@ def pool_of(corpus: Path, settings: Settings) -> tuple[Pool, HSDAGConfig]:
     problem = next(problem for number in range(9) if (problem := loaded.draw(number)) is not None)
     config = HSDAGConfig.base(Widths.of(policy_input(problem)))
     config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
-    return Pool(loaded, targets.Targets(loaded, corpus), 1, config), config
-
-
-def test_sizes_are_those_of_examples(corpus: Path) -> None:
-    pool, _ = pool_of(corpus, TINY)
-    for index in range(min(pool.count(2), 12)):
-        x = pool[index].x
-        assert pool.size(index) == (len(x.node_x), x.edge_index.shape[1])
+    return Pool(loaded, Targets(loaded, corpus), 1, config), config
 
 
 class Sized:
-    """Problems of given numbers of coarse groups, with twice as many edges."""
+    """Problems of given numbers of groups."""
 
     def __init__(self, *groups: int) -> None:
-        self.groups = groups
-
-    def size(self, index: int) -> tuple[int, int]:
-        return self.groups[index], 2 * self.groups[index]
+        self.groups = groups.__getitem__
 
 
 def test_parts_are_of_about_the_same_size() -> None:
@@ -365,35 +370,31 @@ def test_parts_are_of_about_the_same_size() -> None:
     indices, baselines = np.array([6, 5, 4, 3, 2, 1, 0]), np.arange(7.0)
     parts = deal(replace(TINY, parts=3), pool, indices, baselines)
     assert sorted(int(index) for part in parts for index in part.indices) == list(range(7))
-    assert [sum(pool.groups[index] for index in part.indices) for part in parts] == [100, 100, 100]
+    assert [sum(map(pool.groups, part.indices)) for part in parts] == [100, 100, 100]
     for part in parts:
         np.testing.assert_array_equal(part.baselines, baselines[part.indices])
-        assert part.share.problems == len(part.indices) / 7
-        assert part.share.groups == part.share.edges == pytest.approx(1 / 3)
     alone = deal(replace(TINY, parts=9), pool, indices, baselines)
     assert [len(part.indices) for part in alone] == [1] * 7
 
 
 @pytest.mark.parametrize("step", [0, 7])
 def test_gradients_of_parts_add_up_to_that_of_the_batch(corpus: Path, step: int) -> None:
-    # Of steps of REINFORCE what does not depend on draws; without merging, clusters are coarse groups.
-    settings = replace(TINY, parts=3, batch=8, levels=(0,), sampled=0.0, switches=0.0, entropy=1.0)
+    settings = replace(TINY, batch_size=8)
     pool, config = pool_of(corpus, settings)
-    network = new_state(settings, config).network
-    indices = batch_indices(settings, pool, step)
-    baselines = np.full(pool.count(2), np.nan)
-    examples = Batch.of([pool[int(index)] for index in indices])
-    loss = step_loss(network, settings, step, examples, baselines[indices], torch.Generator())
-    loss.value.backward()
-    parts = deal(settings, pool, indices, baselines)
+    network = State.new(settings, config).network
+    indices, baselines = batch_indices(settings, pool, step), np.full(pool.count(2), np.nan)
+    update = Update(step, 0, len(indices), losses.weights(network))
+    gradients = here(Gradients(pool, settings, config))
+    (whole,) = gradients(update, deal(settings, pool, indices, baselines))
+    parts = deal(replace(settings, parts=3), pool, indices, baselines)
     assert len(parts) == 3
-    update = Update(step, 0, gradients.weights(network))
-    found = here(Gradients(pool, settings, config))(update, parts)
-    whole = gradients.gradient(network)
-    assert np.abs(whole).max() > 1e-3
-    np.testing.assert_allclose(sum(one.gradient for one in found), whole, rtol=1e-3, atol=1e-6)
-    for name in ("losses/imitation", "losses/edges", "losses/entropy", "charts/clusters"):
-        assert sum(one.scalars[name] for one in found) == pytest.approx(loss.scalars[name], rel=1e-4)
+    found = gradients(update, parts)
+    assert np.abs(whole.gradient).max() > 1e-3
+    np.testing.assert_allclose(sum(one.gradient for one in found), whole.gradient, rtol=1e-3, atol=1e-6)
+    assert {"losses/imitation", "losses/edges", "losses/entropy", "charts/clusters"} <= whole.logged.keys()
+    assert ({"losses/approx_kl", "losses/clipfrac", "charts/regret"} <= whole.logged.keys()) is (step == 7)
+    for name, value in whole.logged.items():
+        assert sum(one.logged[name] for one in found) == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
 class Elsewhere:
@@ -435,7 +436,7 @@ def test_a_run_in_parts_does_not_depend_on_who_computes_them(corpus: Path, tmp_p
 def test_ppo_in_parts_goes_on_exactly_where_it_was_interrupted(
     corpus: Path, tmp_path: Path, interruptible: None
 ) -> None:
-    settings = replace(IN_PARTS, parts=2, clip=0.2, epochs=2, config={**IN_PARTS.config, "dropout": 0.1})
+    settings = replace(IN_PARTS, parts=2, clip_coef=0.2, update_epochs=2, config={**IN_PARTS.config, "dropout": 0.1})
     pretrain(tmp_path / "whole", corpus, settings)
     with pytest.raises(KeyboardInterrupt):
         pretrain(tmp_path / "parts", corpus, settings, spread=Elsewhere(interrupt=(3, 1)))
@@ -458,20 +459,23 @@ def test_a_run_that_loses_its_machines_has_saved_what_it_did(corpus: Path, tmp_p
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
 
 
-def test_runs_of_earlier_versions_have_one_part() -> None:
+def test_settings_of_earlier_versions_are_read() -> None:
     values = json.loads(json.dumps(asdict(IN_PARTS)))
     assert Settings.from_dict(values) == IN_PARTS
-    del values["parts"]
-    assert Settings.from_dict(values).parts == 1
+    old = json.loads((bundle.SHIPPED / "base" / "policy.json").read_text(encoding="utf-8"))["run"]["settings"]
+    read = Settings.from_dict(old)
+    assert "switches" in old and (read.cf_coef, read.pg_coef, read.ent_coef, read.parts) == (4.0, 0.1, 0.02, 1)
+    with pytest.raises(UserError, match="does not know: surprise"):
+        Settings.from_dict({**old, "surprise": 1})
 
 
 def test_another_torch_elsewhere_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool, config = pool_of(corpus, IN_PARTS)
     function = Gradients(pool, IN_PARTS, config)
     monkeypatch.setattr(torch, "__version__", "1.0")
-    part = Part(0, np.arange(1), np.zeros(1), Share())
+    part = Part(np.arange(1), np.zeros(1))
     with pytest.raises(UserError, match=r"has torch 1\.0, this run torch"):
-        function(Update(0, 0, np.zeros(1, np.float32)), part)
+        function(Update(0, 0, 1, np.zeros(1, np.float32)), part)
 
 
 RUN = """
@@ -635,7 +639,7 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["step"] == 2
-    assert (record["settings"]["clip"], record["settings"]["epochs"], record["settings"]["parts"]) == (0.2, 3, 2)
+    assert [record["settings"][name] for name in ("clip_coef", "update_epochs", "parts")] == [0.2, 3, 2]
     assert (run / "policy" / "policy.json").exists()
     assert "gap to searched placements" in (run / "curves.svg").read_text(encoding="utf-8")
 
@@ -691,8 +695,8 @@ def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lacking", "options", "told"),
     [
-        ("torch_geometric", (), r"torch-geometric: install .*\[train\]"),
-        ("torch_geometric", ("--resume",), r"torch-geometric: install .*\[train\]"),
+        ("tensorboard", (), r"tensorboard: install .*\[train\]"),
+        ("tensorboard", ("--resume",), r"tensorboard: install .*\[train\]"),
     ],
 )
 def test_missing_packages_are_told_before_any_work(

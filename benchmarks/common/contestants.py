@@ -66,10 +66,10 @@ def _learned(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
 
 @dataclass(frozen=True)
 class Published:
-    """HSDAG as published, learned on the problem itself: `HSDAGConfig.paper()` with every placement measured.
+    """HSDAG as published, learned on the problem itself: `published.paper` with every placement measured.
 
     Attributes:
-        without: groups of features that are left out (`ov_hsdag.training.config.ABLATIONS`).
+        without: groups of features that are left out (`research.baselines.published.ABLATIONS`).
         clusters: at which parsing stops.
         learning_rate: of the authors' published code; 0: nothing is learned.
     """
@@ -80,7 +80,7 @@ class Published:
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
-        from ov_hsdag.training.config import HSDAGConfig, Widths
+        from ov_hsdag.training.config import Widths
         from research.baselines import published
 
         @dataclass(frozen=True, eq=False)
@@ -91,9 +91,9 @@ class Published:
                 return environment.costs(placements) * 1e6
 
         devices = len(environment.problem.devices)
-        plain = published.Task.of(environment.problem, HSDAGConfig.paper(Widths(0, 0, 0, 0), devices, self.without))
-        task = Measured(plain.problem, plain.x, plain.graphs, plain.reference)
-        config: HSDAGConfig = HSDAGConfig.paper(Widths.of(task.x), devices, self.without)
+        plain = published.Task.of(environment.problem, published.paper(Widths(0, 0, 0, 0), devices, self.without))
+        task = Measured(plain.problem, plain.x, plain.inputs, plain.reference)
+        config: HSDAGConfig = published.paper(Widths.of(task.x), devices, self.without)
         if self.clusters is not None:
             config = replace(config, min_clusters=self.clusters)
         left = environment.remaining

@@ -46,8 +46,8 @@ RESULTS = Path(__file__).parents[1] / "results" / "generalisation.json"
 # Of held-out families, and not among those that constants of the search were chosen on (anytime.py).
 MODELS = ("inception-v2", "swin-tiny", "segformer-b0", "yolo-like-small", "t5-encoder-base", "gemma2-small")
 TRAINED_ON = (
-    "vit-base", "convnext-tiny", "resnet50", "densenet121", "mobilevit-s", "unet-small", "bert-base", "gpt2-base",
-    "qwen2-small", "wav2vec2-base", "clip-small", "mixture-of-experts-small",
+    "vit-base", "convnext-tiny", "resnet50", "densenet121", "mobilevit-s", "regnet-y-400mf", "bert-base",
+    "gpt2-base", "qwen2-small", "hubert-small", "siglip-small", "mixtral-small",
 )  # fmt: skip
 KINDS = {
     "two devices": ("xeon+flex", False),

@@ -31,13 +31,14 @@ from benchmarks.common.tables import markdown
 from benchmarks.common.workers import Workers, add_ray, start
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel, default_moves, search
 from ov_hsdag.placers.refine import refine
+from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.policy.bundle import DEFAULT
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.training.search import anneal, lagrangian_cuts, simple, teacher
 from ov_hsdag.utils.errors import UserError
 from research.corpus import make
 
@@ -50,6 +51,9 @@ MODELS = (
 
 # Share of the memory that a model needs on one device, that each device has where there are limits.
 _LIMIT = {2: 0.7, 3: 0.45, 4: 0.35}
+
+# Moves of a round of the long search, in times of the default search's.
+_LONGER = 10
 
 # Floors: (geometric mean, worst cell), as shares.
 FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
@@ -103,22 +107,14 @@ def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[
 
 
 def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDArray[np.uint8], float]:
-    """The best of many searches from many starts; deterministic. Score inf where nothing feasible was found."""
-    generator = np.random.default_rng(seed)
-    starts = [placement for _, placement in simple(problem)]
-    starts += [MinCut().place(problem), Contiguous().place(problem), *lagrangian_cuts(problem, 10)]
-    starts.append(teacher(problem, seed).placement)
-    pool = np.stack(starts)
+    """The best of so many searches, each from the best so far; deterministic. Score inf where none is feasible."""
+    best, moves = Multilevel(seed=seed).place(problem), _LONGER * default_moves(problem)
     for number in range(rounds):
-        batch = np.concatenate([pool, problem.random(generator, 4)])
-        refined, _ = refine(problem, batch, max_moves=2_000_000, seed=seed + number)
-        order = np.argsort(problem.scores(refined), kind="stable")[:4]
-        heat = float(generator.choice([0.003, 0.01, 0.03, 0.1]))
-        found = anneal(problem, refined[order], evaluations=6000, seed=seed + number, heat=heat)
-        again, _ = refine(problem, np.concatenate([found.placement[None], refined[order]]), seed=seed + number)
-        everything = np.concatenate([again, found.placement[None], refined[order]])
-        pool = everything[np.argsort(problem.scores(everything), kind="stable")[:6]]
-    return pool[0], float(problem.scores(pool[0])[0])
+        found = search(problem, max_moves=moves, seed=seed + number, starts=best)
+        starts = np.concatenate([best[None], found.placement[None], found.elites])
+        refined, scores = refine(problem, starts, max_moves=2_000_000, seed=seed + number)
+        best = refined[int(scores.argmin())]
+    return best, float(problem.scores(best)[0])
 
 
 def searched(cell: Cell, entry: dict[str, Any] | None, seed: int, rounds: int) -> dict[str, Any]:
@@ -180,7 +176,7 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
     """All that is compared."""
     found = [
         Method("best single device", _best_single),
-        Method("HETERO's rule", lambda problem: simple(problem)[len(problem.devices)][1]),
+        Method("HETERO's rule", HeteroDefault().place),
         Method("minimum cut", MinCut().place),
         Method("pipeline", Contiguous().place),
         Method("refinement from the best single", _refined_singles),
@@ -277,8 +273,7 @@ def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, 
     # The same time for refinement alone as for everything that the policy does.
     start = time.process_time()
     name = "refinement alone, equal time"
-    starts = np.stack([placement for key, placement in simple(cell.problem) if key in cell.problem.devices])
-    placements, _ = refine(cell.problem, starts, max_moves=0, budget_ms=1e3 * seconds[REFINED])
+    placements, _ = refine(cell.problem, cell.problem.singles, max_moves=0, budget_ms=1e3 * seconds[REFINED])
     seconds[name] = time.process_time() - start
     scores[name] = float(cell.problem.scores(placements).min())
     return scores, seconds, min(best, *scores.values())

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from ov_hsdag.utils.errors import UserError
 
 _PACKAGES = {
-    "train": {"torch": "torch", "torch_geometric": "torch-geometric", "tensorboard": "tensorboard",
-              "safetensors": "safetensors"},
+    "train": {"torch": "torch", "tensorboard": "tensorboard", "safetensors": "safetensors"},
     "bench": {"torch": "torch", "transformers": "transformers", "onnx": "onnx", "nncf": "nncf", "tflite": "tflite",
               "flatbuffers": "flatbuffers"},
 }  # fmt: skip

@@ -82,7 +82,7 @@ def pretrain(
         "validation": validation,
         "imitation_steps": imitation_steps,
         "reinforce_steps": reinforce_steps,
-        "clip": ppo_clip,
+        "clip_coef": ppo_clip,
         "parts": parts,
     }
     given = {name: value for name, value in given.items() if value is not None}
@@ -91,16 +91,17 @@ def pretrain(
     if end and not resume:
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
-        given["epochs"] = 3
+        given["update_epochs"] = 3
     require("pretraining", ("train",))
     with console.progress("starting torch"):
         import torch
 
     from ov_hsdag.training.corpus import GENERATED, write_generated
     from ov_hsdag.training.curves import PLOT
-    from ov_hsdag.training.pretrain import CORPUS, Settings
+    from ov_hsdag.training.pretrain import CORPUS
     from ov_hsdag.training.pretrain import pretrain as run
     from ov_hsdag.training.run import CHECKPOINT
+    from ov_hsdag.training.settings import Settings
 
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**given)
@@ -137,7 +138,7 @@ def pretrain(
 
 
 def _options(given: Mapping[str, Any]) -> str:
-    return ", ".join("--ppo-clip" if name == "clip" else f"--{name.replace('_', '-')}" for name in given)
+    return ", ".join("--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in given)
 
 
 def _reporter(tell: Tell) -> Report:

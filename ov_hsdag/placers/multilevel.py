@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.contiguous import interchangeable_devices
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.refine import refine
@@ -55,6 +56,16 @@ class Multilevel:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
+        best, _ = self._found(problem)
+        return _in_list_order(problem, best)
+
+    def elites(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The placement that `place` returns and the others that the search kept, each once, uint8 [elites, groups]."""
+        best, others = self._found(problem)
+        return distinct(np.stack([_in_list_order(problem, placement) for placement in (best, *others)]))
+
+    def _found(self, problem: PlacementProblem) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The best placement, and the search's elites."""
         full = crowded(problem)
         moves = max(_CROWDED_MOVES, _MORE_MOVES * default_moves(problem)) if full else default_moves(problem)
         most = moves if self.seconds is None else None
@@ -65,7 +76,7 @@ class Multilevel:
             starts = found.elites[:_REFINED] if len(found.elites) else simple
             refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed)
             best = refined[scores.argmin()] if scores.min() < found.score else best
-        return _in_list_order(problem, best)
+        return best, found.elites
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Settings of the HSDAG network: what ships, and the published algorithm with its ablations."""
+"""Settings of the HSDAG network: of the policy that ships, and what the published algorithm needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint.safetensors"
 """Name of the file in a run's folder that it continues from."""
-
-ABLATIONS = ("output_shape", "node_id", "structure")
-"""Groups of features that the paper leaves out in turn (its ablation study)."""
 
 
 @dataclass(frozen=True)
@@ -83,43 +80,6 @@ class HSDAGConfig:
     def base(cls, widths: Widths) -> HSDAGConfig:
         """Returns the settings of the policy that ships."""
         return cls(widths)
-
-    @classmethod
-    def paper(cls, widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HSDAGConfig:
-        """Returns the algorithm as published (Duan et al., NeurIPS 2024, arXiv:2405.14185), with the authors' sizes.
-
-        Source of the sizes: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends
-        with 1 to 4 clusters; here it ends with 4, as a single cluster can only be a single device, which that code
-        rewards with 0.
-
-        Args:
-            widths: numbers of features with `ours` switched off.
-            devices: number of fixed devices.
-            without: the ablation: some of `ABLATIONS`.
-
-        Raises:
-            ValueError: `without` names something else.
-        """
-        if unknown := sorted(set(without) - set(ABLATIONS)):
-            raise ValueError(f"expected ablations among {ABLATIONS}, got {unknown}")
-        return cls(
-            widths,
-            without=("ours", *without),
-            hidden=128,
-            layers=2,
-            conv="gcn",
-            directed=False,
-            device_aware=False,
-            context=0,
-            devices=devices,
-            carry=True,
-            dropout=0.2,
-            levels=64,
-            min_clusters=4,
-            reward="inverse",
-            discount=0.95,
-            steps=20,
-        )
 
     @property
     def features(self) -> FeatureSet:

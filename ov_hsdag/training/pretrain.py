@@ -1,15 +1,14 @@
-"""Pretraining of the HSDAG policy: imitation of searched placements, then REINFORCE on the simulator.
+"""Pretraining of the HSDAG policy: behaviour cloning of searched placements, then policy gradients on the simulator.
 
-The second part is REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulman et al. 2017, arXiv:1707.06347) on
-sampled placements, and counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI), see
-`ov_hsdag.training.rollout`.
+The second phase is REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulman et al. 2017, arXiv:1707.06347) on
+sampled placements, and counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI).
 
-Settings and problems are in `ov_hsdag.training.pool`, losses in `ov_hsdag.training.gradients`; here are the checkpoint
-and the loop. A run is a function of its settings: batches and problems follow from the seed and the step, what else is
-random has a generator whose state is in the checkpoint, or, in parts of a step, one that follows from the seed. So a
-run that was killed and resumed ends with the same weights as one that was not.
+In the order of a step: `problems` (the batch), `rollout` (samples and what the simulator says of them), `loss` (of a
+problem, and the gradient), and here the update, what is logged, the checkpoint and the loop. A run is a function of its
+settings: all that is random follows from the seed, the step and the problem. So a run that was killed and resumed ends
+with the same weights as one that was not.
 
-In the output folder: checkpoint.safetensors (weights, optimiser, generators, history; replaced as a whole), TensorBoard
+In the output folder: checkpoint.safetensors (weights, optimiser, baselines, history; replaced as a whole), TensorBoard
 files, and in the end record.json and the policy folder policy/.
 """
 
@@ -35,26 +34,14 @@ from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.curves import plot_of_pretraining, write_plot
 from ov_hsdag.training.events import SummaryWriter
-from ov_hsdag.training.gradients import (
-    Compute,
-    Drawn,
-    Gradients,
-    Spread,
-    Update,
-    deal,
-    here,
-    set_gradient,
-    step_loss,
-    weights,
-)
+from ov_hsdag.training.export import export
+from ov_hsdag.training.loss import Compute, Gradients, Spread, Update, deal, here, imitation_loss, set_gradient, weights
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.pool import Pool, batch_indices, shards_at
-from ov_hsdag.training.pool import Settings as Settings
-from ov_hsdag.training.rollout import Batch, greedy_scores, imitation_loss, run_policy
+from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, shards_at
+from ov_hsdag.training.rollout import greedy_score, run_policy
 from ov_hsdag.training.run import (
     CHECKPOINT,
     damage_told,
-    descend,
     follow,
     interruptible,
     read_metadata,
@@ -62,7 +49,7 @@ from ov_hsdag.training.run import (
     uninterrupted,
     write_checkpoint,
 )
-from ov_hsdag.training.targets import SHARD, Each, Targets
+from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import RunError, UserError
 
 FORMAT = "1"
@@ -70,8 +57,8 @@ FORMAT = "1"
 CORPUS = "corpus"
 """Name of the corpus in a run's folder, unless another one is given."""
 
-
-# --- checkpoint -------------------------------------------------------------------------------------------------------
+Report = Callable[[int, int, dict[str, float]], None]
+"""Called after each step with its number (from 1), the number of all steps, and the latest scalars."""
 
 
 @dataclass
@@ -81,8 +68,7 @@ class State:
     Attributes:
         network: the policy.
         optimizer: its optimizer.
-        generator: of all draws in steps of REINFORCE.
-        baselines: moving mean reward of each problem of the pool, nan for a new one, float64 [problems].
+        baselines: moving mean return of each problem of the pool, nan for a new one, float64 [problems].
         step: number of steps made.
         seconds: wall time of all parts of the run so far.
         history: results of the validations.
@@ -90,167 +76,102 @@ class State:
 
     network: HSDAGNetwork
     optimizer: torch.optim.Adam
-    generator: torch.Generator
     baselines: NDArray[np.float64]
     step: int = 0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
 
+    @classmethod
+    def new(cls, settings: Settings, config: HSDAGConfig) -> State:
+        """The state of a run that has made no step; torch's generator is seeded."""
+        torch.manual_seed(settings.seed)
+        network = HSDAGNetwork(config)
+        baselines = np.full(SHARD * shards_at(settings, settings.steps), np.nan)
+        return cls(network, torch.optim.Adam(network.parameters(), eps=1e-7), baselines)
 
-def new_state(settings: Settings, config: HSDAGConfig) -> State:
-    """Returns the state of a run that has made no step; torch's generator is seeded."""
-    torch.manual_seed(settings.seed)
-    network = HSDAGNetwork(config)
-    return State(
-        network=network,
-        optimizer=torch.optim.Adam(network.parameters(), eps=1e-7),
-        generator=torch.Generator().manual_seed(settings.seed),
-        baselines=np.full(SHARD * shards_at(settings, settings.steps), np.nan),
-    )
+    def save(self, path: Path, settings: Settings, corpus: Corpus, folder: Path | None) -> None:
+        """Writes a checkpoint, whole or not at all.
 
+        Args:
+            path: of the file.
+            settings: of the run.
+            corpus: that the run learns from.
+            folder: of the corpus; None: the folder "corpus" of the run.
+        """
+        metadata = {
+            "format": FORMAT,
+            "fingerprint": corpus.fingerprint,
+            "corpus": None if folder is None else str(folder.resolve()),
+            "settings": asdict(settings),
+            "network": self.network.config.to_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "history": self.history,
+        }
+        write_checkpoint(path, self.network, self.optimizer, {"baselines": torch.from_numpy(self.baselines)}, metadata)
 
-def save_checkpoint(path: Path, state: State, settings: Settings, corpus: Corpus, folder: Path | None) -> None:
-    """Writes the state as one file, whole or not at all.
+    def load(self, path: Path, fingerprint: str) -> None:
+        """Goes where a checkpoint is.
 
-    Args:
-        path: of the file.
-        state: to save.
-        settings: of the run.
-        corpus: that the run learns from.
-        folder: of the corpus; None: the folder "corpus" of the run.
-    """
-    tensors = {"generator": state.generator.get_state(), "baselines": torch.from_numpy(state.baselines)}
-    metadata = {
-        "format": FORMAT,
-        "fingerprint": corpus.fingerprint,
-        "corpus": None if folder is None else str(folder.resolve()),
-        "settings": asdict(settings),
-        "network": state.network.config.to_dict(),
-        "step": state.step,
-        "seconds": state.seconds,
-        "history": state.history,
-    }
-    write_checkpoint(path, state.network, state.optimizer, tensors, metadata)
-
-
-def load_checkpoint(path: Path, state: State, fingerprint: str) -> None:
-    """Puts `state` where the checkpoint is.
-
-    Raises:
-        UserError: the checkpoint belongs to another corpus or to other settings.
-    """
-    metadata = read_metadata(path, FORMAT)
-    if metadata.get("fingerprint") != fingerprint:
-        raise UserError(f"'{path}' belongs to another corpus: resume with the one that the run began with")
-    tensors = restore(path, state.network, state.optimizer)
-    with damage_told(path):
-        state.generator.set_state(tensors["generator"])
-        state.baselines = tensors["baselines"].numpy().copy()
-        state.step, state.seconds = int(metadata["step"]), float(metadata["seconds"])
-        state.history = [dict(entry) for entry in metadata["history"]]
-
-
-# --- the run ----------------------------------------------------------------------------------------------------------
-
-
-def validate(network: HSDAGNetwork, pool: Pool, count: int, batch: int) -> dict[str, float]:
-    """Compares greedy placements with searched ones.
-
-    Args:
-        network: the policy.
-        pool: of validation problems.
-        count: how many of them to use.
-        batch: problems per pass.
-
-    Returns:
-        gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%;
-        infeasible: share; imitation: the loss.
-    """
-    ratios, losses = [], []
-    for first in range(0, count, batch):
-        examples = Batch.of([pool[index] for index in range(first, min(first + batch, count))])
-        with torch.no_grad():
-            losses.append(float(imitation_loss(run_policy(network, examples), examples)) * len(examples.examples))
-        targets = np.array([example.target_score for example in examples.examples])
-        ratios.append(greedy_scores(network, examples) / targets)
-    ratio = np.concatenate(ratios)
-    feasible = np.isfinite(ratio)
-    return {
-        "gap": float(np.exp(np.log(ratio[feasible]).mean()) - 1) if feasible.any() else math.inf,
-        "within_3": float((ratio <= 1.03).mean()),
-        "infeasible": float((~feasible).mean()),
-        "imitation": sum(losses) / len(ratio),
-    }
+        Raises:
+            UserError: the checkpoint belongs to another corpus or to other settings.
+        """
+        metadata = read_metadata(path, FORMAT)
+        if metadata.get("fingerprint") != fingerprint:
+            raise UserError(
+                f"'{path}' belongs to another corpus: resume with the corpus and the release that the run began with"
+            )
+        tensors = restore(path, self.network, self.optimizer)
+        with damage_told(path):
+            self.baselines = tensors["baselines"].numpy().copy()
+            self.step, self.seconds = int(metadata["step"]), float(metadata["seconds"])
+            self.history = [dict(entry) for entry in metadata["history"]]
 
 
 def update(
     state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64], compute: Compute
 ) -> dict[str, float]:
-    """Makes one step: imitation at first, then REINFORCE.
+    """Makes one step: behaviour cloning at first, then policy gradients.
 
     Args:
         state: of the run; its network, optimizer and baselines are changed, or nothing where the step fails.
         settings: of the run.
         pool: of the problems.
         indices: of the step's problems in the pool.
-        compute: computes parts, where there are several.
+        compute: computes parts.
 
     Returns:
         The step's scalars, by their names in TensorBoard.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
-    if settings.parts > 1:
-        rewards, scalars = _in_parts(state, settings, pool, indices, compute)
-    else:
-        rewards, scalars = _as_a_whole(state, settings, pool, indices)
-    if len(rewards):
-        old = state.baselines[indices]
-        state.baselines[indices] = np.where(np.isnan(old), rewards, old + settings.baseline * (rewards - old))
-    scalars["charts/learning_rate"] = settings.rate(state.step)
-    return scalars
-
-
-def _as_a_whole(
-    state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """Updates by the gradient of the whole batch; mean rewards of the problems, if any, and the last scalars."""
-    examples = Batch.of([pool[int(index)] for index in indices])
-    drawn: Drawn | None = None
-    scalars: dict[str, float] = {}
-    for _ in range(settings.epochs_at(state.step)):
-        baselines = state.baselines[indices]
-        loss = step_loss(state.network, settings, state.step, examples, baselines, state.generator, drawn)
-        norm = descend(state.network, state.optimizer, loss.value, settings.gradient)
-        drawn, scalars = loss.drawn, {**loss.scalars, "losses/gradient": norm}
-    return np.zeros(0) if drawn is None else drawn.rollouts.rewards.mean(axis=0), scalars
-
-
-def _in_parts(
-    state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64], compute: Compute
-) -> tuple[NDArray[np.float64], dict[str, float]]:
-    """As `_as_a_whole`, by the sum of gradients of parts."""
     parts = deal(settings, pool, indices, state.baselines)
-    scalars: dict[str, float] = {}
-    with _whole_or_not_at_all(state) if settings.epochs_at(state.step) > 1 else nullcontext():
-        for epoch in range(settings.epochs_at(state.step)):
-            with interruptible():
-                found = compute(Update(state.step, epoch, weights(state.network)), parts)
+    epochs = settings.epochs_at(state.step)
+    with _whole_or_not_at_all(state) if epochs > 1 else nullcontext():
+        for epoch in range(epochs):
+            found = compute(Update(state.step, epoch, len(indices), weights(state.network)), parts)
             total = found[0].gradient.copy()
             for one in found[1:]:
                 total += one.gradient
             set_gradient(state.network, total)
-            norm = follow(state.network, state.optimizer, settings.gradient)
-            if epoch == 0:
-                parts = [replace(part, drawn=one.drawn) for part, one in zip(parts, found, strict=True)]
-            scalars = {name: sum(one.scalars[name] for one in found) for name in found[0].scalars}
-            scalars["losses/gradient"] = norm
-    rewards = np.zeros(len(indices) if len(found[0].rewards) else 0)
-    if len(rewards):
-        place = {int(index): number for number, index in enumerate(indices)}
-        for part, one in zip(parts, found, strict=True):
-            rewards[[place[int(index)] for index in part.indices]] = one.rewards
-    return rewards, scalars
+            norm = follow(state.network, state.optimizer, settings.max_grad_norm)
+            parts = [replace(part, rollouts=one.rollouts) for part, one in zip(parts, found, strict=True)]
+    scalars = {name: sum(one.logged[name] for one in found) for name in found[0].logged}
+    scalars |= {"losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
+    if parts[0].rollouts:
+        order = np.concatenate([part.indices for part in parts])
+        returns = np.array([rollouts.returns.mean() for part in parts for rollouts in part.rollouts])
+        old = state.baselines[order]
+        scalars["losses/explained_variance"] = explained_variance(old, returns)
+        state.baselines[order] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
+    return scalars
+
+
+def explained_variance(baselines: NDArray[np.float64], returns: NDArray[np.float64]) -> float:
+    """1 - Var(returns - baselines) / Var(returns) of the problems with a baseline; nan where that means nothing."""
+    known = ~np.isnan(baselines)
+    variance = float(returns[known].var()) if known.sum() > 1 else 0.0
+    return 1 - float((returns - baselines)[known].var()) / variance if variance > 0 else math.nan
 
 
 @contextmanager
@@ -265,8 +186,26 @@ def _whole_or_not_at_all(state: State) -> Iterator[None]:
         raise
 
 
-Report = Callable[[int, int, dict[str, float]], None]
-"""Called after each step with its number (from 1), the number of all steps, and the latest scalars."""
+def validate(network: HSDAGNetwork, pool: Pool, count: int) -> dict[str, float]:
+    """Compares greedy placements of the first `count` validation problems with searched ones.
+
+    Returns:
+        gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%;
+        infeasible: share; imitation: the loss; entropy: of the clusters' devices, nats.
+    """
+    examples = [pool[index] for index in range(count)]
+    with torch.no_grad():
+        policies = [run_policy(network, example) for example in examples]
+        losses = [float(imitation_loss(policy, example)) for policy, example in zip(policies, examples, strict=True)]
+    ratio = np.array([greedy_score(network, example) / example.target_score for example in examples])
+    feasible = np.isfinite(ratio)
+    return {
+        "gap": float(np.exp(np.log(ratio[feasible]).mean()) - 1) if feasible.any() else math.inf,
+        "within_3": float((ratio <= 1.03).mean()),
+        "infeasible": float((~feasible).mean()),
+        "imitation": float(np.mean(losses)),
+        "entropy": float(np.mean([float(policy.entropy) for policy in policies])),
+    }
 
 
 def pretrain(
@@ -324,15 +263,11 @@ def pretrain(
     corpus = Corpus.load(folder, seed=settings.seed, max_coarse=settings.max_coarse)
     config = HSDAGConfig.base(_widths(corpus))
     config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
-    state = new_state(settings, config)
-
-    def save() -> None:
-        save_checkpoint(path, state, settings, corpus, corpus_folder)
-
+    state = State.new(settings, config)
     if resumed:
-        load_checkpoint(path, state, corpus.fingerprint)
+        state.load(path, corpus.fingerprint)
     else:
-        save()
+        state.save(path, settings, corpus, corpus_folder)
     # Validation comes first, so that more training problems do not change it.
     targets, first_shard = Targets(corpus, folder), math.ceil(settings.validation / SHARD)
     if each is not None:
@@ -342,72 +277,56 @@ def pretrain(
                 searching(done, shards)
     checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
     check_count = checks.count(first_shard)
-
-    if spread is None or settings.parts == 1:
-        spread = here
-    else:
+    if spread is not None:
         pool.count(shards_at(settings, settings.steps))
-    compute = spread(Gradients(pool, settings, config))
+    compute = (spread or here)(Gradients(pool, settings, config))
+
+    def waiting(shared: Update, parts: Any) -> Any:
+        with interruptible():
+            return compute(shared, parts)
 
     def checked() -> dict[str, float]:
-        return validate(state.network, checks, check_count, settings.batch)
+        found = validate(state.network, checks, check_count)
+        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **found})
+        return found
 
     if end:
         if not state.history or state.history[-1]["step"] != state.step:
-            state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **checked()})
+            checked()
     else:
         last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
+        saved = time.monotonic()
         try:
             with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
-                _train(state, settings, pool, compute, last_step, checked, save, checkpoint_seconds, writer, report)
+                begin, before = time.monotonic(), state.seconds
+                while state.step < last_step:
+                    indices = batch_indices(settings, pool, state.step)
+                    # An interrupt comes between two steps, where the state is whole, or while one waits for others.
+                    with uninterrupted():
+                        scalars = update(state, settings, pool, indices, waiting if spread else compute)
+                        state.step += 1
+                        state.seconds = before + time.monotonic() - begin
+                        if state.step % settings.validate_every == 0 or state.step == settings.steps:
+                            found = checked()
+                            state.history[-1] |= scalars
+                            scalars |= {f"validation/{name}": value for name, value in found.items()}
+                        for name, value in scalars.items():
+                            writer.add_scalar(name, value, state.step)
+                    if report:
+                        report(state.step, settings.steps, scalars)
+                    if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
+                        state.save(path, settings, corpus, corpus_folder)
+                        saved = time.monotonic()
         except (KeyboardInterrupt, RunError):
             with uninterrupted():
-                save()
+                state.save(path, settings, corpus, corpus_folder)
             raise
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
     if end or state.step == settings.steps:
-        finish(output, state, record)
+        write_json(output / "record.json", record)
+        write_plot(output, plot_of_pretraining(record))
+        export(state.network, output / "policy", record)
     return record
-
-
-def _train(
-    state: State,
-    settings: Settings,
-    pool: Pool,
-    compute: Compute,
-    last_step: int,
-    checked: Callable[[], dict[str, float]],
-    save: Callable[[], None],
-    checkpoint_seconds: float,
-    writer: SummaryWriter,
-    report: Report | None,
-) -> None:
-    """The loop: draws problems, updates the policy, validates, reports and saves; up to `last_step`.
-
-    An interrupt comes between two steps, where the state is whole, or ends a step that waits for its parts.
-    """
-    begin = saved = time.monotonic()
-    before = state.seconds
-    while state.step < last_step:
-        indices = batch_indices(settings, pool, state.step)
-        with uninterrupted():
-            scalars = update(state, settings, pool, indices, compute)
-            state.step += 1
-            state.seconds = before + time.monotonic() - begin
-            for name, value in scalars.items():
-                writer.add_scalar(name, value, state.step)
-            if state.step % settings.validate_every == 0 or state.step == settings.steps:
-                found = checked()
-                state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **found, **scalars})
-                found = {f"validation/{name}": value for name, value in found.items()}
-                for name, value in found.items():
-                    writer.add_scalar(name, value, state.step)
-                scalars |= found
-        if report:
-            report(state.step, settings.steps, scalars)
-        if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
-            save()
-            saved = time.monotonic()
 
 
 def _widths(corpus: Corpus) -> Widths:
@@ -439,12 +358,3 @@ def make_record(state: State, settings: Settings, corpus: Corpus, problems: int,
         },
         "history": state.history,
     }
-
-
-def finish(output: Path, state: State, record: dict[str, Any]) -> None:
-    """Writes the record, the plot of the validations and the policy folder."""
-    from ov_hsdag.training.export import export
-
-    write_json(output / "record.json", record)
-    write_plot(output, plot_of_pretraining(record))
-    export(state.network, output / "policy", record)

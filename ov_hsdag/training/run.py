@@ -29,23 +29,26 @@ from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import opened, parse_json
 
 
-def check_settings(values: Mapping[str, Any], default: Any) -> None:
-    """Checks the names and kinds of a run's settings.
+def check_settings(values: Mapping[str, Any], default: Any, renamed: Mapping[str, str | None]) -> dict[str, Any]:
+    """Returns a run's settings by their present names, after checking names and kinds.
 
     Args:
         values: of a checkpoint's JSON.
         default: a dataclass of the settings as they are by default.
+        renamed: present names by those of earlier versions; None: what is no setting any more.
 
     Raises:
         UserError: this version does not know some of them, or some are of another kind.
     """
+    now = {renamed.get(name, name): value for name, value in values.items()}
+    found = {name: value for name, value in now.items() if name is not None}
     known = {item.name: getattr(default, item.name) for item in fields(default)}
-    unknown = sorted(set(values) - known.keys())
-    if unknown:
+    if unknown := sorted(set(found) - known.keys()):
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
-    for name, value in values.items():
+    for name, value in found.items():
         if not _is_like(value, known[name]):
             raise UserError(f"the run's setting '{name}' is not of the kind that this version knows")
+    return found
 
 
 def _is_like(value: Any, default: Any) -> bool:
@@ -65,15 +68,7 @@ def write_checkpoint(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Writes a checkpoint, whole or not at all.
-
-    Args:
-        path: of the file.
-        network: its weights are stored.
-        optimizer: Adam, its state is stored.
-        tensors: what the run adds.
-        metadata: JSON-able; "format" tells kinds of runs and their versions apart.
-    """
+    """Writes a checkpoint, whole or not at all. metadata: JSON-able; "format" tells runs and their versions apart."""
     stored = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     for number, values in optimizer.state_dict()["state"].items():
         stored |= {f"adam.{number}.{name}": value for name, value in values.items()}
@@ -84,14 +79,7 @@ def write_checkpoint(
 
 
 def read_metadata(path: Path, version: str) -> dict[str, Any]:
-    """Reads what a checkpoint says of its run.
-
-    Args:
-        path: of the file.
-        version: the expected format.
-
-    Returns:
-        The metadata that was given to `write_checkpoint`.
+    """The metadata that was given to `write_checkpoint`, of the format `version`.
 
     Raises:
         UserError: the file is missing, is no checkpoint, or has another format.
@@ -122,15 +110,7 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Puts network, optimizer and torch's global generator where the checkpoint is.
-
-    Args:
-        path: of the file, which `read_metadata` has checked.
-        network: gets the weights.
-        optimizer: Adam, gets its state.
-
-    Returns:
-        All tensors of the checkpoint, by name.
+    """Puts network, optimizer (Adam) and torch's global generator where the checkpoint is; all its tensors, by name.
 
     Raises:
         UserError: the checkpoint has another network.
@@ -204,23 +184,10 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, delay)
 
 
-def descend(network: nn.Module, optimizer: torch.optim.Optimizer, loss: Tensor, most: float) -> float:
-    """Makes a step of the optimizer along the gradient of a loss, a scalar; for the rest see `follow`."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return follow(network, optimizer, most)
-
-
 def follow(network: nn.Module, optimizer: torch.optim.Optimizer, most: float) -> float:
     """Makes a step of the optimizer along the gradient that the parameters have; no step where it is not finite.
 
-    Args:
-        network: whose parameters are changed.
-        optimizer: of them.
-        most: largest norm of the gradient; a larger one is scaled down.
-
-    Returns:
-        The norm before it was limited.
+    Its norm is limited to `most`; returned is what it was before.
     """
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)
     if torch.isfinite(norm):

@@ -1,4 +1,4 @@
-"""Learning the placement of one problem by the algorithm as published: `HSDAGConfig.paper()`, no pretraining.
+"""Learning the placement of one problem by the algorithm as published: the settings `paper`, no pretraining.
 
     for each episode:
         x ← the problem's features
@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,11 +35,51 @@ from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.policy.placer import expand
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import rollout
-from ov_hsdag.training.config import HSDAGConfig
-from ov_hsdag.training.network import GraphBatch, HSDAGNetwork
+from ov_hsdag.training.config import HSDAGConfig, Widths
+from ov_hsdag.training.network import HSDAGNetwork, tensors
 
 EPISODES = 100
 LEARNING_RATE = 1e-4
+
+ABLATIONS = ("output_shape", "node_id", "structure")
+"""Groups of features that the paper leaves out in turn (its ablation study)."""
+
+
+def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HSDAGConfig:
+    """Returns the algorithm as published (Duan et al., NeurIPS 2024, arXiv:2405.14185), with the authors' sizes.
+
+    Source of the sizes: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends
+    with 1 to 4 clusters; here it ends with 4, as a single cluster can only be a single device, which that code
+    rewards with 0.
+
+    Args:
+        widths: numbers of features with `ours` switched off.
+        devices: number of fixed devices.
+        without: the ablation: some of `ABLATIONS`.
+
+    Raises:
+        ValueError: `without` names something else.
+    """
+    if unknown := sorted(set(without) - set(ABLATIONS)):
+        raise ValueError(f"expected ablations among {ABLATIONS}, got {unknown}")
+    return HSDAGConfig(
+        widths,
+        without=("ours", *without),
+        hidden=128,
+        layers=2,
+        conv="gcn",
+        directed=False,
+        device_aware=False,
+        context=0,
+        devices=devices,
+        carry=True,
+        dropout=0.2,
+        levels=64,
+        min_clusters=4,
+        reward="inverse",
+        discount=0.95,
+        steps=20,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +89,14 @@ class Task:
     Attributes:
         problem: the problem.
         x: its features, n of them nodes.
-        graphs: the same as tensors.
+        inputs: the same as tensors.
         reference: score of the best single device, or of HETERO's rule where none is feasible, µs.
         split_only: placements on a single device count as infeasible.
     """
 
     problem: PlacementProblem
     x: PolicyInput
-    graphs: GraphBatch
+    inputs: Any
     reference: float
     split_only: bool = False
 
@@ -73,7 +114,7 @@ class Task:
         if not np.isfinite(reference):
             reference = float(problem.scores(problem.repair(HeteroDefault().place(problem)))[0])
         # Where memory limits rule that out, too, the unit of rewards is a second.
-        return cls(problem, x, GraphBatch.of([x]), reference if np.isfinite(reference) else 1e6, split_only)
+        return cls(problem, x, tensors(x), reference if np.isfinite(reference) else 1e6, split_only)
 
     def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Returns simulated scores of placements, uint8 [batch, groups]: µs, inf where infeasible, float64 [batch]."""
@@ -88,10 +129,10 @@ class Task:
         Args:
             scores: µs, inf where infeasible.
             kind: `HSDAGConfig.reward`: "inverse" is reference / score, 0 for infeasible placements; "log" its
-                logarithm, with a floor (`rollout.rewards`).
+                logarithm, with a floor (`rollout.returns_of`).
         """
         if kind == "log":
-            return rollout.rewards(scores, np.full_like(scores, self.reference))
+            return rollout.returns_of(scores, self.reference)
         return np.asarray(self.reference / np.maximum(scores, 1e-9))
 
 
@@ -125,23 +166,21 @@ def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Epis
     Returns:
         Placements, scores and rewards of all steps, and their log-probabilities with a gradient.
     """
-    config, graphs = network.config, task.graphs
-    carried: Tensor | None = None
+    config, x = network.config, task.inputs
     log_probabilities, placements = [], []
     for _ in range(config.steps):
-        h, edge_score = network.encode(graphs, carried)
+        h, edge_score = network.encode(x)
         numbers = _native.parse(
             len(task.x.node_x), task.x.edge_index, edge_score.detach().numpy(), config.levels, config.min_clusters
         )
         cluster = torch.from_numpy(numbers.astype(np.int64))
-        z = network.pool(h, graphs.edge_index, edge_score, cluster, int(numbers.max()) + 1)
-        logits = network.place(z, h, graphs, cluster)
+        z = network.pool(x, h, edge_score, cluster)
+        logits = network.place(x, h, cluster, z)
         log_probability, placement = _choose(task, logits, numbers, greedy)
         log_probabilities.append(log_probability)
         placements.append(placement)
         if config.carry:
-            added = network.carry(z, cluster)
-            carried = added if carried is None else carried + added
+            x = replace(x, node_x=x.node_x + network.carry(z, cluster))
     batch = np.stack(placements)
     scores = task.scores(batch)
     return Episode(torch.stack(log_probabilities), batch, scores, task.rewards(scores, config.reward))

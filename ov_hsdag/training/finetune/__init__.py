@@ -38,24 +38,6 @@ from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_st
 from ov_hsdag.training.finetune.task import Task
 
 __all__ = [
-    "SCRATCH",
-    "Budget",
-    "Corrector",
-    "Entry",
-    "Fit",
-    "Outcome",
-    "Report",
-    "Settings",
-    "Simulated",
-    "State",
-    "Task",
-    "Terms",
-    "check_outputs",
-    "finetune",
-    "imitation_target",
-    "learn",
-    "new_state",
-    "pooled",
-    "refuse_existing",
-    "run",
-]
+    "SCRATCH", "Budget", "Corrector", "Entry", "Fit", "Outcome", "Report", "Settings", "Simulated", "State", "Task",
+    "Terms", "check_outputs", "finetune", "imitation_target", "learn", "new_state", "pooled", "refuse_existing", "run",
+]  # fmt: skip

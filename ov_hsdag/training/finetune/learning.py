@@ -12,8 +12,9 @@ from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task
-from ov_hsdag.training.rollout import Batch, edge_loss, imitation_loss, reinforce_loss, run_policy, sample
-from ov_hsdag.training.run import descend
+from ov_hsdag.training.loss import edge_loss, imitation_loss, policy_loss
+from ov_hsdag.training.rollout import run_policy, sample
+from ov_hsdag.training.run import follow
 
 # Placements with a smaller weight are not imitated.
 _NEGLIGIBLE = 1e-6
@@ -40,22 +41,24 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
     step = len(state.measured)
     believed = task.corrector.apply(fit.mean)
     reference = float(believed.scores(task.reference)[0])
-    batch = Batch.of([task.example(believed, imitation_target(state, task, settings), reference)])
+    example = task.example(believed, imitation_target(state, task, settings), reference)
     generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 2, step]).integers(2**62)))
     scalars: dict[str, float] = {}
     for update in range(settings.updates):
         # As placing does: clusters as parsed, and every coarse group for itself.
-        policy = run_policy(state.network, batch, levels=None if update % 2 == 0 else 0)
-        imitation, edges = imitation_loss(policy, batch), edge_loss(policy, batch)
-        loss = imitation + settings.edges * edges - settings.entropy * policy.entropy
-        if settings.reinforce and math.isfinite(reference):
-            rollouts = sample(policy, batch, settings.samples, generator)
-            loss = loss + settings.reinforce * reinforce_loss(policy, batch, rollouts)
-            scalars["charts/simulated_reward"] = float(rollouts.rewards.mean())
-        scalars["losses/gradient"] = descend(state.network, state.optimizer, loss, settings.gradient)
-        scalars["losses/imitation"] = float(imitation.detach())
-        scalars["losses/edges"] = float(edges.detach())
-        scalars["losses/entropy"] = float(policy.entropy.detach())
+        policy = run_policy(state.network, example, levels=None if update % 2 == 0 else 0)
+        imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
+        loss = imitation + settings.edge_coef * edges - settings.ent_coef * entropy
+        if settings.pg_coef and math.isfinite(reference):
+            rollouts = sample(policy, example, settings.samples, generator)
+            gradient, _ = policy_loss(policy, rollouts)
+            loss = loss + settings.pg_coef * gradient
+            scalars["charts/episodic_return"] = float(rollouts.returns.mean())
+        state.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        scalars["losses/grad_norm"] = follow(state.network, state.optimizer, settings.max_grad_norm)
+        for name, value in {"imitation": imitation, "edges": edges, "entropy": entropy}.items():
+            scalars[f"losses/{name}"] = float(value.detach())
     return scalars
 
 

@@ -27,12 +27,9 @@ from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.rollout import Batch, parse
+from ov_hsdag.training.rollout import parse
 
 Placements = NDArray[np.uint8]
-
-# Coarse groups. Placements of larger graphs take long to judge: fewer are proposed.
-_LARGE = 4000
 
 # Best measured placements that refinement starts from.
 _LEADERS = 3
@@ -100,16 +97,14 @@ def policy_placements(
 ) -> Placements:
     """Returns single devices, then what the policy proposes, as the placer `hsdag` does; uint8 [proposals, groups]."""
     problem, x = task.problem, task.x
-    batch = Batch.of([task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)])
-    large = len(x.node_x) > _LARGE
+    example = task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)
     found = [problem.singles]
     with torch.no_grad():
-        h, edge_score = network.encode(batch.graphs)
-        for levels in {network.config.levels: None} if large else {network.config.levels: None, 0: None}:
-            cluster, count = parse(network, batch, edge_score, levels)
-            logits = network.logits(h, edge_score, batch.graphs, cluster, count).numpy()
-            draws = placer.sample(logits, 1 if large else settings.draws, generator)
-            choices = np.concatenate([placer.lean(logits), draws])
+        h, edge_score = network.encode(example.inputs)
+        for levels in dict.fromkeys((network.config.levels, 0)):
+            cluster = parse(network, example, edge_score, levels)
+            logits = network.logits(example.inputs, h, edge_score, cluster).numpy()
+            choices = np.concatenate([placer.lean(logits), placer.sample(logits, settings.draws, generator)])
             found.append(placer.expand(choices, logits, cluster.numpy()[x.coarse], problem.group_supported))
     return np.concatenate(found)
 

@@ -17,6 +17,9 @@ SCRATCH = "none"
 PROPOSERS = ("both", "policy", "search", "random")
 """What may propose the placements that are measured."""
 
+# Names in checkpoints of earlier versions.
+_RENAMED = {"reinforce": "pg_coef", "entropy": "ent_coef", "edges": "edge_coef", "gradient": "max_grad_norm"}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -31,12 +34,12 @@ class Settings:
         updates: of the policy before each measurement.
         learning_rate: of Adam.
         samples: placements per update that the corrected simulator judges, for REINFORCE.
-        reinforce: weight of REINFORCE relative to imitation of measured placements (1). REINFORCE sums over all
+        pg_coef: weight of REINFORCE relative to imitation of measured placements (1). REINFORCE sums over all
             clusters and imitation averages: with a larger weight, the few samples of one problem drown what was
             measured.
-        entropy: weight of the entropy bonus.
-        edges: weight of imitation by edge scores.
-        gradient: largest norm of the gradient.
+        ent_coef: weight of the entropy bonus.
+        edge_coef: weight of imitation by edge scores.
+        max_grad_norm: largest norm of the gradient.
         temperature: of log ratios: a measured placement whose log ratio is lower than the best by this much is imitated
             e times less.
         agreement: smallest share of agreement with the best placement that a placement needs to be imitated. The mean
@@ -54,10 +57,10 @@ class Settings:
     updates: int = 8
     learning_rate: float = 5e-4
     samples: int = 16
-    reinforce: float = 0.03
-    entropy: float = 0.003
-    edges: float = 0.2
-    gradient: float = 1.0
+    pg_coef: float = 0.03
+    ent_coef: float = 0.003
+    edge_coef: float = 0.2
+    max_grad_norm: float = 1.0
     temperature: float = 0.03
     agreement: float = 0.5
     draws: int = 8
@@ -78,8 +81,7 @@ class Settings:
         Raises:
             UserError: there are settings that this version does not know.
         """
-        check_settings(values, cls())
-        return cls(**values)
+        return cls(**check_settings(values, cls(), _RENAMED))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Settings of a pretraining, with the field's names for them (CleanRL's where it has one)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ov_hsdag.training.corpus import MAX_COARSE
+from ov_hsdag.training.run import check_settings
+
+# Names in checkpoints of earlier versions; None: what is no setting any more.
+_RENAMED = {
+    "batch": "batch_size", "warmup": "warmup_steps", "entropy": "ent_coef", "sampled": "pg_coef",
+    "switches": "cf_coef", "imitation": "bc_coef", "edges": "edge_coef", "clip": "clip_coef",
+    "epochs": "update_epochs", "gradient": "max_grad_norm", "baseline": "baseline_rate", "reinforce_rate": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a run.
+
+    Attributes:
+        seed: of problems, initial weights, batches and samples.
+        problems: training problems that are drawn; most of those with a single device for an answer are left out.
+        first_problems: those that the first step draws from; all of them are in play when imitation ends.
+        validation: problems that only measure, drawn from the same distribution.
+        levels: of parsing; each step takes one of them.
+        imitation_steps: steps of behaviour cloning of searched placements.
+        reinforce_steps: steps of policy gradients after those.
+        batch_size: problems in a step.
+        parts: into which a step's problems are dealt; the gradient of each is computed apart, here or elsewhere
+            (`ov_hsdag.training.loss`). A run depends on their number, not on where they are computed.
+        samples: placements of each problem in a step of policy gradients.
+        learning_rate: of Adam; falls to a tenth along a cosine over all steps.
+        warmup_steps: in which it rises from 0.
+        ent_coef: weight of the entropy bonus, in all steps.
+        pg_coef: weight of the policy gradient of whole placements.
+        cf_coef: weight of the counterfactual policy gradient of single clusters (`counterfactual_loss`).
+        bc_coef: weight of behaviour cloning in steps of policy gradients.
+        edge_coef: weight of behaviour cloning by edge scores, relative to that by devices.
+        clip_coef: ε of PPO; None: REINFORCE.
+        update_epochs: updates from the same samples (PPO).
+        max_grad_norm: largest norm of the gradient.
+        baseline_rate: weight of the latest mean return in a problem's moving average, the baseline.
+        config: fields of `HSDAGConfig` that differ from `HSDAGConfig.base`.
+        validate_every: steps between validations.
+        max_coarse: larger graphs are left out.
+    """
+
+    seed: int = 0
+    problems: int = 4096
+    first_problems: int = 2048
+    validation: int = 256
+    levels: tuple[int, ...] = (0, 1, 1, 1, 2)
+    imitation_steps: int = 1500
+    reinforce_steps: int = 3500
+    batch_size: int = 16
+    parts: int = 1
+    samples: int = 8
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    ent_coef: float = 0.2
+    pg_coef: float = 0.1
+    cf_coef: float = 4.0
+    bc_coef: float = 0.1
+    edge_coef: float = 0.5
+    clip_coef: float | None = None
+    update_epochs: int = 1
+    max_grad_norm: float = 1.0
+    baseline_rate: float = 0.3
+    config: dict[str, Any] = field(default_factory=dict)
+    validate_every: int = 500
+    max_coarse: int = MAX_COARSE
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of both phases."""
+        return self.imitation_steps + self.reinforce_steps
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step (from 0): a linear warmup, and a cosine to a tenth."""
+        rise = min(1.0, (step + 1) / max(self.warmup_steps, 1))
+        return self.learning_rate * rise * (0.55 + 0.45 * math.cos(math.pi * step / max(self.steps, 1)))
+
+    def epochs_at(self, step: int) -> int:
+        """How many updates a step (from 0) makes."""
+        return 1 if step < self.imitation_steps else self.update_epochs
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Settings:
+        """Settings from a checkpoint's JSON.
+
+        Raises:
+            UserError: there are settings that this version does not know.
+        """
+        values = check_settings(values, cls(), _RENAMED)
+        return cls(**{**values, "levels": tuple(values["levels"])})
