@@ -6,9 +6,11 @@ import dataclasses
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,14 +18,16 @@ from hypothesis import strategies as st
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers import partitions
-from ov_hsdag.placing.candidates import find_candidates
+from ov_hsdag.placing.candidates import best_by_prediction, find_candidates
 from ov_hsdag.policy import bundle, features
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
@@ -203,7 +207,7 @@ def test_a_model_is_placed_without_torch(untrained: Path, tmp_path: Path) -> Non
     problem.save(tmp_path / "problem.npz")
     code = f"""
 import sys
-sys.modules.update(dict.fromkeys(("torch", "torch_geometric", "safetensors")))  # importing them fails
+sys.modules.update(dict.fromkeys(("torch", "safetensors")))  # importing them fails
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import PlacementProblem
 problem = PlacementProblem.load({str(tmp_path / "problem.npz")!r})
@@ -264,6 +268,27 @@ def test_groups_that_a_choice_does_not_support_take_their_next_best(seed: int, d
             wanted = choices[row, cluster[group]]
             ranking = sorted(range(devices), key=lambda d, c=cluster[group]: -logits[c, d])
             assert device == (wanted if supported[group, wanted] else next(d for d in ranking if supported[group, d]))
+
+
+def test_asking_the_policy_never_makes_a_prediction_worse() -> None:
+    """Models and devices that nothing was trained on, with the policy that ships."""
+    rule = split_rule(ov.__version__)
+    for model, stems in product(("yolo-like-small", "t5-encoder-small"), ("xeon+flex", "client+npu+arc")):
+        template = corpora.extract(ZOO[model].build(), rule)
+        names, profile = corpora.device_set(corpora.HELD_OUT_SETS[stems])
+        assert ZOO[model].family in corpora.HELD_OUT_FAMILIES
+        for objective, limited in product(("latency", "throughput"), (False, True)):
+            free = np.full(len(names), -1, np.int64)
+            problem = corpora.assemble(template, names, profile, objective, free)
+            if limited:
+                need = problem.evaluate(problem.singles).memory_bytes.max(axis=0)
+                problem = dataclasses.replace(problem, memory_bytes=(0.6 * need).astype(np.int64))
+            found = find_candidates(problem, [HSDAGPlacer(optional=True)])
+            assert [one.name for one in found if one.name == "hsdag"] == ["hsdag"] == [found[-1].name]
+            asked, alone = (best_by_prediction(problem, some) for some in (found, found[:-1]))
+            better = problem.scores(np.stack([asked.placement, alone.placement]))
+            assert better[0] <= better[1]
+            assert asked.name == "hsdag" or asked is alone
 
 
 def test_graphs_that_are_too_large_for_the_network_are_coarsened_first(

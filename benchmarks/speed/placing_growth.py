@@ -38,10 +38,10 @@ OBJECTIVES = ("latency", "throughput")
 SHARE_OF_COMPILING, COMPARED = 0.6, 22_000
 SECONDS, GIB, LARGEST = 30.0, 2.0, 110_000
 
-_RUN = "import sys; from benchmarks.speed.placing_growth import {0}; {0}(*sys.argv[1:])"
+_RUN = "import sys; from {0} import {1}; {1}(*sys.argv[1:])"
 
 
-def place_ir(path: str, objective: str) -> None:
+def place_ir(path: str, objective: str, policy: str | None = None) -> None:
     """Reads, places and writes an IR; prints what that took as JSON. In a process of its own."""
     import ov_hsdag
 
@@ -50,7 +50,7 @@ def place_ir(path: str, objective: str) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     model = core.read_model(path)
     read = time.perf_counter() - start
-    placement = ov_hsdag.place(model, "HETERO:CPU_A,CPU_B", objective=objective, core=core)
+    placement = ov_hsdag.place(model, "HETERO:CPU_A,CPU_B", objective=objective, core=core, policy=policy)
     begin = time.perf_counter()
     save_model_atomically(model, Path(path).with_name("placed.xml"), compress_to_fp16=False)
     end = time.perf_counter()
@@ -76,8 +76,12 @@ def _peak_gib() -> float:
 
 
 def in_child(function: str, *arguments: str) -> dict[str, Any]:
-    """What a function of this module prints as JSON in a process of its own, with the virtual devices."""
-    command = [sys.executable, "-c", _RUN.format(function), *arguments]
+    """What a function prints as JSON in a process of its own, with the virtual devices.
+
+    function: of this module, or "module:function".
+    """
+    module, _, name = function.rpartition(":")
+    command = [sys.executable, "-c", _RUN.format(module or "benchmarks.speed.placing_growth", name), *arguments]
     environment = {**os.environ, "OV_HSDAG_VIRTUAL_DEVICES": DEVICES}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -30,25 +30,18 @@ from ov_hsdag import _native
 # Arrays of NumPy, or tensors of torch.
 Array = Any
 
-# As in torch.nn.LayerNorm.
-_EPSILON = np.float32(1e-5)
+_EPSILON = np.float32(1e-5)  # as in torch.nn.LayerNorm
 _LOG_UNIT = 8.0
 
-# Multiply-adds of a product up to which OpenBLAS starts no threads, which keep spinning for longer than all of our
-# products take.
+# Multiply-adds of a product up to which OpenBLAS starts no threads, which spin for longer than our products take.
 _ONE_THREAD = 2**18
 
 
 class Forward:
-    """The network, in terms of the operations at its end, which are those of an array library.
+    """The network, in terms of the operations at its end, which are those of an array library."""
 
-    Attributes:
-        weights: by name, see `ov_hsdag.training.network.parameter_shapes`.
-        settings: `HSDAGConfig.to_dict()`: conv, layers, device_aware, context and devices are used.
-    """
-
-    weights: Mapping[str, Array]
-    settings: Mapping[str, Any]
+    weights: Mapping[str, Array]  # by name, see `ov_hsdag.training.network.parameter_shapes`
+    settings: Mapping[str, Any]  # `HSDAGConfig.to_dict()`: conv, layers, device_aware, context and devices are used
 
     def encode(self, x: Any) -> tuple[Array, Array]:
         """Node embeddings h [n, H] and edge scores in (0, 1) [e]. x: a `PolicyInput` of arrays."""
@@ -78,14 +71,7 @@ class Forward:
         return z * self.xp.where(inner.count[:, None] > 0, inner.mean(edge_score[inside][:, None]), self.one)
 
     def logits(self, x: Any, h: Array, edge_score: Array, cluster: Array) -> Array:
-        """Logits of devices for clusters [c, D].
-
-        Args:
-            x: the input of `encode`.
-            h: its first output.
-            edge_score: its second.
-            cluster: cluster of each node, numbered from 0 without gaps, [n].
-        """
+        """Logits of devices for clusters [c, D], from the input and outputs of `encode`. cluster: without gaps, [n]."""
         return self.place(x, h, cluster, self.pool(x, h, edge_score, cluster))
 
     def place(self, x: Any, h: Array, cluster: Array, z: Array) -> Array:
@@ -124,15 +110,15 @@ class Forward:
         for number, (end, other) in enumerate(((entering, leaving), (leaving, entering))):
             conv = f"{name}.convs.{number}"
             parts = {part: self.weights[f"{conv}.lin_{part}.weight"] for part in ("key", "query", "value")}
-            of_node = {
-                part: self.product(h, weight[:, :width]) + self.bias(f"{conv}.lin_{part}")
-                for part, weight in parts.items()
-            }
+            key, query, value = (
+                self.product(h, weight[:, :width]) + self.bias(f"{conv}.lin_{part}") for part, weight in parts.items()
+            )
             gate = self.product(x.edge_x, (parts["key"] + parts["query"])[:, width:])
-            gate = gate + of_node["key"][end.index] + of_node["query"][other.index]
-            value = of_node["value"][other.index] + self.product(x.edge_x, parts["value"][:, width:])
-            total = total + end.mean(self.sigmoid(gate) * value)
-            total = total + self.linear(f"{conv}.lin_skip", h) + self.bias(conv)
+            gate = gate + key[end.index] + query[other.index]
+            message = value[other.index] + self.product(x.edge_x, parts["value"][:, width:])
+            total = (
+                total + end.mean(self.sigmoid(gate) * message) + self.linear(f"{conv}.lin_skip", h) + self.bias(conv)
+            )
         return total
 
     def _gcn(self, name: str, h: Array, x: Any, entering: _Segments, leaving: _Segments) -> Array:
@@ -198,13 +184,7 @@ class Forward:
 
 
 class _Segments:
-    """Rows that belong to nodes or clusters.
-
-    Args:
-        over: the network, for its operations.
-        index: node or cluster of each row, [rows].
-        size: number of nodes or clusters.
-    """
+    """Rows that belong to `size` nodes or clusters; `index`: to which, [rows]."""
 
     def __init__(self, over: Forward, index: Array, size: int) -> None:
         self.over, self.index, self.size = over, index, size
@@ -212,10 +192,8 @@ class _Segments:
 
     def sum(self, rows: Array) -> Array:
         """[rows, …] → [size, …]; 0 where there is none."""
-        shape = rows.shape[1:]
-        return self.over.sum_rows(rows.reshape(len(rows), math.prod(shape)), self.index, self.size).reshape(
-            self.size, *shape
-        )
+        sums = self.over.sum_rows(rows.reshape(len(rows), math.prod(rows.shape[1:])), self.index, self.size)
+        return sums.reshape(self.size, *rows.shape[1:])
 
     def mean(self, rows: Array) -> Array:
         """[rows, …] → [size, …]; 0 where there is none."""

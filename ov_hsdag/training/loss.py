@@ -62,8 +62,8 @@ def policy_loss(policy: Policy, rollouts: Rollouts, clip: float | None = None) -
     log_ratio = (log_probability - rollouts.log_probability).clamp(-10, 10)
     ratio = log_ratio.exp()
     logged = {
-        "losses/approx_kl": float((ratio - 1 - log_ratio).mean()),
-        "losses/clipfrac": float(((ratio - 1).abs() > (clip or np.inf)).float().mean()),
+        "losses/approx_kl": (ratio - 1 - log_ratio).mean().item(),
+        "losses/clipfrac": ((ratio - 1).abs() > (clip or np.inf)).float().mean().item(),
     }
     if clip is None:
         return -(rollouts.advantages * log_probability).mean(), logged
@@ -113,9 +113,9 @@ def problem_loss(
     imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
     cloning = imitation + settings.edge_coef * edges
     logged = {
-        "losses/imitation": float(imitation),
-        "losses/edges": float(edges),
-        "losses/entropy": float(entropy),
+        "losses/imitation": imitation.item(),
+        "losses/edges": edges.item(),
+        "losses/entropy": entropy.item(),
         "charts/clusters": float(len(policy.log_probability)),
     }
     if step < settings.imitation_steps:
@@ -128,8 +128,8 @@ def problem_loss(
     best = float(np.log(example.reference / example.target_score))
     logged |= {
         **more,
-        "losses/policy_loss": float(gradient),
-        "losses/counterfactual_loss": float(counterfactual),
+        "losses/policy_loss": gradient.item(),
+        "losses/counterfactual_loss": counterfactual.item(),
         "charts/episodic_return": float(rollouts.returns.mean()),
         "charts/regret": best - float(rollouts.returns.mean()),
     }

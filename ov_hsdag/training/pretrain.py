@@ -162,7 +162,8 @@ def update(
         order = np.concatenate([part.indices for part in parts])
         returns = np.array([rollouts.returns.mean() for part in parts for rollouts in part.rollouts])
         old = state.baselines[order]
-        scalars["losses/explained_variance"] = explained_variance(old, returns)
+        if math.isfinite(explained := explained_variance(old, returns)):
+            scalars["losses/explained_variance"] = explained
         state.baselines[order] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
     return scalars
 

@@ -36,7 +36,7 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
     Returns:
         The last update's scalars, by their names in TensorBoard; none where the policy proposes nothing.
     """
-    if settings.proposer in ("search", "random"):
+    if settings.proposer == "search":
         return {}
     step = len(state.measured)
     believed = task.corrector.apply(fit.mean)

@@ -1,6 +1,6 @@
 """The next placement to measure: Thompson sampling over what the policy proposes and what refinement makes of it.
 
-Settings may name another proposer in the policy's place: search alone, or random placements.
+Settings may name search alone in the policy's place.
 
 The costs are corrected by factors drawn from the posterior (every other time by the most likely ones), candidates are
 refined and ranked on the corrected simulator, and the best one that was not measured yet is proposed.
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.placers.base import Placer, distinct
+from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy import placer
-from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task
@@ -38,9 +38,8 @@ _LEADERS = 3
 # there are others.
 _DIFFERENT = 0.003
 
-# Random placements that are tried where nothing else is new, and from which the random proposer takes the best.
+# Random placements that are tried where nothing else is new.
 _RANDOM = 64
-_MANY_RANDOM = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +73,8 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
     factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)
     believed = task.corrector.apply(factors)
 
-    if settings.proposer == "random":
-        candidates, scores = _random_candidates(believed, generator)
-        sources = ["random"] * len(candidates)
-    else:
-        fresh, origins, scores = _proposed(believed, state, task, settings, generator)
-        candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
+    fresh, origins, scores = _proposed(believed, state, task, settings, generator)
+    candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
     known = np.stack([entry.placement for entry in state.entries])
     index, recalled = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
     if index is None:
@@ -138,26 +133,6 @@ def _search_placements(believed: PlacementProblem, generator: np.random.Generato
     placers: list[Placer] = [MinCut(), Contiguous()]
     placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
     return np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
-
-
-def _random_candidates(
-    believed: PlacementProblem, generator: np.random.Generator
-) -> tuple[Placements, NDArray[np.float64]]:
-    """Contiguous partitions at random cuts, and each group on any device, as many of either, with their scores."""
-    half = _MANY_RANDOM // 2
-    found = [believed.random(generator, half), *(random_partition(believed, generator)[None] for _ in range(half))]
-    fresh = distinct(np.concatenate(found))
-    return fresh, believed.scores(fresh, usable_cores())
-
-
-def random_partition(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns a contiguous partition at random cuts, devices in random order, repaired; uint8 [groups]."""
-    order = topological_groups(problem)
-    ends = np.sort(generator.integers(0, len(order) + 1, len(problem.devices) - 1))
-    part = np.searchsorted(ends, np.arange(len(order)), side="right")
-    placement = np.empty(problem.group_count, np.uint8)
-    placement[order] = generator.permutation(len(problem.devices))[part]
-    return problem.repair(placement)
 
 
 def _refined(

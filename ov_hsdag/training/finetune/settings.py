@@ -14,7 +14,7 @@ SCRATCH = "none"
 """Name of the policy that is no policy: an untrained network."""
 
 
-PROPOSERS = ("both", "policy", "search", "random")
+PROPOSERS = ("both", "policy", "search")
 """What may propose the placements that are measured."""
 
 # Names in checkpoints of earlier versions.
@@ -28,9 +28,8 @@ class Settings:
     Attributes:
         seed: of everything random.
         proposer: "policy"; "search": minimum cut, contiguous partition and multilevel search on the corrected
-            simulator, and nothing is learned but the corrections; "both" of these, the best by the simulator first;
-            "random": the best of many random placements by the corrected simulator, which comparisons need. What all
-            but the last propose is refined by local search.
+            simulator, and nothing is learned but the corrections; "both" of these, the best by the simulator first.
+            What is proposed is refined by local search.
         updates: of the policy before each measurement.
         learning_rate: of Adam.
         samples: placements per update that the corrected simulator judges, for REINFORCE.
