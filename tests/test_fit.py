@@ -24,7 +24,7 @@ from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.memory_fit import ContextProblems, Fit, fit
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import price_workload, resolve_profile
+from ov_hsdag.problem.pricing import Session, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.compat import opset13 as ops
@@ -172,8 +172,8 @@ class TestFit:
     def test_the_largest_contexts_fit_and_longer_ones_do_not(self, analysis: ModelAnalysis) -> None:
         core = ov.Core()
         limits = {"GPU": 4_000_000, "CPU": 6_000_000}
-        profile = resolve_profile(None, NAMES, core).with_memory(limits)
-        contexts = ContextProblems.of(analysis, profile, core, Workload.of_context(256))
+        session = Session.of(NAMES, core, memory=limits)
+        contexts = ContextProblems.of(session, analysis, Workload.of_context(256))
         for device in range(2):
             most = contexts.largest([contexts.problem.single(device)])
             assert most
@@ -187,12 +187,10 @@ class TestFit:
 
     def test_sizes_between_are_those_of_the_model(self, analysis: ModelAnalysis) -> None:
         core = ov.Core()
-        profile = resolve_profile(None, NAMES, core)
+        session = Session.of(NAMES, core)
         workload = Workload.of_context(256)
-        contexts = ContextProblems.of(analysis, profile, core, workload)
-        further = price_workload(
-            analysis, "latency", profile, core, replace(workload, context=5000).phases(analysis.model)
-        )
+        contexts = ContextProblems.of(session, analysis, workload)
+        further = session.price(analysis, "latency", phases=replace(workload, context=5000).phases(analysis.model))
         assert further.problem.live_bytes is not None
         found = contexts.at(5000)
         np.testing.assert_array_equal(found.node_held, further.problem.node_held)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.model.workload import Phase, Workload
+    from ov_hsdag.model.workload import Workload
     from ov_hsdag.placing.rivals import Result
     from ov_hsdag.policy.placer import HSDAGPlacer
 
@@ -214,18 +214,14 @@ def _run(
     """The results, and of what is left out the name and why."""
     from ov_hsdag.costs.stored import load_beside
     from ov_hsdag.placing.rivals import contenders, measure
-    from ov_hsdag.problem.pricing import build_problem, build_workload_problem
+    from ov_hsdag.problem.pricing import Session
 
     with console.progress(path.name) as tell:
         tell("placing")
-        phases: tuple[Phase, ...] = ()
-        if asked is None:
-            problem = build_problem(
-                model, devices, objective=objective, profile=profile, core=core, shapes=shapes, costs=load_beside(path)
-            )
-        else:
-            phases = asked.phases_with(model, shapes)
-            problem = build_workload_problem(model, devices, phases, objective, profile, core).problem
+        session = Session.of(devices, core, profile)
+        phases = asked.phases_with(model, shapes) if asked else ()
+        costs = None if phases else load_beside(path)
+        problem = session.price(session.analyse(model, shapes, phases), objective, costs, phases).problem
         found, left_out = contenders(problem, devices, policies)
         results = measure(
             model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=tell

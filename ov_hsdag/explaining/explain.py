@@ -18,8 +18,7 @@ from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
-from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import Session
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,36 +61,33 @@ def explain(
     """
     given = _placement(model, affinity)
     devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
-    if devices.names != given.devices:
-        given = given.map_to(devices.names)
+    names = devices.names
+    if names != given.devices:
+        given = given.map_to(names)
     chosen = objective or given.objective
     core = core or new_core()
     made_with = given.settings or {}
-    register_defined(core, made_with.get("virtual_devices", ""), devices.names)
+    register_defined(core, made_with.get("virtual_devices", ""), names)
     if profile is None and "profile" in made_with:
         warnings.warn(
             f"the placement was made with the profile {made_with['profile']}, and here the built-in ones count:"
             " --profile (in Python, profile=) gives others",
             stacklevel=2,
         )
-    limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in devices.names}
-    limits |= memory_limits(memory or {}, devices.names)
-    known = resolve_profile(profile, devices.names, core).with_memory(limits)
+    limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in names}
+    session = Session.of(devices, core, profile, memory=limits | memory_limits(memory or {}, names))
     if workload is None and context is None:
         workload, context = made_with.get("workload"), made_with.get("context")
         shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {}))
     asked = Workload.asked(workload, context)
     phases = asked.phases_with(model, shapes) if asked else ()
     original = {node.get_friendly_name() for node in model.get_ops()}
-    analysis = prepare(model, devices.names, core, known, shapes=phases[-1].shapes if phases else shapes or None)
+    analysis = session.analyse(model, shapes, phases)
     given.check_nodes(original.union(analysis.graph.names))
-    if phases:
-        problem, costs = price_workload(analysis, chosen, known, core, phases).problem, None
-    else:
-        problem = price(analysis, chosen, known, core, costs)
-    whole = complete.complete(model, given.affinity, devices.names, problem.graph)
-    measured = tuple(costs.of(problem.graph, problem.devices, core)) if costs else ()
-    sources = CostSources.of(known, problem.devices, measured)
+    problem = session.price(analysis, chosen, costs, phases).problem
+    whole = complete.complete(model, given.affinity, names, problem.graph)
+    measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
+    sources = CostSources.of(session.profile, names, measured)
     return ExplainedModel(Explanation(problem, problem.placement_of(whole)), chosen, given, sources)
 
 

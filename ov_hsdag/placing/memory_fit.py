@@ -30,8 +30,8 @@ from ov_hsdag.placing.candidates import (
     run,
     sizes_are_guessed,
 )
-from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import WorkloadProblem, price, price_workload, resolve_profile
+from ov_hsdag.problem.analysis import ModelAnalysis
+from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 
 if TYPE_CHECKING:
@@ -211,11 +211,12 @@ def fit(
     names = DeviceSet.parse(device).names
     limits = memory_limits(memory or {}, names)
     core = core or new_core()
-    known = resolve_profile(profile, names, core).with_kv_precision(kv_precision)
+    known = resolve_profile(profile, names, core)
     # No more than its profile says.
     declared = zip(names, known.memory_bytes(names).tolist(), strict=True)
     room = {name: discovery.usable_bytes(core, name, most) for name, most in declared} | limits
-    known = known.with_memory({name: bytes_ for name, bytes_ in room.items() if bytes_ is not None})
+    usable = {name: bytes_ for name, bytes_ in room.items() if bytes_ is not None}
+    session = Session.of(names, core, known, memory=usable, kv_precision=kv_precision)
     host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), discovery.USABLE)
     placed = Placement.of(model)
     if placed is not None:
@@ -228,9 +229,9 @@ def fit(
     workload = Workload.of_context(context or DEFAULT_CONTEXT, batch) if decodes else None
     if workload:
         shapes = {**decoder_shapes(model, batch, 1, workload.tokens), **(shapes or {})}
-    analysis = prepare(model, names, core, known, shapes=shapes)
-    contexts = ContextProblems.of(analysis, known, core, workload) if workload else None
-    problem = contexts.problem if contexts else price(analysis, "latency", known, core, None)
+    analysis = session.analyse(model, shapes)
+    contexts = ContextProblems.of(session, analysis, workload) if workload else None
+    problem = contexts.problem if contexts else session.price(analysis, "latency").problem
     problem, candidates = find_within_memory(problem, (), guessed=sizes_are_guessed(analysis))
     require_runnable(problem, candidates)
     if placed is None:
@@ -246,7 +247,9 @@ def fit(
         if problem.group_supported[:, number].all()
     }
     largest: dict[str, int | None] = {}
+    precisions: dict[str, str] = {}
     if contexts:
+        precisions = dict(zip(names, kv_precisions(model, core, session.profile, names), strict=True))
         for name in singles:
             largest[name] = contexts.largest([problem.single(names.index(name))])
         largest["split"] = contexts.largest([split], refill=placed is None, host=host)
@@ -255,7 +258,7 @@ def fit(
         context=workload.tokens if workload else None,
         batch=batch,
         prompt=workload.prompt if workload else None,
-        kv_precision=dict(zip(names, kv_precisions(model, core, known, names), strict=True)) if workload else {},
+        kv_precision=precisions,
         singles=singles,
         split=parts,
         split_fits=fits,
@@ -338,9 +341,8 @@ class ContextProblems:
     """
 
     problem: PlacementProblem
+    _session: Session
     _analysis: ModelAnalysis
-    _profile: Profile
-    _core: ov.Core
     _tokens: int
     _fixed: NDArray[np.int64]  # bytes of outputs in the phases whose sizes do not depend on the context
     _last: NDArray[np.int64]  # of a token with all of the context before it
@@ -348,33 +350,19 @@ class ContextProblems:
 
     @classmethod
     def of(
-        cls,
-        analysis: ModelAnalysis,
-        profile: Profile,
-        core: ov.Core,
-        workload: Workload,
-        priced: WorkloadProblem | None = None,
+        cls, session: Session, analysis: ModelAnalysis, workload: Workload, priced: WorkloadProblem | None = None
     ) -> ContextProblems:
-        """The problems of a model.
-
-        Args:
-            analysis: of the model.
-            profile: of the devices.
-            core: has them.
-            workload: with the context.
-            priced: of its phases, where that is known already.
-        """
+        """The problems of a model with the context of a workload. priced: of its phases, where that is known."""
         if priced is None:
-            priced = price_workload(analysis, "latency", profile, core, workload.phases(analysis.model))
+            priced = session.price(analysis, "latency", phases=workload.phases(analysis.model))
         further = analysis.graph.resized(
             analysis.model, decoder_shapes(analysis.model, workload.batch, 1, 2 * workload.tokens)
         )
         sizes = priced.output_bytes
         return cls(
             priced.problem,
+            session,
             analysis,
-            profile,
-            core,
             workload.tokens,
             sizes["prompt"],
             sizes["last token"],
@@ -391,8 +379,8 @@ class ContextProblems:
         held, live = memory_needs(
             self._analysis.model,
             graph,
-            self._core,
-            self._profile,
+            self._session.core,
+            self._session.profile,
             names,
             np.ones(len(names)) if stored is None else stored,
         )

@@ -51,9 +51,9 @@ from ov_hsdag.placing.candidates import (
 from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.analysis import ModelAnalysis, prepare
+from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.copies import COPIES, copies_summary
-from ov_hsdag.problem.pricing import WorkloadProblem, graph_of, price, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import Session, graph_of
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -128,7 +128,8 @@ def place(
     phases = asked.phases_with(model, shapes) if asked else ()
     if phases:
         shapes = phases[-1].shapes
-    analysis = prepare(model, request.devices.names, request.core, request.profile, shapes=shapes, clock=clock)
+    session = request.session
+    analysis = session.analyse(model, shapes, phases, clock)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
@@ -147,15 +148,9 @@ def place(
                 if analysis.shapes and analysis.shapes is not shapes:
                     shapes = analysis.shapes
                     options = replace(options, shapes=shapes)
-    of_workload: WorkloadProblem | None = None
     with clock("costs"):
-        if phases:
-            of_workload = price_workload(
-                analysis, options.objective, request.profile, request.core, phases, phase_costs
-            )
-            problem = of_workload.problem
-        else:
-            problem = price(analysis, options.objective, request.profile, request.core, costs)
+        priced = session.price(analysis, options.objective, costs, phases, phase_costs)
+        problem = priced.problem
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
     with clock("choose"):
@@ -167,7 +162,7 @@ def place(
             except RunError as error:
                 told = told_enough(enough_memory(problem, candidates), problem.devices)
                 if asked is not None:
-                    contexts = ContextProblems.of(analysis, request.profile, request.core, asked, of_workload)
+                    contexts = ContextProblems.of(session, analysis, asked, priced)
                     told += f"; {contexts.told(candidates)}"
                 raise RunError(f"{error}{told}") from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
@@ -178,14 +173,14 @@ def place(
             choice = _measured(choice, model, problem, request, shapes, phases, left, known, report)
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
-        measured_costs = list(costs.of(problem.graph, problem.devices, request.core)) if costs else []
+        measured_costs = list(costs.of(problem.graph, problem.devices, session.core)) if costs else []
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
         placement = _placement(choice, problem, request, measured_costs, clock)
-        settings = _settings(options, request.limits, definition(request.devices.names))
+        settings = _settings(options, request.limits, definition(session.devices.names))
         placement = replace(placement, settings=settings)
-        if of_workload and placement.predicted is not None:
-            placement.predicted["workload"] = of_workload.summary(choice.chosen.placement)
+        if phases and placement.predicted is not None:
+            placement.predicted["workload"] = priced.summary(choice.chosen.placement)
     with clock("write"):
         placement = replace(placement, affinity=set_affinities(model, placement.affinity))
         placement.embed(model)
@@ -233,9 +228,7 @@ def _settings(options: PlaceOptions, limits: Mapping[str, int], virtual_devices:
 class _Request:
     """What the caller wants, checked and read."""
 
-    devices: DeviceSet
-    core: ov.Core
-    profile: Profile
+    session: Session
     learned: list[HSDAGPlacer]
     given: Placement | None
     costs: ModelCosts | None
@@ -273,14 +266,14 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     if costs is not None and not isinstance(costs, ModelCosts):
         costs = ModelCosts.load(costs)
     check_kv_precision(options.kv_precision)
-    known = resolve_profile(profile, devices.names, core).with_memory(limits).with_kv_precision(options.kv_precision)
+    session = Session.of(devices, core, profile, memory=limits, kv_precision=options.kv_precision)
     search = Multilevel()
     if search_seconds is not None:
         search = Multilevel(seconds=search_seconds, threads=usable_cores())
     host = None
     if profile is None:
         host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
-    return _Request(devices, core, known, learned, given, costs, host, search, limits, measure_seconds)
+    return _Request(session, learned, given, costs, host, search, limits, measure_seconds)
 
 
 def _given(
@@ -320,7 +313,7 @@ def _calibrated(
     report = report or (lambda _: None)
     report(f"measuring operations on {', '.join(names)}")
     try:
-        return calibrate_where_it_runs(analysis, request.core, request.profile, report, seconds)
+        return calibrate_where_it_runs(analysis, request.session.core, request.session.profile, report, seconds)
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
@@ -329,7 +322,7 @@ def _calibrated(
 
 def _holds(costs: ModelCosts, analysis: ModelAnalysis, request: _Request) -> bool:
     """Whether measured costs hold for all devices of a placing."""
-    return len(costs.of(analysis.graph, analysis.devices, request.core)) == len(analysis.devices)
+    return len(costs.of(analysis.graph, analysis.devices, request.session.core)) == len(analysis.devices)
 
 
 def _calibrated_phases(
@@ -410,7 +403,7 @@ def _measured(
         model,
         problem,
         placements,
-        request.core,
+        request.session.core,
         shapes=shapes,
         phases=phases,
         seconds=seconds,
@@ -515,6 +508,7 @@ def _placement(
         notes=_notes(choice, problem),
         unsure=choice.unsure,
         source=ReportSource(
-            Explanation(problem, chosen.placement), CostSources.of(request.profile, problem.devices, measured_costs)
+            Explanation(problem, chosen.placement),
+            CostSources.of(request.session.profile, problem.devices, measured_costs),
         ),
     )

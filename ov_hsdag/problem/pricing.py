@@ -23,9 +23,62 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.timing import Clock
 
 if TYPE_CHECKING:
     import openvino as ov
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A device list on a machine, with the speeds of the devices: what models are analysed and priced for."""
+
+    core: ov.Core  # asked what the devices support, where it has them
+    devices: DeviceSet
+    profile: Profile  # of every device
+
+    @classmethod
+    def of(
+        cls,
+        device: DeviceSet | str | Sequence[str],
+        core: ov.Core | None = None,
+        profile: Profile | str | PathLike[str] | None = None,
+        *,
+        memory: Mapping[str, int] | None = None,
+        kv_precision: str | None = None,
+    ) -> Session:
+        """A session, with a new Core and the built-in profiles by default. UserError: no devices, no such profile.
+
+        memory: limits in place of the profile's, bytes by device; kv_precision: in which devices keep KV caches.
+        """
+        devices = device if isinstance(device, DeviceSet) else DeviceSet.parse(device)
+        core = core or new_core()
+        known = resolve_profile(profile, devices.names, core)
+        return cls(core, devices, known.with_memory(memory or {}).with_kv_precision(kv_precision))
+
+    def analyse(
+        self,
+        model: ov.Model,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        phases: Sequence[Phase] = (),
+        clock: Clock | None = None,
+    ) -> ModelAnalysis:
+        """See `prepare`; with phases of a workload, their last one's shapes count."""
+        shapes = phases[-1].shapes if phases else shapes or None
+        return prepare(model, self.devices.names, self.core, self.profile, shapes=shapes, clock=clock)
+
+    def price(
+        self,
+        analysis: ModelAnalysis,
+        objective: str,
+        costs: ModelCosts | None = None,
+        phases: Sequence[Phase] = (),
+        phase_costs: Mapping[str, ModelCosts] | None = None,
+    ) -> WorkloadProblem:
+        """See `price_workload`; without phases the problem is that of one inference, see `price`."""
+        if phases:
+            return price_workload(analysis, objective, self.profile, self.core, phases, phase_costs)
+        return WorkloadProblem(price(analysis, objective, self.profile, self.core, costs), {}, {}, {})
 
 
 def build_problem(
@@ -53,10 +106,8 @@ def build_problem(
         UserError: an unknown device, a profile without one of the devices, or an operation that no device runs.
         RunError: a device cannot say what it supports.
     """
-    if core is None:
-        core = new_core()
-    known = resolve_profile(profile, devices.names, core)
-    return price(prepare(model, devices.names, core, known, shapes=shapes), objective, known, core, costs)
+    session = Session.of(devices, core, profile)
+    return session.price(session.analyse(model, shapes), objective, costs).problem
 
 
 def resolve_profile(profile: Profile | str | PathLike[str] | None, names: Sequence[str], core: ov.Core) -> Profile:
@@ -130,34 +181,6 @@ def price_workload(
         counts={name: part.count for name, part in priced.items()},
         output_bytes={name: graph.output_bytes for name, graph in graphs.items()},
     )
-
-
-def build_workload_problem(
-    model: ov.Model,
-    devices: DeviceSet,
-    phases: Sequence[Phase],
-    objective: str = "latency",
-    profile: Profile | str | PathLike[str] | None = None,
-    core: ov.Core | None = None,
-) -> WorkloadProblem:
-    """Normalizes `model`, in place, and makes the placement problem of a workload of it.
-
-    Args:
-        model: a decoder with states; changed in place.
-        devices: as in `build_problem`, and so are the others.
-        phases: inferences of the workload.
-        objective: "latency" or "throughput".
-        profile: speeds of the devices.
-        core: has the devices.
-
-    Raises:
-        UserError: see `build_problem`, or shapes of a phase do not fit the model.
-        RunError: a device cannot say what it supports.
-    """
-    core = core or new_core()
-    known = resolve_profile(profile, devices.names, core)
-    analysis = prepare(model, devices.names, core, known, shapes=phases[-1].shapes)
-    return price_workload(analysis, objective, known, core, phases)
 
 
 def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
@@ -306,7 +329,7 @@ def _measured(
         warnings.warn(
             f"operations are not measured on {', '.join(unmeasured)} (there was no time, it runs none of the"
             " model, or the calibration was one without it): the profile counts there",
-            stacklevel=4,
+            stacklevel=5,
         )
     other = [name for name in devices if name not in found and name not in unmeasured]
     if other or not found:
@@ -314,6 +337,6 @@ def _measured(
             f"the measured costs beside the model do not hold for {', '.join(other or devices)} (another model, device,"
             " number of cores, property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures"
             " them anew",
-            stacklevel=4,
+            stacklevel=5,
         )
     return found

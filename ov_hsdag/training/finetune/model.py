@@ -22,7 +22,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import input_shapes
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.problem.pricing import build_problem, resolve_profile
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import save_model_atomically
 from ov_hsdag.training.config import HSDAGConfig, Widths
@@ -104,8 +104,7 @@ def finetune(
     for name in () if simulated else discovery.absent(core, devices):
         raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
-    known = resolve_profile(profile, devices.names, core)
-    problem = build_problem(model, devices, objective=objective, profile=known, core=core, shapes=examples)
+    problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=examples)
     network = None
     if not resume:
         settings = settings or Settings()
