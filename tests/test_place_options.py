@@ -8,9 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import typer
 
 import ov_hsdag
-from ov_hsdag.cli import place_options
+from ov_hsdag.cli import remote
+from ov_hsdag.cli.app import app
 from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.fleet.job import Inputs
 from ov_hsdag.integration import converters
@@ -45,8 +47,23 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path) -> None:
     for name, flag in flags().items():
         if flag.kind == "file":
             values[name].write_text("{}")
+    given = []
+    for name, flag in flags().items():
+        text = f"--{(flag.name or name).replace('_', '-')}"
+        if flag.kind is bool:
+            given.append(text.replace("--", "--no-"))
+        for value in [] if flag.kind is bool else values[name] if flag.several else [values[name]]:
+            given += [text, str(value)]
+    command = typer.main.get_command(app).commands["place"]  # type: ignore[attr-defined]
     inputs = Inputs()
-    words = place_options.words(place_options.Given(**values), inputs, lambda _, name: name)
+    more = ["--device", "HETERO:gpu,CPU", "--json", "--ray", "auto", "--verbose"]
+    context = command.make_context("place", ["model.xml", *given, *more])
+    words = remote.words(context, inputs, ["in0/model.xml"], {"--output": "out/placed.xml"})
+    assert words[:2] == ["place", "in0/model.xml"]
+    assert words[-3:] == ["--output", "out/placed.xml", "--json"]
+    assert words[words.index("--device") + 1] == "HETERO:GPU,CPU"
+    assert "--verbose" in words
+    assert "--ray" not in words
     for name, flag in flags().items():
         text = f"--{(flag.name or name).replace('_', '-')}"
         if flag.kind is bool:
@@ -54,7 +71,9 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path) -> None:
         else:
             assert words.count(text) == (2 if flag.several else 1)
     assert len(inputs.files) == sum(flag.kind == "file" for flag in flags().values())
-    assert place_options.words(place_options.Given(), Inputs(), lambda _, name: name) == ["--objective", "latency"]
+    assert {words[words.index(f"--{name}") + 1] for name in ("profile", "affinity")} == set(inputs.files)
+    context = command.make_context("place", ["model.xml", "--device", "HETERO:GPU,CPU"])
+    assert remote.words(context, Inputs(), [], {}) == ["place", "--device", "HETERO:GPU,CPU", "--json"]
 
 
 def test_converters_have_the_options_that_are_for_them() -> None:

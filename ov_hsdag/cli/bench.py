@@ -15,7 +15,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.cli.command_lines import options
+from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.place_options import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
@@ -45,7 +45,12 @@ Table_ = Annotated[
 ]
 
 
+# Options that `place` has as well.
+_OF_PLACE = ("--device", "--objective", "--shape", "--workload", "--context", "--profile")
+
+
 def bench(
+    command: typer.Context,
     models: Models,
     device: common.Device,
     objective: Objective = "latency",
@@ -99,16 +104,8 @@ def bench(
         "models": [],
     }
     if ray is not None:
-        words: dict[str, object] = {
-            "--device": device,
-            "--objective": objective,
-            "--shape": shape,
-            "--workload": workload,
-            "--context": context,
-            "--rounds": rounds,
-        }
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
-            _elsewhere(fleet, show, models, words, profile, policies, document, output, as_json)
+            _elsewhere(command, fleet, show, models, policies, document, output, as_json)
         return
     core = common.new_core()
     missing = absent(core, devices.names)
@@ -146,18 +143,16 @@ def bench(
             show(document)
         elif len(failures) < len(models):
             good = next(entry["model"] for entry in document["models"] if entry["results"])
-            given = {"--shape": shape, "--workload": workload, "--context": context, "--profile": profile}
-            show.next("place", good, "--device", device, "--objective", objective, *options(given))
+            show.next("place", good, *given(command, *_OF_PLACE))
     if failures:
         raise failures[0]
 
 
 def _elsewhere(
+    command: typer.Context,
     fleet: remote.Fleet,
     show: console.Show,
     models: Sequence[Path],
-    given: Mapping[str, object],
-    profile: Path | None,
     policies: str | None,
     document: dict[str, Any],
     output: Path | None,
@@ -171,8 +166,8 @@ def _elsewhere(
             inputs = Inputs()
             name = inputs.model(model)
             named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
-            own = {"--profile": inputs.file(profile), "--policies": ",".join(map(str, named)) or None}
-            words = remote.words(inputs, "bench", [name], {**given, **own}, {})
+            own = {"--policies": ",".join(map(str, named)) or None, "--output": None, "--part": None}
+            words = remote.words(command, inputs, [name], own)
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
     for (kind, model), result in zip(asked, results, strict=True):
@@ -194,8 +189,7 @@ def _elsewhere(
         show(document)
     elif len(failures) < len(asked):
         good = next(entry["model"] for entry in document["models"] if entry["results"])
-        more = {key: value for key, value in given.items() if key != "--rounds"}
-        show.next("place", good, *options({**more, "--profile": profile}))
+        show.next("place", good, *given(command, *_OF_PLACE))
     remote.end(failures)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
-from ov_hsdag.cli.command_lines import model_here, options
+from ov_hsdag.cli.command_lines import given, model_here
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.utils.errors import UserError
 
@@ -38,6 +37,7 @@ ProfileOutput = Annotated[
 
 
 def calibrate(
+    command: typer.Context,
     device: common.Device,
     output: ProfileOutput,
     model: Models = None,
@@ -70,9 +70,8 @@ def calibrate(
     if ray is not None:
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
-        given = {"--device": device, "--shape": shape, "--seconds": None if math.isinf(seconds) else seconds}
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, output, models, given, as_json)
+            _elsewhere(command, fleet, show, output, models, as_json)
         return
     begin = time.perf_counter()
     with console.result(as_json) as show:
@@ -108,15 +107,15 @@ def calibrate(
         text += [f"{path_beside(path)}: {_latencies(times)}" for path, times in zip(models, found.times, strict=True)]
         show(data, "\n".join(text), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
-        show.next("place", named, "--device", device, *options({"--profile": output, "--shape": shape}))
+        show.next("place", named, "--device", device, "--profile", output, *given(command, "--shape"))
 
 
 def _elsewhere(
+    command: typer.Context,
     fleet: remote.Fleet,
     show: console.Show,
     output: Path,
     models: list[Path],
-    given: Mapping[str, object],
     as_json: bool,
 ) -> None:
     """A profile of each kind of machine."""
@@ -124,21 +123,21 @@ def _elsewhere(
     from ov_hsdag.storage.files import check_writable, write_json
     from ov_hsdag.utils.reading import SETTINGS, read_json
 
-    failures: list[Exception] = []
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
     inputs = Inputs()
     named = [inputs.model(path) for path in models]
     costs = [path_beside(name).as_posix() for name in named]
-    words = remote.words(inputs, "calibrate", [], {**given, "--model": named, "--output": f"{OUT}/{_PROFILE}"}, {})
+    words = remote.words(command, inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
     job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))
     with remote.scratch() as scratch:
-        results = fleet.run("calibrating", [(kind, job, scratch / kind.number) for kind in fleet.kinds])
+        profiles: list[Path] = []
 
         def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
             came, target = scratch / kind.number, fleet.target(output, kind)
             document = read_json(came / _PROFILE, SETTINGS)
             write_json(target, document)
+            profiles.append(target)
             for number, path in enumerate(models):
                 ModelCosts.load(came / costs[number]).save(path_beside(path))
                 data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
@@ -147,14 +146,11 @@ def _elsewhere(
                 show({}, text, _table(document, data["devices"]))
             return {**data, "profile": str(target)}
 
-        found = remote.collect(fleet, results, use, failures)
-    if as_json:
-        show({"machines": found} if fleet.several else found[0])
-    profiles = [one["profile"] for one in found if "profile" in one]
+        jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
+        failures = fleet.each("calibrating", jobs, use, show if as_json else None)
     if profiles:
         model = models[0] if models else model_here()
-        more = {"--profile": profiles[0], "--shape": given["--shape"]}
-        show.next("place", model, "--device", given["--device"], *options(more))
+        show.next("place", model, *given(command, "--device"), "--profile", profiles[0], *given(command, "--shape"))
     remote.end(failures)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from ov_hsdag.devices.device_set import TRY_OUT
 
@@ -63,6 +65,23 @@ def options(given: Mapping[str, object]) -> list[object]:
         for one in value if isinstance(value, list | tuple) else [value]:
             found += [name, one] if one is not None else []
     return found
+
+
+def given(command: typer.Context, *flags: str) -> list[object]:
+    """Words of some options of the command that runs, by their first names, where they were given."""
+    found: list[object] = []
+    for option in given_options(command):
+        if option.opts[0] in flags:
+            found += options({option.opts[0]: command.params[option.name]})
+    return found
+
+
+def given_options(command: typer.Context) -> Iterator[Any]:
+    """The options that were given to the command that runs: click's own objects."""
+    for option in command.command.params:
+        source = command.get_parameter_source(option.name or "")
+        if option.param_type_name == "option" and source is not None and source.name != "DEFAULT":
+            yield option
 
 
 def model_here() -> str:

@@ -10,7 +10,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.command_lines import options, place_it
+from ov_hsdag.cli.command_lines import given, place_it
 from ov_hsdag.cli.place_options import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 from ov_hsdag.model.gains import times
 from ov_hsdag.problem.copies import COPIES
@@ -68,6 +68,7 @@ class PlacedModel:
 
 @common.with_options_of(PlacedModel, "placed")
 def explain(
+    command: typer.Context,
     model: common.Model,
     placed: PlacedModel,
     node: Nodes = None,
@@ -94,8 +95,7 @@ def explain(
             summary = found.summary(moves=not (node or kind))
             operations = [found.operation(one) for one in nodes]
         show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
-        given = {f"--{name}": value for name, value in vars(placed).items()}
-        show.next("report", model, *options({"--output": "report.html", **given}))
+        show.next("report", model, "--output", "report.html", *given(command, *(f"--{name}" for name in vars(placed))))
 
 
 def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
-from ov_hsdag.cli.command_lines import options
+from ov_hsdag.cli.command_lines import given, given_options
 from ov_hsdag.cli.extras import require
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
@@ -64,6 +64,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _DEFAULT_SECONDS = 600.0
 _DEFAULT_SIMULATED = 60
 
+# Options of a run that one that is resumed keeps.
+_SETTINGS = ("--objective", "--policy", "--proposer", "--simulated", "--seed")
+
 # What found a placement, by the names in a record.
 _SOURCES = {"policy": "the policy", "measured": "search", "search": "search", "random": "random"}
 
@@ -72,6 +75,7 @@ _SHOWN = 5
 
 
 def finetune(
+    command: typer.Context,
     model: common.Model,
     device: common.Device,
     output: Folder,
@@ -96,16 +100,9 @@ def finetune(
     """
     common.check_model(model)
     remote.check_on(ray, on)
-    given = {
-        "--objective": objective is not None,
-        "--policy": policy is not None,
-        "--proposer": proposer is not None,
-        "--simulated": simulated,
-        "--seed": seed is not None,
-    }
-    if resume and any(given.values()):
-        refused = ", ".join(name for name, there in given.items() if there)
-        raise UserError(f"--resume continues a run with its own settings: leave out {refused}")
+    settled = [one.opts[0] for one in given_options(command) if one.opts[0] in _SETTINGS]
+    if resume and settled:
+        raise UserError(f"--resume continues a run with its own settings: leave out {', '.join(settled)}")
     if proposer not in (None, "both", "policy", "search"):
         raise UserError(f"--proposer is both, policy or search, got '{proposer}'")
     if proposer == "search" and policy is not None:
@@ -124,18 +121,8 @@ def finetune(
     if ray is not None:
         if simulated:
             raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
-        new = {
-            "--objective": objective,
-            "--proposer": proposer,
-            "--seed": seed,
-            "--budget": None if resume else budget,
-            "--measurements": None if resume else measurements,
-        }
-        again = {"--budget": budget, "--measurements": measurements} if resume else {}
-        both = {"--device": device, "--shape": shape, "--threads": threads}
-        elsewhere = _Elsewhere(model, output, {**new, **both}, {**again, **both}, profile, policy, resume)
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            elsewhere.run(fleet, show, as_json)
+            _elsewhere(command, fleet, show, model, output, resume, as_json)
         return
     require("fine-tuning", ("train",))
     with console.progress("starting torch"):
@@ -195,76 +182,67 @@ def finetune(
         plot = f"plot: {output / PLOT}"
         show({**record, "placement": placement.affinity}, f"{headline}\n{plot}", _table(record))
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
-        show.next("verify", output / "model.xml", "--device", device, *options({"--shape": shape}))
+        show.next("verify", output / "model.xml", *given(command, "--device", "--shape"))
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
-    """Fine-tuning on the machines of a cluster. Its checkpoint comes back after each measurement."""
+def _elsewhere(
+    command: typer.Context,
+    fleet: remote.Fleet,
+    show: console.Show,
+    model: Path,
+    output: Path,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
+    for kind in fleet.kinds:
+        folder = fleet.target(output, kind)
+        there = (folder / CHECKPOINT).exists()
+        if there and not resume:
+            raise UserError(f"there is a run in '{folder}' already: continue it with --resume or choose another output")
+        if resume and not there:
+            raise UserError(f"there is no run to resume in '{folder}'")
+    folders = [fleet.target(output, kind) for kind in fleet.kinds]
+    jobs = [
+        (kind, _job(command, model, folder, resume), folder) for kind, folder in zip(fleet.kinds, folders, strict=True)
+    ]
+    done: list[Path] = []
 
-    model: Path
-    output: Path
-    new: Mapping[str, object]
-    resumed: Mapping[str, object]
-    profile: Path | None
-    policy: str | None
-    resume: bool
+    def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
+        folder = fleet.target(output, kind)
+        done.append(folder)
+        if not as_json:
+            gain = times(record["best"]["ratio"], over=_reference(record))
+            text = (
+                f"{folder / 'model.xml'}: {record['chosen']}, measured {gain}"
+                f" ({record['measurements']} measurements) on {kind.told()}"
+            )
+            show({}, text, _table(record))
+        return record
 
-    def run(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
-        """A run for each kind of machine; of several, each in a folder of its own."""
-        for kind in fleet.kinds:
-            there = (fleet.target(self.output, kind) / CHECKPOINT).exists()
-            if there and not self.resume:
-                raise UserError(
-                    f"there is a run in '{fleet.target(self.output, kind)}' already: continue it with --resume or"
-                    " choose another output"
-                )
-            if self.resume and not there:
-                raise UserError(f"there is no run to resume in '{fleet.target(self.output, kind)}'")
-        jobs = [
-            (kind, self.job(fleet.target(self.output, kind)), fleet.target(self.output, kind)) for kind in fleet.kinds
-        ]
-        try:
-            results = fleet.run(f"fine-tuning {self.model}", jobs)
-        except KeyboardInterrupt:
-            if any((folder / CHECKPOINT).exists() for _, _, folder in jobs):
-                console.message("stopped; all measurements are saved: continue with --resume")
-            raise
-        failures: list[Exception] = []
-        done: list[Path] = []
+    try:
+        failures = fleet.each(f"fine-tuning {model}", jobs, use, show if as_json else None)
+    except KeyboardInterrupt:
+        if any((folder / CHECKPOINT).exists() for folder in folders):
+            console.message("stopped; all measurements are saved: continue with --resume")
+        raise
+    if done:
+        show.next("explain", done[0] / "model.xml", *given(command, "--shape"))
+    remote.end(failures)
 
-        def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
-            folder = fleet.target(self.output, kind)
-            done.append(folder)
-            if not as_json:
-                gain = times(record["best"]["ratio"], over=_reference(record))
-                text = (
-                    f"{folder / 'model.xml'}: {record['chosen']}, measured {gain}"
-                    f" ({record['measurements']} measurements) on {kind.told()}"
-                )
-                show({}, text, _table(record))
-            return record
 
-        found = remote.collect(fleet, results, use, failures)
-        if as_json:
-            show({"machines": found} if fleet.several else found[0])
-        if done:
-            show.next("explain", done[0] / "model.xml", *options({"--shape": self.new["--shape"]}))
-        remote.end(failures)
-
-    def job(self, folder: Path) -> Job:
-        """The command for a machine. folder: of the run here."""
-        inputs = Inputs()
-        name = inputs.model(self.model)
-        profile = inputs.file(self.profile)
-        given = {**self.new, "--policy": remote.policy(inputs, self.policy), "--profile": profile, "--output": OUT}
-        begins = remote.words(inputs, "finetune", [name], given, {})
-        given = {**self.resumed, "--profile": profile, "--output": OUT}
-        goes_on = remote.words(inputs, "finetune", [name], given, {"--resume": True})
-        saved = f"{OUT}/{CHECKPOINT}"
-        files = {**inputs.files, **({saved: folder / CHECKPOINT} if self.resume else {})}
-        words = goes_on if self.resume else begins
-        return Job(tuple(words), files, inputs.shown, (), saved, tuple(goes_on))
+def _job(command: typer.Context, model: Path, folder: Path, resume: bool) -> Job:
+    """The command for a machine. folder: of the run here."""
+    inputs = Inputs()
+    name = inputs.model(model)
+    words = remote.words(command, inputs, [name], {"--output": OUT})
+    resumed = words
+    if not resume:
+        settled = dict.fromkeys((*_SETTINGS, "--budget", "--measurements"))
+        resumed = [*remote.words(command, inputs, [name], {**settled, "--output": OUT}), "--resume"]
+    saved = f"{OUT}/{CHECKPOINT}"
+    files = {**inputs.files, **({saved: folder / CHECKPOINT} if resume else {})}
+    return Job(tuple(words), files, inputs.shown, (), saved, tuple(resumed))
 
 
 def duration(text: str) -> float:

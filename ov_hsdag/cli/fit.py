@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.command_lines import options
+from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.place_options import KvPrecision, Memory, ProfileFile
 from ov_hsdag.placing.candidates import told_enough
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -29,6 +29,7 @@ Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences at a time,
 
 
 def fit(
+    command: typer.Context,
     model: common.Model,
     device: common.Device,
     context: Context = None,
@@ -84,16 +85,10 @@ def fit(
             lines += _assumed(devices.names, limits or {}, core)
         show(_as_json(found), "\n".join(lines), _table(found))
         if found.placed and found.fits:
-            show.next("verify", model, "--device", device, *options({"--part": part, "--shape": shape}))
+            show.next("verify", model, *given(command, "--device", "--part", "--shape"))
         elif found.fits or (found.placed and found.other_fits):
-            given: dict[str, object] = {
-                "--part": part,
-                "--context": context,
-                "--memory": memory,
-                "--kv-precision": kv_precision,
-            }
-            given |= {"--profile": profile, "--shape": shape}
-            show.next("place", model, "--device", device, *options(given))
+            flags = ("--device", "--part", "--context", "--memory", "--kv-precision", "--profile", "--shape")
+            show.next("place", model, *given(command, *flags))
     if not found.fits:
         raise typer.Exit(1)
 

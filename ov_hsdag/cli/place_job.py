@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
-from ov_hsdag.cli.place_options import words
 from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
 from ov_hsdag.model.gains import placer_of
 from ov_hsdag.storage.model_folder import is_model_folder
@@ -27,27 +27,24 @@ if TYPE_CHECKING:
 class PlaceJob:
     """A placing on the machines of a cluster, which measure; the outputs are written here."""
 
+    command: typer.Context
     model: Path
     files: Sequence[Path]
     output: Path
     device: str
     report: Path | None
-    given: Any
-    part: Sequence[str] | None
-    compress_to_fp16: bool | None
+    shapes: Sequence[str] | None
     hardlinks: bool
 
     def place(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
         """Places the model on each kind of machine, and shows what was found."""
         for kind in fleet.kinds:
             common.check_output(fleet.target(self.output, kind), self.model)
-        failures: list[Exception] = []
         rows: list[tuple[Kind, str, Placement]] = []
         written: dict[Path, list[str]] = {}
 
         with remote.scratch() as scratch:
             job = self.job()
-            results = fleet.run(f"placing {self.model}", [(kind, job, scratch / kind.number) for kind in fleet.kinds])
 
             def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
                 target = fleet.target(self.output, kind)
@@ -68,13 +65,12 @@ class PlaceJob:
                         show({}, "\n".join(lines), placed.table(placement))
                 return data | ({"output": str(target)} if "models" in data else {})
 
-            found = remote.collect(fleet, results, use, failures)
-        if as_json:
-            show({"machines": found} if fleet.several else found[0])
-        elif fleet.several and rows:
+            jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
+            failures = fleet.each(f"placing {self.model}", jobs, use, show if as_json else None)
+        if not as_json and fleet.several and rows:
             show({}, "all machines:", _overview(rows))
         named = self.files[0].stem if len(self.files) > 1 else None
-        placed.show_what_next(show, written, self.device, named, self.given.shapes, here=False)
+        placed.show_what_next(show, written, self.device, named, self.shapes, here=False)
         remote.end(failures)
 
     def job(self) -> Job:
@@ -87,15 +83,12 @@ class PlaceJob:
             name = inputs.folder(self.model, list(dict.fromkeys(needed)))
         else:
             name = inputs.model(self.model)
-        named = {
-            "--device": self.device,
-            "--part": self.part,
+        own = {
             "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
             "--report": None if self.report is None else f"{OUT}/{self.report.name}",
+            "--hardlinks": None,
         }
-        compressed = {None: [], True: ["--compress-to-fp16"], False: ["--no-compress-to-fp16"]}[self.compress_to_fp16]
-        own = [*words(self.given, inputs, remote.policy), *compressed]
-        return Job(tuple(remote.words(inputs, "place", [name, *own], named, {})), inputs.files, inputs.shown)
+        return Job(tuple(remote.words(self.command, inputs, [name], own)), inputs.files, inputs.shown)
 
     def write(self, came: Path, target: Path) -> None:
         """Writes what a machine placed as it is written here."""

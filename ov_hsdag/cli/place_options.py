@@ -1,18 +1,14 @@
-"""The options of placing (`ov_hsdag.placing.options`) as flags of commands, and as words of jobs."""
+"""The options of placing (`ov_hsdag.placing.options`) as flags of commands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ov_hsdag.placing.options import Flag, default_of, flags
-
-if TYPE_CHECKING:
-    from ov_hsdag.fleet.job import Inputs
 
 
 def option(name: str) -> Any:
@@ -52,28 +48,3 @@ Shapes = Annotated[list[str] | None, option("shapes")]
 WorkloadOption = Annotated[str | None, option("workload")]
 Context = Annotated[int | None, option("context")]
 KvPrecision = Annotated[str | None, option("kv_precision")]
-
-
-def words(given: Any, inputs: Inputs, policy: Callable[[Inputs, str | None], str | None]) -> list[str]:
-    """The options of a `Given` as words of a job on another machine; files travel with it, as `policy` says."""
-    found: list[str] = []
-    for name, flag in flags().items():
-        value, text = getattr(given, name), f"--{_name(name, flag)}"
-        if value is None:
-            continue
-        if flag.kind is bool:
-            found.append(text if value else f"--no-{_name(name, flag)}")
-            continue
-        if flag.kind == "file":
-            value = inputs.file(value)
-        elif name == "policy":
-            value = policy(inputs, value)
-        for one in value if flag.several else [value]:
-            found += [text, str(one)]
-    return found
-
-
-def as_given(given: Any, *names: str) -> Mapping[str, object]:
-    """Some options by their flags, for commands that are printed."""
-    known = flags()
-    return {f"--{_name(name, known[name])}": getattr(given, name) for name in names}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ov_hsdag.cli import console
-from ov_hsdag.cli.command_lines import options
+from ov_hsdag.cli.command_lines import given_options, options
 from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -73,6 +73,31 @@ class Fleet:
             done = self._cluster.run(jobs, lambda _, text: tell(text), lambda _, text: console.message(_warning(text)))
         return [one if isinstance(one, UserError | RunError) else one.out for one in done]
 
+    def each(
+        self,
+        what: str,
+        jobs: Sequence[tuple[Kind, Job, Path]],
+        use: Callable[[Kind, dict[str, Any]], dict[str, Any]],
+        show: Callable[[dict[str, Any]], None] | None,
+    ) -> list[Exception]:
+        """Run a job for each kind; the failures of jobs, and of `use`.
+
+        `use` takes a result, writes and shows it, and returns what is reported of it; `show` prints that as JSON.
+        """
+        failures: list[Exception] = []
+        found = []
+        for kind, result in zip(self.kinds, self.run(what, jobs), strict=True):
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                found.append(use(kind, parsed(kind, result)))
+            except (UserError, RunError) as error:
+                failures.append(error)
+                found.append(failed(kind, error))
+        if show is not None:
+            show({"machines": found} if self.several else found[0])
+        return failures
+
 
 def _warning(text: str) -> str:
     return f"warning: {text.replace('warning: ', '')}"
@@ -108,19 +133,37 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def words(
-    inputs: Inputs, command: str, names: Sequence[str], given: Mapping[str, object], flags: Mapping[str, bool]
-) -> list[str]:
-    """The words of a job: a command for `names`, options by their names, flags, and what all commands share."""
-    libraries = [inputs.file(Path(one)) for one in console.extension or ()]
-    given = {**given, "--extension": libraries}
-    found = [command, *names, *map(str, options(given)), *(name for name, there in flags.items() if there)]
-    return [*found, *(["--verbose"] if console.verbose else []), "--json"]
+def words(command: typer.Context, inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
+    """The words of the command that runs as a job: its options as they were given; files travel with it.
+
+    names: of what it is for; instead: values that the job has in place of options here, None for none.
+    """
+    found: list[object] = [command.command.name, *names]
+    for option in given_options(command):
+        name, value = option.opts[0], command.params[option.name]
+        if name in _HERE or name in instead:
+            continue
+        if isinstance(value, bool):
+            found += [name] if value else option.secondary_opts
+            continue
+        if (option.metavar or "").startswith(_FILES):
+            value = [inputs.file(Path(one)) for one in (value if option.multiple else [value])]
+        elif name == "--policy":
+            value = policy(inputs, value)
+        found += options({name: value})
+    return [str(word) for word in (*found, *options(instead), "--json")]
 
 
-def policy(inputs: Inputs, name: str | None) -> str | None:
+# What metavars of files begin with, of those that are read.
+_FILES = ("FILE", "LIB")
+
+# Options about what is printed here, and about where the work is done.
+_HERE = ("--ray", "--on", "--json", "--quiet", "--debug")
+
+
+def policy(inputs: Inputs, name: str) -> str | None:
     """A policy for a job: a folder travels, a name is known there."""
-    return inputs.file(Path(name)) if name is not None and Path(name).is_dir() else name
+    return inputs.file(Path(name)) if Path(name).is_dir() else name
 
 
 def parsed(kind: Kind, printed: str) -> dict[str, Any]:
@@ -142,28 +185,6 @@ def about(kind: Kind) -> dict[str, Any]:
 def failed(kind: Kind, error: Exception) -> dict[str, Any]:
     """What takes the place of a result."""
     return {"machine": about(kind), "failed": str(error)}
-
-
-def collect(
-    fleet: Fleet,
-    results: Sequence[str | UserError | RunError],
-    use: Callable[[Kind, dict[str, Any]], dict[str, Any]],
-    failures: list[Exception],
-) -> list[dict[str, Any]]:
-    """What the jobs of a fleet, one for each kind, gave.
-
-    `use` takes a result, writes and shows it, and returns what is reported of it; `failures` gets the errors of both.
-    """
-    found = []
-    for kind, result in zip(fleet.kinds, results, strict=True):
-        try:
-            if isinstance(result, Exception):
-                raise result
-            found.append(use(kind, parsed(kind, result)))
-        except (UserError, RunError) as error:
-            failures.append(error)
-            found.append(failed(kind, error))
-    return found
 
 
 def end(failures: Sequence[Exception]) -> None:

@@ -11,7 +11,7 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
-from ov_hsdag.cli.command_lines import options, place_it
+from ov_hsdag.cli.command_lines import given, options, place_it
 from ov_hsdag.measuring.verification import DEPLOYED, F32, SEEDS, Verification
 from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
@@ -32,6 +32,7 @@ Precision = Annotated[
 
 
 def verify(
+    command: typer.Context,
     model: common.Model,
     device: common.Device,
     precision: Precision = DEPLOYED,
@@ -80,10 +81,10 @@ def verify(
             show({"models": results})
         if good:
             several = folder and len(model_files(model)) > 1
-            words = options({"--part": files[0].stem if several else None, "--shape": shape})
-            show.next("explain", model, *words)
+            named = options({"--part": files[0].stem if several else None})
+            show.next("explain", model, *named, *given(command, "--shape"))
         elif precision == DEPLOYED and any(_may_round(result) for result in results.values()):
-            show.next("verify", model, "--device", device, *options({"--precision": F32, "--shape": shape}))
+            show.next("verify", model, *given(command, "--device"), "--precision", F32, *given(command, "--shape"))
     if not good:
         raise typer.Exit(1)
 

@@ -71,6 +71,9 @@ class Inputs:
 
     def _add(self, path: Path, files: Sequence[Path]) -> str:
         """Files keep their places relative to that of `path`."""
+        known = next((name for name, shown in self.shown.items() if shown == str(path)), None)
+        if known is not None:
+            return known
         folder, given = f"in{len(self.shown)}", Path(os.path.abspath(path))
         for file in files:
             for one in sorted(file.rglob("*")) if file.is_dir() else [file]:
