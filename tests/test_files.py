@@ -387,7 +387,7 @@ def test_a_link_under_a_temporary_name_is_not_followed(tmp_path: Path, monkeypat
     precious.write_text("precious")
     shared = tmp_path / "shared"
     shared.mkdir()
-    temporary = files._temporary
+    temporary = files.temporary_name
 
     def lies_in_wait(target: Path, suffix: str = "") -> Path:
         path = temporary(target, suffix)
@@ -398,7 +398,7 @@ def test_a_link_under_a_temporary_name_is_not_followed(tmp_path: Path, monkeypat
 
     files.save_model_atomically(affine(1), shared / "m.xml", compress_to_fp16=False)
     before = (shared / "m.xml").read_bytes(), (shared / "m.bin").read_bytes()
-    monkeypatch.setattr(files, "_temporary", lies_in_wait)
+    monkeypatch.setattr(files, "temporary_name", lies_in_wait)
     for write in (
         lambda: files.write_text(shared / "a.txt", "text"),
         lambda: files.save_model_atomically(affine(2), shared / "m.xml", compress_to_fp16=False),
@@ -412,7 +412,7 @@ def test_a_link_under_a_temporary_name_is_not_followed(tmp_path: Path, monkeypat
 def test_every_temporary_file_is_created_exclusively_under_a_random_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert files._temporary(tmp_path / "m") != files._temporary(tmp_path / "m")
+    assert files.temporary_name(tmp_path / "m") != files.temporary_name(tmp_path / "m")
     modes: dict[str, str] = {}
 
     def noting(path: Any, mode: str = "r", **options: Any) -> Any:

@@ -248,7 +248,7 @@ def _check_table(path: Path | None) -> None:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    from ov_hsdag.storage.files import atomic_file, write_json
+    from ov_hsdag.storage.files import write_json, write_text
 
     if path.suffix == ".json":
         write_json(path, document)
@@ -264,8 +264,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with atomic_file(path) as file:
-        file.write(text.getvalue())
+    write_text(path, text.getvalue())
 
 
 def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str) -> Table:

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
-from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of, store
+from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of
 from ov_hsdag.model.gains import placer_of
+from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.storage.model_folder import is_model_folder
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class PlaceJob:
                 self.write(scratch / kind.number, target)
                 if self.report is not None:
                     came = scratch / kind.number / self.report.name
-                    store(fleet.target(self.report, kind), [came.read_bytes()])
+                    write_bytes(fleet.target(self.report, kind), [came.read_bytes()])
                 written[target] = []
                 models = data.get("models", {self.model.name: data})
                 for name, one in models.items():

@@ -8,6 +8,7 @@ are functions that compute, on any node with a free core: many at once (`Cluster
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import pickle
@@ -24,9 +25,10 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of, store
+from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of
 from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
 from ov_hsdag.fleet.site import Site
+from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 # Bytes of a file in one message.
@@ -397,7 +399,7 @@ class _Errand:
         """Keeps what the job goes on from where its machine is lost, here and in its folder."""
         self._saved.update(records)
         for name, data in records.items():
-            store(self._folder / came_as(name), [data])
+            write_bytes(self._folder / came_as(name), [data])
 
     def _send(self, site: Any, digest: str, path: Path) -> None:
         """A file, in pieces: none of the two machines holds it in memory."""
@@ -413,8 +415,6 @@ class _Errand:
                     return
 
     def _send_bytes(self, site: Any, data: bytes) -> str:
-        import hashlib
-
         digest = hashlib.sha256(data).hexdigest()
         if self._ask(site.lacking.remote([digest])):
             self._ask(site.take.remote(digest, 0, data, True))
@@ -427,7 +427,7 @@ class _Errand:
             target = self._folder / came_as(name)
             self._tell(f"{self._where}: fetching {target.name}")
             offsets = range(0, size, _PIECE)
-            store(target, (self._ask(site.read.remote(name, offset, _PIECE)) for offset in offsets))
+            write_bytes(target, (self._ask(site.read.remote(name, offset, _PIECE)) for offset in offsets))
 
 
 def _raise(status: int, told: str, where: str) -> NoReturn:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from ov_hsdag.costs.stored import path_beside
-from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.storage.overwriting import external_data
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.hashes import file_digest
 
 OUT = "out"
 """Folder of a job that its command writes to; what is in there comes back."""
 
 COMMANDS = "ov_hsdag.cli:main"
 """The program of a job that is a command of ov-hsdag: the function that its process calls."""
-
-_BLOCK = 1 << 20
 
 # What stands beside a model and belongs to it, by its stem: weights of IR, Paddle and TensorFlow, measured costs.
 _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
@@ -105,14 +102,10 @@ def came_as(name: str) -> PurePosixPath:
 
 def digest_of(path: Path) -> str:
     """SHA-256 of a file's content. Raises UserError where it cannot be read."""
-    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        return file_digest(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    return digest.hexdigest()
 
 
 def safe(name: str) -> PurePosixPath:
@@ -121,12 +114,6 @@ def safe(name: str) -> PurePosixPath:
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
         raise ValueError(f"a name that leads out of its folder: {name!r:.100}")
     return path
-
-
-def store(target: Path, parts: Iterable[bytes]) -> None:
-    """Writes a file, whole or not at all. Raises UserError where it cannot be written."""
-    with atomic_file(target, "wb") as file:
-        file.writelines(parts)
 
 
 def _near(file: Path, model: Path) -> str:

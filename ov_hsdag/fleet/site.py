@@ -8,7 +8,6 @@ that a model travels to a machine once.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import queue
@@ -27,6 +26,7 @@ from typing import IO, Any
 
 from ov_hsdag.fleet.job import COMMANDS, OUT, safe
 from ov_hsdag.storage.files import PREFIX
+from ov_hsdag.utils.hashes import file_digest
 
 FOLDER = "OV_HSDAG_WORKER_FOLDER"
 """Environment variable: where files are kept while `ov-hsdag worker` runs, which sets it."""
@@ -35,8 +35,6 @@ _STORE, _JOB = "files", "job-"
 
 # Bytes of files that are kept beyond a job.
 _MOST = 64 << 30
-
-_BLOCK = 1 << 20
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -96,11 +94,7 @@ class Site:
             file.write(data)
         if not last:
             return
-        with open(part, "rb") as file:
-            found = hashlib.sha256()
-            while block := file.read(_BLOCK):
-                found.update(block)
-        if found.hexdigest() != digest:
+        if file_digest(part) != digest:
             part.unlink()
             raise ValueError("a file did not arrive as it was sent")
         part.chmod(0o444)

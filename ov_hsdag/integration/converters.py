@@ -7,14 +7,15 @@ soon as they are checked, and their convert functions get a step behind them. Wi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled
 from ov_hsdag.integration.requests import advice
@@ -166,8 +167,7 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
                     placement.report(request.report, title=model.get_friendly_name(), done={"command": command})
             placed.append(model)
             print(f"[ INFO ] placement {placement.summary()}")
-            needs = advice(placement)
-            if needs:
+            if needs := advice(placement):
                 print(f"[ INFO ] {needs}")
         return result
 
@@ -183,35 +183,42 @@ def _place(model: ov.Model, request: _Request) -> Placement:
         return place(model, request.device, options=request.options, report=tell)
 
 
-def save_atomically(model: ov.Model, path: Any, compress_to_fp16: bool) -> None:
-    """Save a placed model whole or not at all; what goes wrong ends the command."""
-    with _errors_end_the_command():
-        files.save_model_atomically(model, os.fsdecode(path), compress_to_fp16)
+def wrap_save(
+    original: Callable[..., None], placed: list[ov.Model], compress: Callable[..., bool]
+) -> Callable[..., None]:
+    """A converter's function that saves a model; those that we placed are saved whole or not at all.
+
+    compress: whether weights become f16, of the further arguments.
+    """
+
+    @functools.wraps(original)
+    def save(model: ov.Model, path: Any, *args: Any, **kwargs: Any) -> None:
+        if not any(model is one for one in placed):
+            original(model, path, *args, **kwargs)
+            return
+        with _errors_end_the_command():
+            files.save_model_atomically(model, os.fsdecode(path), compress(*args, **kwargs))
+
+    return save
 
 
-class _errors_end_the_command:
+@contextlib.contextmanager
+def _errors_end_the_command() -> Iterator[None]:
     """Ends the process with one line and our exit status where ours is at fault; OpenVINO's errors are left alone.
 
     Converters catch Exception and call everything that they do not know an internal error of their own.
     """
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+    try:
+        yield
+    except BaseException as error:
         if interrupted(error):
-            raise SystemExit(INTERRUPTED)
+            raise SystemExit(INTERRUPTED) from error
         if not isinstance(error, Exception):
-            return
+            raise
         reason = one_line(error)
-        if isinstance(error, UserError):
-            self._end(2, reason)
-        if isinstance(error, RunError):
-            self._end(1, reason)
-        if "--verbose" in sys.argv:
-            traceback.print_exception(error)
-        self._end(1, f"placing the model failed: {reason} (--verbose shows more)")
-
-    @staticmethod
-    def _end(status: int, message: str) -> NoReturn:
-        print(f"error: {message}", file=sys.stderr)
-        raise SystemExit(status)
+        if not isinstance(error, UserError | RunError):
+            if "--verbose" in sys.argv:
+                traceback.print_exception(error)
+            reason = f"placing the model failed: {reason} (--verbose shows more)"
+        print(f"error: {reason}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, UserError) else 1) from error

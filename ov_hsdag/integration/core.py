@@ -232,7 +232,9 @@ def _placed(
     placement.apply(model)
     notes += _emptied(placement, model)
     device = f"HETERO:{','.join(usable)}"
-    return _Placed(model, device, _properties(core, model, device, _without_priorities(config)), placement, supports)
+    # Without a list of devices, which the device string has now.
+    rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
+    return _Placed(model, device, _properties(core, model, device, rest), placement, supports)
 
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
@@ -340,19 +342,14 @@ def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> 
 
 def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes: list[Warning]) -> tuple[str, ...]:
     """The requested devices that the machine has. Notes those left out, except those that others replace."""
-    usable = tuple(name for name in requested if _exists(core, name))
+    from ov_hsdag.devices.discovery import absent
+
+    missing = absent(core, requested)
+    usable = tuple(name for name in requested if name not in missing)
     for name in requested:
         if usable and name not in usable and name not in placement.used():
             notes.append(UserWarning(f"ov_hsdag: {name} is not available here and is left out"))
     return usable
-
-
-def _exists(core: ov.Core, device: str) -> bool:
-    try:
-        core.get_property(device, "FULL_DEVICE_NAME")
-    except Exception:  # a missing driver, plugin or device: OpenVINO raises for all of them
-        return False
-    return True
 
 
 def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]:
@@ -388,11 +385,6 @@ def _without_affinities(given: object) -> object:
     copy = given.clone()
     remove_affinities(copy)
     return copy
-
-
-def _without_priorities(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The configuration without a list of devices, which the device string has now."""
-    return config and {key: value for key, value in config.items() if key != PRIORITIES}
 
 
 def _properties(

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag.integration.converters import save_atomically, wrap_convert, wrap_parser
+from ov_hsdag.integration.converters import wrap_convert, wrap_parser, wrap_save
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -30,7 +30,8 @@ def patch(module: Any) -> None:
     compressed: list[bool] = []  # whether mo was asked for f16 weights
     cli_parser.get_all_cli_parser = wrap_parser(cli_parser.get_all_cli_parser, _output)
     module._convert = wrap_convert(_noting(module._convert, compressed), placed)
-    runtime.serialize = _wrap_serialize(runtime.serialize, placed, compressed)
+    # mo compresses before it serializes, but placing may fold the conversions away again.
+    runtime.serialize = wrap_save(runtime.serialize, placed, lambda *_, **__: compressed == [True])
 
 
 def _output(namespace: argparse.Namespace) -> str:
@@ -50,17 +51,3 @@ def _noting(original: Callable[..., Any], compressed: list[bool]) -> Callable[..
         return result
 
     return _convert
-
-
-def _wrap_serialize(
-    original: Callable[..., None], placed: list[ov.Model], compressed: list[bool]
-) -> Callable[..., None]:
-    @functools.wraps(original)
-    def serialize(model: ov.Model, xml_path: Any, *args: Any, **kwargs: Any) -> None:
-        if not any(model is one for one in placed):
-            original(model, xml_path, *args, **kwargs)
-            return
-        # mo compresses before it serializes, but placing may fold the conversions away again.
-        save_atomically(model, xml_path, compressed == [True])
-
-    return serialize

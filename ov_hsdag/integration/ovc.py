@@ -7,12 +7,10 @@ replacements do exactly what the originals do.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag.integration.converters import save_atomically, wrap_convert, wrap_parser
+from ov_hsdag.integration.converters import wrap_convert, wrap_parser, wrap_save
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ def patch(module: Any) -> None:
     placed: list[ov.Model] = []
     cli_parser.get_all_cli_parser = wrap_parser(cli_parser.get_all_cli_parser, _output)
     module._convert = wrap_convert(module._convert, placed)
-    module.save_model = _wrap_save_model(module.save_model, placed)
+    module.save_model = wrap_save(module.save_model, placed, lambda compress_to_fp16=True: compress_to_fp16)
 
 
 def _output(namespace: argparse.Namespace) -> str:
@@ -40,14 +38,3 @@ def _output(namespace: argparse.Namespace) -> str:
         return os.fsdecode(get_model_name_from_args(namespace))
     except Error as error:
         raise UserError(str(error)) from error
-
-
-def _wrap_save_model(original: Callable[..., None], placed: list[ov.Model]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def save_model(model: ov.Model, output_model: Any, compress_to_fp16: bool = True) -> None:
-        if not any(model is one for one in placed):
-            original(model, output_model, compress_to_fp16)
-            return
-        save_atomically(model, output_model, compress_to_fp16)
-
-    return save_model

@@ -51,9 +51,7 @@ def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
     if suffix != ".png":
         files.write_text(path, page(data) if suffix == ".html" else picture(data))
         return
-    pixels = _png(picture(data))
-    with files.atomic_file(path, "wb") as file:
-        file.write(pixels)
+    files.write_bytes(path, [_png(picture(data))])
 
 
 def is_picture(path: str | PathLike[str]) -> bool:

@@ -22,7 +22,7 @@ import shutil
 import socket
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
         return
     with writing(path):
         _prepare(target)
-        temporary = _temporary(target)
+        temporary = temporary_name(target)
         # Closed below, before the file is renamed.
         file = open(temporary, mode.replace("w", "x"), encoding=encoding)  # noqa: SIM115
     try:
@@ -91,6 +91,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         file.write(text)
 
 
+def write_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes]) -> None:
+    """Write a file of some pieces, as `write_text`; an error in making a piece leaves the file as it was."""
+    with atomic_file(path, "wb") as file:
+        file.writelines(pieces)
+
+
 def write_json(path: str | os.PathLike[str], value: object) -> None:
     """Write a value as JSON (UTF-8, indented, names as they are), as `write_text`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
@@ -104,16 +110,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """
     target = _target(path)
     with writing(path):
-        if _is_special(target):
-            refuse_impossible(target)
-        else:
-            _check_writable(target)
-
-
-def _check_writable(target: Path) -> None:
-    """Raise OSError where no file can be created in the target's folder."""
-    with tempfile.TemporaryFile(dir=refuse_impossible(target)):
-        pass
+        folder = refuse_impossible(target)
+        if not _is_special(target):
+            tempfile.TemporaryFile(dir=folder).close()
 
 
 def check_model_output(
@@ -127,10 +126,10 @@ def check_model_output(
             of ONNX) is overwritten. A link to it is: what it points to stays.
         replace_source: Whether an IR may be written over itself all the same.
     """
-    target = _model_target(xml_path)
+    target = _target(xml_path, follow=False)
     bin_ = target.with_suffix(".bin")
     with writing(xml_path):
-        _check_writable(target)
+        tempfile.TemporaryFile(dir=refuse_impossible(target)).close()
         if bin_.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(bin_))
         refuse_impossible(bin_)
@@ -172,13 +171,13 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
     (Hugging Face's, for one) links of many folders share a file. Raises UserError where the path does not end in
     ".xml", cannot be written, or is there and not of an IR of that name; RunError where OpenVINO cannot save the model.
     """
-    target = _model_target(xml_path)
+    target = _target(xml_path, follow=False)
     if target.suffix != ".xml":
         raise UserError(f"the output model must end in .xml, got {os.fspath(xml_path)!r}")
     with writing(xml_path):
         refuse_impossible(target.with_suffix(".bin"))
         _prepare(target)
-    new_xml = _temporary(target, ".xml")
+    new_xml = temporary_name(target, ".xml")
     new_bin = new_xml.with_suffix(".bin")
     try:
         save_model(model, new_xml, compress_to_fp16, xml_path)
@@ -251,7 +250,7 @@ def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
     """
     size = max(bin_.stat().st_size, new_bin.stat().st_size)
     second = -(-size // ALIGNMENT) * ALIGNMENT
-    shifted_xml, both = _temporary(xml, ".xml"), _temporary(xml, ".bin")
+    shifted_xml, both = temporary_name(xml, ".xml"), temporary_name(xml, ".bin")
     try:
         with open(shifted_xml, "xb") as file:
             file.write(shift_constants(new_xml.read_bytes(), second))
@@ -365,22 +364,18 @@ def sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """The file that is really written: links followed, as rename would replace the link. UserError for a directory."""
+def _target(path: str | os.PathLike[str], *, follow: bool = True) -> Path:
+    """The file that is really written: links are followed, as rename would replace them; an IR replaces its own.
+
+    Raises UserError for a directory.
+    """
     target = Path(path)
     with writing(path):
         if target.is_dir():
             raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
-        return target if _is_special(target) else Path(os.path.realpath(target))
-
-
-def _model_target(path: str | os.PathLike[str]) -> Path:
-    """The .xml file that is really written: links above it are followed, it replaces one. UserError for a directory."""
-    target = Path(path)
-    with writing(path):
-        if target.is_dir():
-            raise UserError(f"cannot write {os.fspath(path)!r}: it is a directory; name a file in it")
-        return Path(os.path.realpath(target.parent)) / target.name
+        if follow and _is_special(target):
+            return target
+        return Path(os.path.realpath(target)) if follow else Path(os.path.realpath(target.parent)) / target.name
 
 
 def _is_special(target: Path) -> bool:
@@ -408,16 +403,11 @@ def refuse_impossible(target: Path) -> Path:
     return directory
 
 
-def _temporary(target: Path, suffix: str = "") -> Path:
-    """A name beside the target for a file that is yet to be created: mode "x", which is O_EXCL."""
+def temporary_name(target: Path, suffix: str = "") -> Path:
+    """A name beside the target for a file or folder that is yet to be created: mode "x", which is O_EXCL."""
     host, pid = _key(socket.gethostname()), os.getpid()
     process = f"{pid}-{_started(pid) or 0}"
     return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{process}-{secrets.token_hex(8)}.tmp{suffix}")
-
-
-def temporary_name(target: Path) -> Path:
-    """A name beside a folder for one that is yet to be created, which :func:`remove_leftovers` knows."""
-    return _temporary(target)
 
 
 def _key(text: str) -> str:

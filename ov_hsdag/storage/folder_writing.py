@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
 from ov_hsdag.storage.overwriting import constants_of
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.hashes import file_digest
 from ov_hsdag.utils.reading import TABLES, read_json
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def write_folder(
             own = {name for xml in models for name in (xml, str(Path(xml).with_suffix(".bin")))}
             _copy_others(source, new, own, hard_links)
             files = sorted(path.relative_to(new).as_posix() for path in _files(new))
-            digests = {name: _digest(new / name) for name in files if not name.endswith(_LINKED)}
+            digests = {name: file_digest(new / name) for name in files if not name.endswith(_LINKED)}
             told = {"version": 1, "files": files, "digests": digests}
             (new / MARKER).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
             for path in _files(new):
@@ -144,19 +143,11 @@ def _refuse_foreign(target: Path, shown: Path) -> None:
         raise UserError(
             f"cannot write '{shown}': it holds '{foreign[0]}', which ov-hsdag did not write; choose another output"
         )
-    changed = sorted(name for name in there & digests.keys() if _digest(target / name) != digests[name])
+    changed = sorted(name for name in there & digests.keys() if file_digest(target / name) != digests[name])
     if changed:
         raise UserError(
             f"cannot write '{shown}': its '{changed[0]}' was changed since ov-hsdag wrote it; choose another output"
         )
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        found = hashlib.sha256()
-        while block := file.read(1 << 20):
-            found.update(block)
-        return found.hexdigest()
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -231,12 +222,8 @@ def _exchange(new: Path, target: Path, shown: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class _Mapped:
-    """A constant whose data is in the file that the model was read from."""
-
-    name: str  # friendly name
-    at: int  # where it begins in the file
+# A constant whose data is in the file that the model was read from: its friendly name, and where it begins there.
+_Mapped = tuple[str, int]
 
 
 def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
@@ -294,7 +281,7 @@ def _with_placeholders(
         zero.output(0).get_tensor().set_names(node.output(0).get_names())
         for reader in node.output(0).get_target_inputs():
             reader.replace_source_output(zero.output(0))
-        found[name] = _Mapped(node.get_friendly_name(), at)
+        found[name] = node.get_friendly_name(), at
     return copy, found
 
 
@@ -364,8 +351,8 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
 
     def with_place(match: re.Match[bytes]) -> bytes:
         one = by_name.get(match[2])
-        name = match[2] if one is None else escape(one.name).encode()
-        at = places[int(match[4]), int(match[6])] if one is None else one.at
+        name = match[2] if one is None else escape(one[0]).encode()
+        at = places[int(match[4]), int(match[6])] if one is None else one[1]
         return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], at, match[5], match[6], match[7])
 
     new_xml.write_bytes(_PLACE.sub(with_place, text))
