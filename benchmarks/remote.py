@@ -86,7 +86,7 @@ def _shown(kind: Kind, result: Done | UserError | RunError) -> int:
     if isinstance(result, UserError | RunError):
         _print(f"error: {result}")
         return 2 if isinstance(result, UserError) else 1
-    print(f"{kind.told()}:\n{result.out}", flush=True)
+    print(f"{kind.describe()}:\n{result.out}", flush=True)
     return result.status
 
 

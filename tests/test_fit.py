@@ -350,7 +350,7 @@ def test_the_command_tells_the_verdict_first(decoder: Path) -> None:
     assert " ".join(enough.stdout.split()).startswith(f"fits: {decoder} with a context of 2,048 tokens on GPU alone")
     assert "assumed:" not in enough.stdout and "may have:" not in enough.stdout
     guessed = " ".join(run("fit", decoder, "--device", PAIR).stdout.split())
-    assert re.search(r"assumed: GPU has \d+ GiB, as the built-in profile iris_xe; --memory tells what it is ", guessed)
+    assert re.search(r"assumed: GPU has \d+ GiB, as the built-in profile iris_xe; --memory sets it ", guessed)
     assert "may have: 90% of the memory that is free now or assumed; --memory gives other limits" in guessed
     short = run("fit", decoder, "--device", PAIR, "--context", "65536", "--memory", "GPU=2000000,CPU=2000000", "--json")
     assert short.returncode == 1

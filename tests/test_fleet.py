@@ -19,8 +19,8 @@ import pytest
 from ov_hsdag.fleet import site as sites
 from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.fleet.job import Inputs, Job, came_as, model_files_of, safe
+from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.fleet.machines import KIND, Machine, announcement, kinds, label, others, parse_on
-from ov_hsdag.fleet.site import Site
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
 
@@ -90,7 +90,7 @@ def test_devices_that_no_machine_has() -> None:
 
 @pytest.mark.parametrize("text", ["", "GPU", "GPU=", "=A770", "GPU=A770,GPU=B580", "GPU=!?"])
 def test_on_that_says_nothing(text: str) -> None:
-    with pytest.raises(UserError, match="names no machine"):
+    with pytest.raises(UserError, match="expected DEVICE=MODEL"):
         parse_on(text)
 
 
@@ -152,7 +152,7 @@ def test_a_model_travels_with_what_belongs_to_it(model: Path) -> None:
     assert inputs.file(None) is None
     assert set(inputs.files) == {"in0/branching.xml", "in0/branching.bin"}
     job = Job(("show",), inputs.files, inputs.shown)
-    assert job.told("cannot read in0/branching.xml: why") == f"cannot read {model}: why"
+    assert job.translated("cannot read in0/branching.xml: why") == f"cannot read {model}: why"
 
 
 def test_a_folder_keeps_its_shape(model: Path) -> None:
@@ -171,12 +171,12 @@ def test_names_from_other_machines_stay_in_their_folder(name: str) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRunner:
     monkeypatch.setenv(sites.FOLDER, str(tmp_path / "worker"))
-    return Site()
+    return JobRunner()
 
 
-def send(site: Site, path: Path, piece: int = 1000) -> str:
+def send(site: JobRunner, path: Path, piece: int = 1000) -> str:
     data = path.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     if site.lacking([digest]):
@@ -185,7 +185,7 @@ def send(site: Site, path: Path, piece: int = 1000) -> str:
     return digest
 
 
-def ended(site: Site) -> dict[str, object]:
+def ended(site: JobRunner) -> dict[str, object]:
     lines: list[str] = []
     while True:
         events = site.events(1.0)
@@ -194,7 +194,7 @@ def ended(site: Site) -> dict[str, object]:
             return {**events, "lines": lines}
 
 
-def test_a_job_runs_where_its_files_are(site: Site, model: Path, tmp_path: Path) -> None:
+def test_a_job_runs_where_its_files_are(site: JobRunner, model: Path, tmp_path: Path) -> None:
     inputs = Inputs()
     name = inputs.model(model)
     files = {path: send(site, file) for path, file in inputs.files.items()}
@@ -210,32 +210,32 @@ def test_a_job_runs_where_its_files_are(site: Site, model: Path, tmp_path: Path)
     # What came stays for the next job, and the job's folder goes.
     assert site.lacking(list(files.values())) == []
     assert [one.name for one in (tmp_path / "worker").iterdir()] == ["files"]
-    assert Site().lacking(list(files.values())) == []
+    assert JobRunner().lacking(list(files.values())) == []
 
 
-def test_an_error_is_a_line_and_a_status(site: Site) -> None:
+def test_an_error_is_a_line_and_a_status(site: JobRunner) -> None:
     site.begin(["show", "in0/none.xml"], {})
     events = ended(site)
     assert events["status"] == 2
     assert events["lines"] == ["error: no such model: in0/none.xml"]
 
 
-def test_damaged_content_is_not_kept(site: Site) -> None:
+def test_damaged_content_is_not_kept(site: JobRunner) -> None:
     digest = hashlib.sha256(b"sent").hexdigest()
     with pytest.raises(ValueError, match="did not arrive"):
         site.take(digest, 0, b"came", True)
     assert site.lacking([digest]) == [digest]
 
 
-def test_a_job_cannot_write_outside_of_its_folder(site: Site) -> None:
+def test_a_job_cannot_write_outside_of_its_folder(site: JobRunner) -> None:
     with pytest.raises(ValueError, match="leads out"):
         site.begin(["show"], {"../x": hashlib.sha256(b"").hexdigest()})
     with pytest.raises(ValueError, match="no digest"):
         site.lacking(["../../x"])
 
 
-def test_a_process_ends_with_its_site(site: Site) -> None:
-    site = Site("tests.test_fleet:sleep_long")
+def test_a_process_ends_with_its_site(site: JobRunner) -> None:
+    site = JobRunner("tests.test_fleet:sleep_long")
     site.begin([], {})
     (line,) = next(events["lines"] for _ in range(100) if (events := site.events(1.0))["lines"])
     pid = int(line)

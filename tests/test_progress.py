@@ -66,15 +66,15 @@ def test_a_closed_stream_and_an_error_end_the_telling_only(monkeypatch: pytest.M
 def test_the_time_that_is_left_is_that_of_the_share_that_was_done_here() -> None:
     clock = Clock()
     work = Work("pretraining", now=clock)
-    assert work.told() == "pretraining" and work.left is None
+    assert work.describe() == "pretraining" and work.left is None
     work("step 500", 0.5)  # a run that was continued
-    assert work.told() == "pretraining: step 500, 50%"
+    assert work.describe() == "pretraining: step 500, 50%"
     clock.now = 60.0
     work("step 600", 0.6)
     assert work.left == pytest.approx(240)
-    assert work.told() == "pretraining: step 600, 60%, 4 min left"
+    assert work.describe() == "pretraining: step 600, 60%, 4 min left"
     work("step 1000", 1.2)
-    assert work.told().endswith(", 100%, 0 s left")
+    assert work.describe().endswith(", 100%, 0 s left")
 
 
 def test_the_time_that_is_left_goes_down_while_a_step_lasts() -> None:

@@ -14,7 +14,7 @@ from benchmarks.common import workers
 from benchmarks.common.machine import about, versions
 from benchmarks.common.workers import Workers
 from ov_hsdag.fleet import site as sites
-from ov_hsdag.fleet.site import Site
+from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.utils.errors import UserError
 from tests.ray_cluster import ROOT
 
@@ -74,7 +74,7 @@ def test_a_script_finds_its_results_and_leaves_new_ones(tmp_path: Path, monkeypa
     job = remote.job_of("truth.mutations", ("--count", "1"), folder)
     assert job.words == job.resumed == ("truth.mutations", "--count", "1") and job.saved == "out"
     monkeypatch.setenv(sites.FOLDER, str(tmp_path / "worker"))
-    site = Site(job.program)
+    site = JobRunner(job.program)
     digests = {}
     for name, path in job.files.items():
         data = path.read_bytes()
@@ -93,7 +93,7 @@ def test_a_script_finds_its_results_and_leaves_new_ones(tmp_path: Path, monkeypa
 
 def test_what_a_job_writes_is_not_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sites.FOLDER, str(tmp_path))
-    site = Site(f"{__name__}:append")
+    site = JobRunner(f"{__name__}:append")
     digest = hashlib.sha256(b"first").hexdigest()
     site.take(digest, 0, b"first", True)
     site.begin([], {"out/lines": digest, "in0/lines": digest})

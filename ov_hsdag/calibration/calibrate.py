@@ -160,7 +160,7 @@ class _Calibration:
         for number, name in enumerate(names):
             # What one leaves of its share, the next ones get.
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
-            self._advance(self._deadline.told(f"measuring the whole model on {name}"))
+            self._advance(self._deadline.describe(f"measuring the whole model on {name}"))
             try:
                 self.alone[name] = self._alone(name, share)
             except RuntimeError as error:

@@ -113,7 +113,7 @@ def node_times(
             own = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
             executions = Executions(own, 0.0)
         copies.append(_divide(executions.alike(graph), weights))
-        advance(deadline.told(f"measuring operations on {device}, run {len(copies) + 1}"))
+        advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
     latency = session.latency * 1e6

@@ -171,7 +171,7 @@ def measure_latencies(
             plan = _plan(deadline.left, len(placements) - number, compiling, one_round)
             if plan is None:
                 break
-            advance(deadline.told(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
+            advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
             set_affinities(model, problem.affinity(placement))
             placed = _Yardstick(core, model, hetero, inputs, deadline)
             remove_affinities(model)

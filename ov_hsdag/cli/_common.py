@@ -85,7 +85,7 @@ _SHARED = {
         ),
     ],
     "verbose": Annotated[
-        bool, typer.Option("--verbose", "-v", help="Tell each step, with the seconds that it took, as a line.")
+        bool, typer.Option("--verbose", "-v", help="Print a line for each step, with the seconds that it took.")
     ],
     "debug": Annotated[bool, typer.Option("--debug", help="Show tracebacks, and all that OpenVINO prints.")],
 }
@@ -191,7 +191,7 @@ def check_output(path: Path, model: Path) -> None:
 def assumed_shapes(
     model: ov.Model, given: Mapping[str, Sequence[int]] | None, used: Mapping[str, Sequence[int]] | None = None
 ) -> str:
-    """A line about dynamic inputs whose sizes are guessed, as nothing tells them; "" where there are none.
+    """A line about dynamic inputs whose sizes are guessed, as nothing sets them; "" where there are none.
 
     used: the shapes with which the model was found to run, `given` among them.
     """
@@ -199,15 +199,15 @@ def assumed_shapes(
 
     if not is_unbounded(model):
         return ""
-    told, fitting = [], fitting_input_shapes(model, used or given)
+    parts, fitting = [], fitting_input_shapes(model, used or given)
     for port, counted in zip(model.inputs, fitting or counted_input_shapes(model, used or given), strict=True):
         shape = port.get_partial_shape()
         own = port.get_node().get_friendly_name()
         if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
-            told.append(f"{min(port.get_names(), default=own)}=[{','.join(map(str, counted))}]")
-    if told and fitting is None:
-        return f"costs assume {', '.join(told)}, which the model does not take: give sizes that it takes with --shape"
-    return f"costs assume {', '.join(told)}; --shape assumes other sizes" if told else ""
+            parts.append(f"{min(port.get_names(), default=own)}=[{','.join(map(str, counted))}]")
+    if parts and fitting is None:
+        return f"costs assume {', '.join(parts)}, which the model does not take: give sizes that it takes with --shape"
+    return f"costs assume {', '.join(parts)}; --shape assumes other sizes" if parts else ""
 
 
 def warn_of_long_context(model: Path, tokens: int) -> None:

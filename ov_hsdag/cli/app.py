@@ -82,7 +82,7 @@ def _print_version(value: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="Each command tells its options with --help, and ends with the command that usually comes next; --json"
+    epilog="Each command lists its options with --help, and ends with the command that usually comes next; --json"
     " prints one JSON object. Exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input."
     "\n\nnext: ov-hsdag doctor",
 )

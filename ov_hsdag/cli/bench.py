@@ -181,7 +181,7 @@ def _elsewhere(
             entry = {"model": str(model), "results": [], **remote.failed(kind, error)}
         document["models"].append(entry)
         if not as_json and entry["results"]:
-            title = f"{model}: {document['objective']} on {document['device']}, {kind.told()}"
+            title = f"{model}: {document['objective']} on {document['device']}, {kind.describe()}"
             show({}, title, _table(entry["results"], entry.get("left_out", {}), document["objective"]))
     if output is not None:
         _write(output, document)

@@ -142,7 +142,9 @@ def _elsewhere(
                 ModelCosts.load(came / costs[number]).save(path_beside(path))
                 data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
             if not as_json:
-                text = f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.told()}"
+                text = (
+                    f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.describe()}"
+                )
                 show({}, text, _table(document, data["devices"]))
             return {**data, "profile": str(target)}
 

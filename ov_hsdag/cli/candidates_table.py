@@ -82,15 +82,15 @@ def _number(value: float | None, column: Sequence[float | None]) -> str:
 
 
 def _legend(rows: dict[str, Row], variants: dict[str, int], *, measured: bool) -> str:
-    told = ["* chosen."] if any(row.chosen for row in rows.values()) else []
+    parts = ["* chosen."] if any(row.chosen for row in rows.values()) else []
     how = "measured in turns, with its 95% interval" if measured else "predicted"
-    told.append(f"x {BEST_SINGLE}: {how}.")
+    parts.append(f"x {BEST_SINGLE}: {how}.")
     if any(row.interval and times(1.0, row.interval).endswith("(noise)") for row in rows.values()):
-        told.append("noise: rounds are too few, or differ too much, to tell.")
+        parts.append("noise: rounds are too few, or differ too much, to tell.")
     for name in rows:
         if name in _PLACERS:
             several = f", the best of {variants[name]} proposals" if variants[name] > 1 else ""
-            told.append(f"{name}: {_PLACERS[name]}{several}.")
+            parts.append(f"{name}: {_PLACERS[name]}{several}.")
     if any(name.startswith("nodes-") for name in rows):
-        told.append("nodes-N: that share of the operations on the first device.")
-    return " ".join(told)
+        parts.append("nodes-N: that share of the operations on the first device.")
+    return " ".join(parts)

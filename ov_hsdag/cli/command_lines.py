@@ -40,7 +40,7 @@ def again(*more: str, without: Collection[str] = ()) -> list[str]:
 
 
 def command_of(placement: Placement) -> str:
-    """The command that makes a placement, without paths, as what is inside a model tells it; "" where it does not."""
+    """The command that makes a placement, without paths, as what is inside a model records it; "" where it does not."""
     made_with = placement.settings
     if made_with is None or placement.chosen in ("affinity", "given"):
         return ""

@@ -36,7 +36,7 @@ extension: list[str] | None = None
 """Values of --extension: libraries with operations of the model."""
 
 verbose = False
-"""Whether --verbose was given: each step is told, with the time that it took."""
+"""Whether --verbose was given: each step is printed, with the time that it took."""
 
 
 def fail(error: BaseException, status: int, hint: str = "") -> int:
@@ -44,13 +44,13 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
     if debug:
         traceback.print_exception(error)
         hint = ""
-    print(printable(f"error: {_told(error)}{f' ({hint})' if hint else ''}"), file=sys.stderr)
+    print(printable(f"error: {_message_of(error)}{f' ({hint})' if hint else ''}"), file=sys.stderr)
     return status
 
 
-def _told(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """The error's message in one line."""
-    # Usage errors of the command line tell their message, option names included, by a method only.
+    # Usage errors of the command line have their message, option names included, in a method only.
     return one_line(error.format_message().removesuffix(".") if hasattr(error, "format_message") else error)
 
 
@@ -144,7 +144,7 @@ def progress(text: str) -> Iterator[Tell]:
     if quiet:
         yield Work(text)
         return
-    ended = _told_step if verbose else None
+    ended = _print_step if verbose else None
     stderr = Console(stderr=True)
     if not _on_a_screen():
         with lines(text, message, ended) as work:
@@ -166,7 +166,7 @@ def _on_a_screen() -> bool:
     return sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
-def _told_step(text: str, seconds: float) -> None:
+def _print_step(text: str, seconds: float) -> None:
     message(f"took {seconds:.2f} s: {text}")
 
 
@@ -178,7 +178,7 @@ def _picture(work: Work) -> RenderableType:
     columns: list[RenderableType] = [_SPINNER]
     if work.done is not None:
         columns.append(ProgressBar(total=1.0, completed=work.done, width=_BAR))
-    columns.append(Text(work.told(), no_wrap=True, overflow="ellipsis"))
+    columns.append(Text(work.describe(), no_wrap=True, overflow="ellipsis"))
     line = Table.grid(padding=(0, 1))
     for _ in columns:
         line.add_column(no_wrap=True)

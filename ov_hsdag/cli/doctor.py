@@ -47,7 +47,7 @@ class Check:
 
 
 def doctor(as_json: common.Json = False) -> None:
-    """Tell whether this machine is ready, with a fix for each thing that is not.
+    """Check whether this machine is ready, with a fix for each thing that is not.
 
     Exit status: 0 ready (notes may limit what can be done), 1 there are problems.
     """
@@ -57,12 +57,12 @@ def doctor(as_json: common.Json = False) -> None:
         bad = sum(check.state == PROBLEM for check in checks)
         verdict = "ready" if not bad else f"{bad} problem{'s' if bad > 1 else ''}"
         marks = {OK: "", NOTE: "note, ", PROBLEM: "PROBLEM, "}
-        told = []
+        parts = []
         for check in checks:
-            told.append(f"{marks[check.state]}{check.what}: {check.found}")
+            parts.append(f"{marks[check.state]}{check.what}: {check.found}")
             if check.fix:
-                told.append(f"{console.CODE}fix: {check.fix}")
-        show({"ready": not bad, "checks": [asdict(check) for check in checks]}, "\n".join([verdict, *told]))
+                parts.append(f"{console.CODE}fix: {check.fix}")
+        show({"ready": not bad, "checks": [asdict(check) for check in checks]}, "\n".join([verdict, *parts]))
         if bad:
             show.next("doctor")
         else:
@@ -118,8 +118,8 @@ def _devices(core: ov.Core) -> Iterator[Check]:
 
     found = available(core)
     real = [device for device in found if not device.virtual]
-    told = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
-    yield Check("devices", OK if real else PROBLEM, told or "OpenVINO sees none", "" if real else "reinstall openvino")
+    text = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
+    yield Check("devices", OK if real else PROBLEM, text or "OpenVINO sees none", "" if real else "reinstall openvino")
     kinds = {device.kind for device in real}
     for kind, folder, pattern, driver in _HARDWARE:
         nodes = sorted(Path(folder).glob(pattern)) if kind not in kinds and os.path.isdir(folder) else []
@@ -142,32 +142,32 @@ def _profiles(core: ov.Core) -> Check:
     from ov_hsdag.devices.discovery import available
 
     names = in_order(available(core))
-    told, guessed = [], False
+    parts, guessed = [], False
     for name in names:
         try:
             profile = builtin_profile([name], core).device(name)
         except UserError:
-            told.append(f"{name}: none")
+            parts.append(f"{name}: none")
             guessed = True
             continue
-        told.append(f"{name}: {profile.builtin}{', with estimates' if profile.estimates else ''}")
+        parts.append(f"{name}: {profile.builtin}{', with estimates' if profile.estimates else ''}")
         guessed = guessed or bool(profile.estimates)
     # Calibrating takes two devices: until there are, profiles do.
     several = guessed and len(names) > 1
     fix = f"ov-hsdag calibrate --device HETERO:{','.join(names)} --output machine.json" if several else ""
-    return Check("profiles", NOTE if several else OK, "; ".join(told), fix)
+    return Check("profiles", NOTE if several else OK, "; ".join(parts), fix)
 
 
 def _memory(core: ov.Core) -> Check:
     from ov_hsdag.devices.discovery import free_bytes, memory_bytes
 
-    def told(name: str) -> str:
+    def text(name: str) -> str:
         free, whole = free_bytes(core, name), memory_bytes(core, name)
         if whole is None:
             return f"{name} unknown"
         return f"{name} {format_bytes(whole)}{'' if free is None else f', {format_bytes(free)} of it free now'}"
 
-    return Check("memory", OK, "; ".join(map(told, core.available_devices)))
+    return Check("memory", OK, "; ".join(map(text, core.available_devices)))
 
 
 def _measuring() -> Check:
@@ -181,8 +181,8 @@ def _measuring() -> Check:
     cores = usable_cores()
     busy = busy_cores()
     if busy > 0.5 * cores:
-        told = f"{busy:.1f} of {cores} cores are at work: what is measured now will differ from round to round"
-        return Check("measuring", NOTE, told, "measure when nothing else runs")
+        text = f"{busy:.1f} of {cores} cores are at work: what is measured now will differ from round to round"
+        return Check("measuring", NOTE, text, "measure when nothing else runs")
     return Check("measuring", OK, f"{cores} cores, {busy:.1f} of them at work")
 
 

@@ -76,7 +76,7 @@ def explain(
     every: AllOperations = False,
     as_json: common.Json = False,
 ) -> None:
-    """Tell what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
+    """Explain what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
 
     A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
@@ -94,7 +94,10 @@ def explain(
             # Of all moves only where all operations are asked about: there may be tens of thousands.
             summary = found.summary(moves=not (node or kind))
             operations = [found.operation(one) for one in nodes]
-        show({**summary, "nodes": operations}, "\n".join([_text(found, summary, str(model)), *map(_told, operations)]))
+        show(
+            {**summary, "nodes": operations},
+            "\n".join([_text(found, summary, str(model)), *map(_described, operations)]),
+        )
         show.next("report", model, "--output", "report.html", *given(command, *(f"--{name}" for name in vars(placed))))
 
 
@@ -164,13 +167,13 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     lines.append("memory: of the limits that were given, else of all that a device has; fit counts what is free now")
     if summary["together"]:
         lines.append(summary["together"])
-    told = [
+    texts = [
         f"{times(gain)} {'copies on each device' if name == COPIES else name}" for name, gain in gains.items() if gain
     ]
     unable = [name for name, gain in gains.items() if gain is None]
     if unable:
-        told.append(f"impossible on {' and on '.join(unable)} alone")
-    lines.append(f"predicted: {', '.join(told)}")
+        texts.append(f"impossible on {' and on '.join(unable)} alone")
+    lines.append(f"predicted: {', '.join(texts)}")
     lines += [line for line in (found.placement.proposal(),) if line]
     for one in sorted(summary["submodels"], key=lambda one: one["order"])[:_SUBMODELS]:
         if not one["operations"]:
@@ -200,7 +203,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     return "\n".join(lines)
 
 
-def _told(one: dict[str, Any]) -> str:
+def _described(one: dict[str, Any]) -> str:
     """Two lines about an operation: where it is and what it costs on each device, and why it is there."""
     elsewhere = [
         f"{name} {'cannot' if us is None else f'{us:,.1f}'}"

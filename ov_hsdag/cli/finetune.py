@@ -215,7 +215,7 @@ def _elsewhere(
             gain = times(record["best"]["ratio"], over=_reference(record))
             text = (
                 f"{folder / 'model.xml'}: {record['chosen']}, measured {gain}"
-                f" ({record['measurements']} measurements) on {kind.told()}"
+                f" ({record['measurements']} measurements) on {kind.describe()}"
             )
             show({}, text, _table(record))
         return record
@@ -267,7 +267,7 @@ def _budget(
 
 
 def _reporter(tell: Tell) -> Report:
-    """Tells each measurement and the share of the budget that is spent."""
+    """Reports each measurement and the share of the budget that is spent."""
 
     def report(number: int, done: float, entry: Entry, best: float) -> None:
         measured = entry.measurement

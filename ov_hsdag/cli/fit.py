@@ -13,7 +13,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.place_options import KvPrecision, Memory, ProfileFile
-from ov_hsdag.placing.candidates import told_enough
+from ov_hsdag.placing.candidates import describe_enough
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def verdict(found: Fit, model: str) -> str:
 def _more(found: Fit) -> str:
     """What would fit: less context, or more memory."""
     if not found.context:
-        return told_enough(found.enough, found.devices)
+        return describe_enough(found.enough, found.devices)
     most = max((tokens or 0 for tokens in found.largest.values()), default=0)
     return f"; the largest context that fits is {most:,} tokens" if most else "; no context is short enough"
 
@@ -147,8 +147,10 @@ def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> lis
     asked = [name for name in names if name not in given]
     known = builtin_profile(names, core)
     absent = [known.device(name) for name in asked if full_name(core, name) is None]
-    told = [f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in absent]
-    lines = [f"assumed: {', '.join(told)}; --memory tells what it is"] if told else []
+    parts = [
+        f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in absent
+    ]
+    lines = [f"assumed: {', '.join(parts)}; --memory sets it"] if parts else []
     if asked:
         assumed = " or assumed" if absent else ""
         lines.append(f"may have: {USABLE:.0%} of the memory that is free now{assumed}; --memory gives other limits")

@@ -57,12 +57,12 @@ class PlaceJob:
                 models = data.get("models", {self.model.name: data})
                 for name, one in models.items():
                     one["output"] = str(target / name if "models" in data else target)
-                    one["messages"] = [job.told(line) for line in one.get("messages", ())]
+                    one["messages"] = [job.translated(line) for line in one.get("messages", ())]
                     written[target] += one["messages"]
                     placement = placed.of_json(one)
                     rows.append((kind, name, placement))
                     if not as_json:
-                        lines = [f"on {kind.told()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
+                        lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
                         show({}, "\n".join(lines), placed.table(placement))
                 return data | ({"output": str(target)} if "models" in data else {})
 
@@ -126,5 +126,5 @@ def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:
         predicted = (placement.predicted or {}).get(key)
         measured = (placement.measured or {}).get(placement.chosen, {}).get(key)
         figures = ["-" if one is None else f"{one * scale:.4g}" for one in (predicted, measured)]
-        table.add_row(kind.told(), name, placer_of(placement.chosen), ", ".join(placement.used()), *figures)
+        table.add_row(kind.describe(), name, placer_of(placement.chosen), ", ".join(placement.used()), *figures)
     return table

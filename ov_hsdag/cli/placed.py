@@ -34,18 +34,18 @@ def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> 
 
 def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
     """Where the costs of operations come from, in a line: measured on `used` (in the file `where`), or a profile."""
-    told = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
+    parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
     others = [name for name in names if name not in used]
     if others and profile:
-        told.append(f"{profile} for {', '.join(others)}")
+        parts.append(f"{profile} for {', '.join(others)}")
     elif others:
         from ov_hsdag.costs.builtin import assumed_cards, builtin_profile
 
         known = builtin_profile(names, core)
         profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
         cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
-        told.append(f"built-in profiles {profiles} ({cards}--profile gives others)")
-    return f"costs: {', '.join(told)}"
+        parts.append(f"built-in profiles {profiles} ({cards}--profile gives others)")
+    return f"costs: {', '.join(parts)}"
 
 
 def unsure(placement: Placement, busy: float = 0.0) -> str:

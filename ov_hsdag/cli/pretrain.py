@@ -142,7 +142,7 @@ def _options(given: Mapping[str, Any]) -> str:
 
 
 def _reporter(tell: Tell) -> Report:
-    """Tells the share that is done, with the figures of the latest validation."""
+    """Reports the share that is done, with the figures of the latest validation."""
     validated = "not validated yet"
 
     def report(step: int, steps: int, scalars: dict[str, float]) -> None:

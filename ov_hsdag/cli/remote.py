@@ -54,7 +54,7 @@ class Fleet:
 
     Attributes:
         kinds: in the order in which results are shown.
-        several: whether results are told apart by the kind: unless one is named with --on.
+        several: whether results are named by the kind: unless one is named with --on.
     """
 
     def __init__(self, cluster: Cluster, kinds: Sequence[Kind], several: bool) -> None:
@@ -167,13 +167,13 @@ def policy(inputs: Inputs, name: str) -> str | None:
 
 
 def parsed(kind: Kind, printed: str) -> dict[str, Any]:
-    """The JSON that a job printed, and which machine it is of. Raises RunError where it is none."""
+    """The JSON that a job printed, and which machine it is of. Raises RunError where it is no object."""
     try:
         found = json.loads(printed)
         if not isinstance(found, dict):
             raise ValueError("it is no object")
     except ValueError as error:
-        raise RunError(f"{kind.told()}: what the command printed there cannot be read: {error}") from error
+        raise RunError(f"{kind.describe()}: what the command printed there cannot be read: {error}") from error
     return {"machine": about(kind), **found}
 
 
@@ -188,7 +188,7 @@ def failed(kind: Kind, error: Exception) -> dict[str, Any]:
 
 
 def end(failures: Sequence[Exception]) -> None:
-    """Raises the first of the failures; the others are told before."""
+    """Raises the first of the failures; the others are printed before."""
     for error in failures[1:]:
         console.message(f"error: {error}")
     if failures:

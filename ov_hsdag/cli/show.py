@@ -145,23 +145,23 @@ def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
             lines.append(f"  and {len(crossing) - _LINES:,} more (--json has all)")
     if facts["unplaced"]:
         lines.append(f"not placed, they follow their neighbours: {len(facts['unplaced']):,} operations")
-    for told, figures in (
+    for text, figures in (
         ("predicted", placement.predicted),
         ("measured", (placement.measured or {}).get(placement.chosen)),
     ):
         if figures:
-            lines.append(f"{told}: {_figures(figures)}")
+            lines.append(f"{text}: {_figures(figures)}")
     return lines
 
 
 def _figures(figures: dict[str, Any]) -> str:
-    told = []
+    parts = []
     if figures.get("latency_us"):
-        told.append(f"one request {figures['latency_us'] / 1e3:,.3f} ms")
+        parts.append(f"one request {figures['latency_us'] / 1e3:,.3f} ms")
     if figures.get("throughput_ips"):
-        told.append(f"{figures['throughput_ips']:,.1f} inferences/s")
+        parts.append(f"{figures['throughput_ips']:,.1f} inferences/s")
     if figures.get("times_best_single"):
-        told.append(times(figures["times_best_single"], figures.get("times_best_single_ci"), BEST_SINGLE))
+        parts.append(times(figures["times_best_single"], figures.get("times_best_single_ci"), BEST_SINGLE))
     memory = figures.get("memory_bytes") or {}
-    told += [f"{format_bytes(size)} on {name}" for name, size in memory.items()]
-    return ", ".join(told)
+    parts += [f"{format_bytes(size)} on {name}" for name, size in memory.items()]
+    return ", ".join(parts)

@@ -49,7 +49,7 @@ def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
 
 
 def _dropped(folder: Path) -> float:
-    """Bytes of inactive files in memory, 0 where that is not told."""
+    """Bytes of inactive files in memory, 0 where that is not known."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except (OSError, ValueError):

@@ -75,7 +75,7 @@ def inference_precision(core: ov.Core, name: str) -> str | None:
 
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory that a GPU or an NPU says it has, for CPUs this machine's or container's; None where none can tell."""
+    """Memory that a GPU or an NPU says it has, for CPUs this machine's or container's; None where it is not known."""
     if kind_of(name) == "CPU":
         try:
             return int(min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cgroups.memory_limit()))

@@ -10,7 +10,7 @@ from ov_hsdag.utils.errors import UserError, one_line
 if TYPE_CHECKING:
     import openvino as ov
 
-# OpenVINO does not tell what was added to a Core.
+# OpenVINO does not say what was added to a Core.
 _ADDED = "_ov_hsdag_extensions"
 
 

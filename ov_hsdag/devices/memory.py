@@ -11,7 +11,7 @@ import numpy as np
 from ov_hsdag.utils.errors import UserError
 
 MOST = 10**15
-"""Bytes; more than any device has, so that a larger limit is none."""
+"""Bytes; more than any device has, so that a larger limit does not limit."""
 
 _LEAST_PLAIN = 2**20
 

@@ -35,7 +35,7 @@ _VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
 # Of a device that a file defines.
 _KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT")
 
-# What a split model does to the CPU plugin unless it is told otherwise, see docs/profiles.md: HETERO sets
+# What a split model does to the CPU plugin unless its properties say otherwise, see docs/profiles.md: HETERO sets
 # EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS; and pinned threads of two one-core
 # devices both land on the machine's first core, so that the devices never run at the same time.
 _SPLIT_MODEL_PROPERTIES = {"EXCLUSIVE_ASYNC_REQUESTS": False}

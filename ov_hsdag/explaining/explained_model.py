@@ -1,4 +1,4 @@
-"""What an explanation tells of a model's operations, submodels and cuts, in JSON's types."""
+"""What an explanation says of a model's operations, submodels and cuts, in JSON's types."""
 
 from __future__ import annotations
 

@@ -245,9 +245,9 @@ class Explanation:
                 return Reason("only", f"only {name} runs {graph.types[node]} here")
             lacking = members[~problem.supported[members][:, others].all(axis=1)]
             other = int(lacking[np.argmin(np.abs(lacking - node))])
-            told = f"it must share a device with {self.called(other)}, which"
+            phrase = f"it must share a device with {self.called(other)}, which"
             lacks = [problem.devices[d] for d in others if not problem.supported[other, d]]
-            return Reason("shared", f"{told} {' and '.join(lacks)} cannot run", other)
+            return Reason("shared", f"{phrase} {' and '.join(lacks)} cannot run", other)
         if graph.legality.replicable[node]:
             consumers = self._consumers(node)
             if len(consumers):
@@ -262,13 +262,13 @@ class Explanation:
         share = best.cost_us / max(self.score_us, 1e-30)
         if share < -_NOTHING:
             text = f"on {there} the {self._objective} would be {-best.cost_us:,.1f} µs ({-share:.2%}) shorter"
-            return Reason("better", f"{text}: {told_parts(best.parts)}", move=best)
+            return Reason("better", f"{text}: {describe_parts(best.parts)}", move=best)
         if node in self._together:
             return Reason("together", f"it must share a device with {len(self._together) - 1:,} others", move=best)
         if share <= _NOTHING:
             return Reason("equal", f"on {there} the {self._objective} would be the same", move=best)
         text = f"on {there} the {self._objective} would be {best.cost_us:,.1f} µs ({share:.2%}) longer"
-        return Reason("dearer", f"{text}: {told_parts(best.parts)}", move=best)
+        return Reason("dearer", f"{text}: {describe_parts(best.parts)}", move=best)
 
     def called(self, node: int) -> str:
         """A node as people read it: its name, with its type where the name does not have it."""
@@ -351,7 +351,7 @@ class Explanation:
         return moved
 
 
-def told_parts(parts: Parts) -> str:
+def describe_parts(parts: Parts) -> str:
     """What a move changes, for people: "operations +3.0 µs, transfers -1.2 µs"; parts that stay are left out."""
     named = (
         ("operations", parts.nodes),
@@ -359,5 +359,5 @@ def told_parts(parts: Parts) -> str:
         ("calls of submodels", parts.submodels),
         ("transfers", parts.transfers),
     )
-    told = [f"{name} {value:+,.1f} µs" for name, value in named if abs(value) >= 0.05]
-    return ", ".join(told) if told else "less than 0.1 µs in all"
+    texts = [f"{name} {value:+,.1f} µs" for name, value in named if abs(value) >= 0.05]
+    return ", ".join(texts) if texts else "less than 0.1 µs in all"

@@ -42,19 +42,19 @@ def why_together(
     nodes, total = most_together(graph, groups)
     if not len(nodes):
         return ""
-    told = f"{len(nodes):,} of {total:,} operations must share a device"
+    text = f"{len(nodes):,} of {total:,} operations must share a device"
     inside = np.zeros(graph.nodes, bool)
     inside[nodes] = True
     kept = ~graph.output_movable if graph.output_relaxable is None else ~(graph.output_movable | graph.output_relaxable)
     edges = kept[graph.input_output] & inside[graph.input_source] & inside[graph.input_node]
     outputs = graph.input_output[edges].tolist()
     if any(graph.output_types[output] == "string" for output in outputs):
-        return f"{told}, as tensors of text cannot go from one to another"
+        return f"{text}, as tensors of text cannot go from one to another"
     if outputs:
-        told += f", as HETERO does not know the sizes of {graph.names[graph.output_node[outputs[0]]]}"
+        text += f", as HETERO does not know the sizes of {graph.names[graph.output_node[outputs[0]]]}"
         remedy = "" if model is None else _remedy(model, shapes, len(nodes) / total)
-        return f"{told}; {remedy}" if remedy else told
-    return f"{told}, as a state depends on them" if any(graph.variables[node] for node in nodes.tolist()) else told
+        return f"{text}; {remedy}" if remedy else text
+    return f"{text}, as a state depends on them" if any(graph.variables[node] for node in nodes.tolist()) else text
 
 
 def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: float) -> str:

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of
+from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
-from ov_hsdag.fleet.site import Site
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
@@ -141,7 +141,7 @@ class Cluster:
         def one(number: int) -> Done | UserError | RunError:
             kind, job, folder = jobs[number]
             try:
-                return _Errand(self, kind, job, folder, digests, over, tell, log, number).run()
+                return _RemoteJob(self, kind, job, folder, digests, over, tell, log, number).run()
             except (UserError, RunError) as error:
                 return error
 
@@ -245,7 +245,7 @@ def _check_reachable(address: str) -> None:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise UserError(f"'{address}' is no address of a Ray cluster: {error}") from error
+        raise UserError(f"invalid address of a Ray cluster '{address}': {error}") from error
     if host is None or port is None:
         return  # "auto" and the like, of which Ray knows more
     try:
@@ -279,7 +279,7 @@ class _Lost(Exception):
     """The machine of a job has gone."""
 
 
-class _Errand:
+class _RemoteJob:
     """One job on its way to a machine, and to others where that one is lost."""
 
     def __init__(
@@ -299,14 +299,14 @@ class _Errand:
         self._tell: Callable[[str], None] = lambda text: tell(number, text)
         self._log: Callable[[str], None] = lambda text: log(number, text)
         self._saved: dict[str, bytes] = {}
-        self._where = kind.told()
+        self._where = kind.describe()
 
     def run(self) -> Done:
         """Carries the job out. Raises UserError or RunError where it cannot be done."""
         for lost in range(_LIVES):
-            site = self._site()
+            runner = self._job_runner()
             try:
-                out, status = self._carry_out(site)
+                out, status = self._carry_out(runner)
                 return Done(out, lost, status)
             except _Lost as error:
                 self._log(f"lost {self._where}: {error}; the job begins again on another machine of its kind")
@@ -314,18 +314,18 @@ class _Errand:
             except self._ray.exceptions.RayTaskError as error:
                 raise RunError(f"{self._where}: {one_line(error.cause or error)}") from error
             finally:
-                self._ray.kill(site)
-        raise RunError(f"{self._kind.told()}: {_LIVES} machines were lost with this job, perhaps by what it does")
+                self._ray.kill(runner)
+        raise RunError(f"{self._kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
 
-    def _site(self) -> Any:
-        """A site on the first machine of the kind that is free; others wait in Ray's queue."""
+    def _job_runner(self) -> Any:
+        """A job runner on the first machine of the kind that is free; others wait in Ray's queue."""
         options = {
             "num_cpus": 0,
             "resources": {RESOURCE: 1},
             "label_selector": dict(self._kind.labels),
             "max_restarts": 0,
         }
-        return self._ray.remote(Site).options(**options).remote(self._job.program)
+        return self._ray.remote(JobRunner).options(**options).remote(self._job.program)
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
@@ -334,14 +334,14 @@ class _Errand:
             if self._is_there():
                 return
             if time.monotonic() > end:
-                raise RunError(f"the last machine of its kind is gone: {self._kind.told()}")
+                raise RunError(f"the last machine of its kind is gone: {self._kind.describe()}")
             time.sleep(0.5)
 
     def _is_there(self) -> bool:
         return any(machine.kind == self._kind.number for machine in self._cluster.machines())
 
     def _ask(self, reference: Any, waiting: str = "") -> Any:
-        """What a call of the site returns. Raises _Lost where its machine is gone."""
+        """What a call of the job runner returns. Raises _Lost where its machine is gone."""
         exceptions = self._ray.exceptions
         while True:
             if self._over.is_set():
@@ -358,26 +358,26 @@ class _Errand:
             except exceptions.RayError as error:
                 raise _Lost(_reason(error)) from error
 
-    def _carry_out(self, site: Any) -> tuple[str, int]:
+    def _carry_out(self, runner: Any) -> tuple[str, int]:
         """What the job printed, and the status of its exit."""
         job = self._job
         files = {name: self._digests[path] for name, path in job.files.items()}
         paths = {self._digests[path]: path for path in job.files.values()}
-        host = self._ask(site.host.remote(), f"{self._kind.told()}: waiting for a machine that is free")
-        self._where = f"{self._kind.told()} on {host}"
-        for digest in self._ask(site.lacking.remote(list(paths))):
-            self._send(site, digest, paths[digest])
+        host = self._ask(runner.host.remote(), f"{self._kind.describe()}: waiting for a machine that is free")
+        self._where = f"{self._kind.describe()} on {host}"
+        for digest in self._ask(runner.lacking.remote(list(paths))):
+            self._send(runner, digest, paths[digest])
         words = job.words
         for name, data in self._saved.items():
-            files[name] = self._send_bytes(site, data)
+            files[name] = self._send_bytes(runner, data)
             words = job.resumed
-        self._ask(site.begin.remote(list(words), files))
+        self._ask(runner.begin.remote(list(words), files))
         stamps: dict[str, str] = {}
         tail = ""
         while True:
-            events = self._ask(site.events.remote(1.0, job.saved))
+            events = self._ask(runner.events.remote(1.0, job.saved))
             for line in events["lines"]:
-                text = job.told(line)
+                text = job.translated(line)
                 if line.startswith("warning:"):
                     self._log(f"{self._where}: {text}")
                 elif line:
@@ -386,13 +386,13 @@ class _Errand:
             changed = [name for name, stamp in events["saved"].items() if stamps.get(name) != stamp]
             if changed:
                 stamps = events["saved"]
-                self._save(self._ask(site.records.remote(changed)))
+                self._save(self._ask(runner.records.remote(changed)))
             if events["status"] is not None:
                 break
         if events["status"] not in job.statuses:
             _raise(events["status"], tail, self._where)
-        self._fetch(site)
-        self._ask(site.end.remote())
+        self._fetch(runner)
+        self._ask(runner.end.remote())
         return str(events["out"]), int(events["status"])
 
     def _save(self, records: Mapping[str, bytes]) -> None:
@@ -401,7 +401,7 @@ class _Errand:
         for name, data in records.items():
             write_bytes(self._folder / came_as(name), [data])
 
-    def _send(self, site: Any, digest: str, path: Path) -> None:
+    def _send(self, runner: Any, digest: str, path: Path) -> None:
         """A file, in pieces: none of the two machines holds it in memory."""
         size, sent = path.stat().st_size, 0
         with open(path, "rb") as file:
@@ -409,37 +409,37 @@ class _Errand:
                 piece = file.read(_PIECE)
                 last = sent + len(piece) >= size
                 self._tell(f"{self._where}: sending {path.name}, {sent / max(size, 1):.0%}")
-                self._ask(site.take.remote(digest, sent, piece, last))
+                self._ask(runner.take.remote(digest, sent, piece, last))
                 sent += len(piece)
                 if last:
                     return
 
-    def _send_bytes(self, site: Any, data: bytes) -> str:
+    def _send_bytes(self, runner: Any, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        if self._ask(site.lacking.remote([digest])):
-            self._ask(site.take.remote(digest, 0, data, True))
+        if self._ask(runner.lacking.remote([digest])):
+            self._ask(runner.take.remote(digest, 0, data, True))
         return digest
 
-    def _fetch(self, site: Any) -> None:
+    def _fetch(self, runner: Any) -> None:
         """Brings what the job wrote."""
-        listings = [self._ask(site.listing.remote(one)) for one in (OUT, *self._job.beside)]
+        listings = [self._ask(runner.listing.remote(one)) for one in (OUT, *self._job.beside)]
         for name, size in itertools.chain.from_iterable(listing.items() for listing in listings):
             target = self._folder / came_as(name)
             self._tell(f"{self._where}: fetching {target.name}")
             offsets = range(0, size, _PIECE)
-            write_bytes(target, (self._ask(site.read.remote(name, offset, _PIECE)) for offset in offsets))
+            write_bytes(target, (self._ask(runner.read.remote(name, offset, _PIECE)) for offset in offsets))
 
 
-def _raise(status: int, told: str, where: str) -> NoReturn:
+def _raise(status: int, text: str, where: str) -> NoReturn:
     """Raises what a command's exit status means."""
-    reason = told.removeprefix("error: ") if told.startswith("error: ") else ""
+    reason = text.removeprefix("error: ") if text.startswith("error: ") else ""
     if status == 2 and reason:
         raise UserError(f"{where}: {reason}")
     if status < 0:
         raise RunError(
             f"{where}: the command was ended by signal {-status}, a fault of OpenVINO or of a device's driver"
         )
-    raise RunError(f"{where}: {reason or told or f'the command ended with status {status}'}")
+    raise RunError(f"{where}: {reason or text or f'the command ended with status {status}'}")
 
 
 def _reason(error: BaseException) -> str:

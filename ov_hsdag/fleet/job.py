@@ -38,7 +38,7 @@ class Job:
     program: str = COMMANDS  # "module:function" that the process of the job calls
     statuses: tuple[int, ...] = (0,)  # of the exit, with which what the job wrote comes back; with others it has failed
 
-    def told(self, text: str) -> str:
+    def translated(self, text: str) -> str:
         """A message of the job with the names that files have here."""
         for path in sorted(self.shown, key=len, reverse=True):
             text = text.replace(path, self.shown[path])

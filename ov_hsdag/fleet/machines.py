@@ -75,7 +75,7 @@ class Kind:
         """For names of files: the first device, and the beginning of the number."""
         return f"{next(iter(self.devices.values()))}-{self.number[:6]}"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """For people."""
         listed = ", ".join(f"{name} {text}" for name, text in self.devices.items())
         return f"{listed} ({self.number[:6]})"
@@ -122,7 +122,7 @@ def parse_on(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, words = (piece.strip() for piece in part.partition("="))
         if not name or not equals or not _words(words) or name in found:
-            raise UserError(f"--on '{text}' names no machine: give a device and what it is, such as \"GPU=Arc A770\"")
+            raise UserError(f"invalid --on '{text}': expected DEVICE=MODEL, such as \"GPU=Arc A770\"")
         found[name] = words
     return found
 
@@ -156,7 +156,7 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
             raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(known) or 'others'}")
         alike = _alike(_same_versions(matching, openvino), devices)
         if len(alike) > 1:
-            listed = "; ".join(kind.told() for kind in alike)
+            listed = "; ".join(kind.describe() for kind in alike)
             raise UserError(f"--on '{text}' is several kinds of machines: say more, or leave it out for all: {listed}")
         found += alike
     return list({kind.number: kind for kind in found}.values())

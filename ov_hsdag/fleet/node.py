@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 
+from ov_hsdag.fleet.job_runner import FOLDER
 from ov_hsdag.fleet.machines import RESOURCE
-from ov_hsdag.fleet.site import FOLDER
 from ov_hsdag.utils.errors import RunError, UserError
 
 # Bytes of Ray's shared memory: pieces of files pass through it, and memory is what models are measured in.
@@ -49,7 +49,7 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
             "a worker needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
         )
     with (
-        _told_to_end() as told,
+        _asked_to_end() as signals,
         tempfile.TemporaryDirectory(prefix="ov-hsdag-worker-", ignore_cleanup_errors=True) as folder,
     ):
         command = [sys.executable, "-c", _PROGRAM, "start", "--address", address]
@@ -62,17 +62,17 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
             command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr, start_new_session=True
         )
         try:
-            _wait(process, math.inf, lambda: len(told) > 0)
+            _wait(process, math.inf, lambda: len(signals) > 0)
             status = process.poll()
             if status is None:
                 process.terminate()
-                _wait(process, _GRACE, lambda: len(told) > 1)
+                _wait(process, _GRACE, lambda: len(signals) > 1)
         finally:
             # `ray start` leaves what it started where it is killed; all of it is in its session.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if told:
+    if signals:
         raise KeyboardInterrupt
     if status:
         raise RunError(f"the node at {address} has ended with status {status}; its messages are above")
@@ -90,20 +90,20 @@ def _joined(labels: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[list[int]]:
+def _asked_to_end() -> Iterator[list[int]]:
     """Signals that ask to end, as they come: Ctrl-C, SIGTERM (services), SIGHUP (a terminal that closes).
 
     They interrupt nothing. An exception in the middle of the start of a process leaves one that nobody knows.
     """
-    told: list[int] = []
+    signals: list[int] = []
     wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     # What is ignored stays so: `nohup`, and jobs in the background of a script.
     before = {number: signal.getsignal(number) for number in wanted}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in before:
-        signal.signal(number, lambda number, _: told.append(number))
+        signal.signal(number, lambda number, _: signals.append(number))
     try:
-        yield told
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

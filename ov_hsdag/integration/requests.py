@@ -2,7 +2,7 @@
 
 HETERO's own number is 1 for devices with one stream each, and programs that take it (AsyncInferQueue without a number,
 benchmark_app) would run one device at a time. No property of OpenVINO raises it, so the compiled model says what is
-needed in its place, and AsyncInferQueue, which asks in C++, is told.
+needed in its place, and AsyncInferQueue, which asks in C++, gets it as an argument.
 
 Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
 """

@@ -23,12 +23,12 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
             that is wider than `NOISY` reads "(noise)".
         over: what it is better than.
     """
-    told = f"{ratio:.2f}x {over}".rstrip()
+    text = f"{ratio:.2f}x {over}".rstrip()
     if interval is None or interval[0] == interval[1]:
-        return told
+        return text
     if interval[1] > NOISY * interval[0]:
-        return f"{told} (noise)"
-    return f"{told} ({interval[0]:.2f} to {interval[1]:.2f})"
+        return f"{text} (noise)"
+    return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
 def placer_of(candidate: str) -> str:

@@ -170,7 +170,7 @@ def _example(name: str, sizes: Sequence[int]) -> list[int]:
     except TypeError as error:
         raise UserError(f"the example shape of '{name}' must be a list of whole numbers, got {sizes!r}") from error
     if not all(0 <= size < 2**31 for size in example):
-        raise UserError(f"example shape {example} of '{name}' has a size that is no tensor's")
+        raise UserError(f"example shape {example} of '{name}' has an invalid dimension")
     return example
 
 

@@ -112,7 +112,7 @@ class Workload:
             return cls.parse(workload, context or 0)
         return workload if context is None else replace(workload, context=context)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What `parse` reads."""
         return f"prompt={self.prompt},generate={self.generate},batch={self.batch}"
 
@@ -142,7 +142,7 @@ class Workload:
         phases = self.phases(model)
         twice = sorted(set(shapes or {}) & set(phases[0].shapes))
         if twice:
-            raise UserError(f"the workload tells the shape of '{twice[0]}' already: give either a shape or a workload")
+            raise UserError(f"the workload gives the shape of '{twice[0]}' already: give either a shape or a workload")
         return tuple(replace(phase, shapes={**phase.shapes, **(shapes or {})}) for phase in phases)
 
 

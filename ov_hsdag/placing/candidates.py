@@ -231,7 +231,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
     return {}
 
 
-def told_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
+def describe_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
     """What to say of `enough_memory`, to go behind what is wrong; "" where there is nothing."""
     if not enough:
         return ""

@@ -386,7 +386,7 @@ class ContextProblems:
         )
         return replace(self.problem, held_bytes=held, live_bytes=live)
 
-    def told(self, candidates: Sequence[NamedPlacement]) -> str:
+    def describe(self, candidates: Sequence[NamedPlacement]) -> str:
         """What to say where the context is too long: the largest that fits."""
         most = self.largest([one.placement for one in candidates], refill=True)
         return f"the largest context that fits is {most} tokens" if most else "no context is short enough"

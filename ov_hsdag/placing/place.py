@@ -1,4 +1,4 @@
-"""The whole road: a model and a device list in, the same model with a placement in it out."""
+"""The entry point: chooses a device for each operation of a model and annotates the model."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from ov_hsdag.placing.candidates import (
     MARGIN,
     NamedPlacement,
     best_by_prediction,
+    describe_enough,
     enough_memory,
     find_within_memory,
     hedged_candidates,
     policy_placers,
     require_runnable,
     sizes_are_guessed,
-    told_enough,
     why_left_out,
 )
 from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
@@ -160,10 +160,10 @@ def place(
             try:
                 chosen = best_by_prediction(problem, candidates)
             except RunError as error:
-                told = told_enough(enough_memory(problem, candidates), problem.devices)
+                told = describe_enough(enough_memory(problem, candidates), problem.devices)
                 if asked is not None:
                     contexts = ContextProblems.of(session, analysis, asked, priced)
-                    told += f"; {contexts.told(candidates)}"
+                    told += f"; {contexts.describe(candidates)}"
                 raise RunError(f"{error}{told}") from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
     if measure:
@@ -211,7 +211,7 @@ def _settings(options: PlaceOptions, limits: Mapping[str, int], virtual_devices:
     workload, context, profile = options.workload, options.context, options.profile
     if isinstance(workload, Workload):
         context = context or workload.context or None
-        workload = workload.told()
+        workload = workload.describe()
     given = {
         "shapes": {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None,
         "memory": dict(limits) or None,

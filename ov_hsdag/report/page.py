@@ -19,8 +19,8 @@ def page(data: Mapping[str, Any]) -> str:
     """The text of the HTML file; data: as `ov_hsdag.explaining.report_data.report_data` returns it."""
     before, _, rest = _PAGE.read_text(encoding="utf-8").partition("__TITLE__")
     between, _, after = rest.partition("__DATA__")
-    told = html.escape(f"{data['title']}: what runs where")
-    return "".join((before, told, between, _script_json(data), after))
+    text = html.escape(f"{data['title']}: what runs where")
+    return "".join((before, text, between, _script_json(data), after))
 
 
 def _script_json(value: Any) -> str:

@@ -59,14 +59,14 @@ def headline(data: Mapping[str, Any]) -> str:
     measured = (record["measured"] or {}).get(record["chosen"]) or {}
     real = measured.get("throughput_ips" if throughput else "latency_us")
     value = real or (1e6 / max(data["period_us"] or 0, 1e-9) if throughput else data["latency_us"])
-    told = f"{value:,.1f} results/s" if throughput else f"{_time(value)} for one request"
+    text = f"{value:,.1f} results/s" if throughput else f"{_time(value)} for one request"
     gain = (record["gains"].get(record["chosen"]) or [None, None])[1 if real else 0]
     better = f", {gain:.2f}x the best single device" if gain else ""
     count, moved = len(data["submodels"]["device"]), sum(data["cuts"]["bytes"])
     crossing = f", {format_bytes(moved)} between devices" if moved else ""
     return (
         f"HETERO:{','.join(data['devices'])}: {count:,} submodel{'' if count == 1 else 's'}{crossing}; "
-        f"{told}{better} ({'measured' if real else 'predicted'})"
+        f"{text}{better} ({'measured' if real else 'predicted'})"
     )
 
 
@@ -78,10 +78,10 @@ def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
     """The model in its order, as wide as the time that its parts take; the devices' names above."""
     x = 16.0
     for number, name in enumerate(data["devices"]):
-        told = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {_time(data['busy_us'][number])}"
+        text = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {_time(data['busy_us'][number])}"
         drawing.rectangle(x, top - 10, 13, 13, _fill(number), rx=2)
-        drawing.text(x + 19, top + 1, told, fill=_TEXT)
-        x += 44 + 6.8 * len(told)
+        drawing.text(x + 19, top + 1, text, fill=_TEXT)
+        x += 44 + 6.8 * len(text)
     runs = data["runs"]
     total = sum(runs["us"])
     weights = runs["us"] if total else runs["operations"]
@@ -183,8 +183,8 @@ def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
         limit = one["limit"]
         if limit is not None and limit <= most:
             drawing.rectangle(_LEFT + limit / most * room - 1.5, y - 2, 3, 24, _CUT)
-        told = format_bytes(one["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
-        drawing.text(_LEFT + room + 10, y + 14, told, fill=_TEXT)
+        text = format_bytes(one["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
+        drawing.text(_LEFT + room + 10, y + 14, text, fill=_TEXT)
 
 
 def _time(us: float | None) -> str:

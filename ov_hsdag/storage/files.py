@@ -50,7 +50,7 @@ _CONSTANT = re.compile(rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="
 
 # rt_info of a model that says which release wrote its file.
 _RELEASE = "OpenVINO Runtime"
-_told: bool | None = None  # whether this release writes it; found out with the first model
+_names_release: bool | None = None  # whether this release writes it; found out with the first model
 
 
 @contextlib.contextmanager
@@ -195,7 +195,7 @@ def remove_leftovers(target: Path) -> None:
     host = _key(socket.gethostname())
     for entry in os.scandir(target.parent):
         match = _TEMPORARY.fullmatch(entry.name)
-        # Whether a process of another host (a shared directory) still runs cannot be told here.
+        # Whether a process of another host (a shared directory) still runs is not known here.
         if match and match[1] == ours and match[2] == host and not process_runs(int(match[3]), match[4]):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -301,7 +301,7 @@ def save_model(
             ov.save_model(model, str(xml))
         else:
             apply_fused_names_cleanup(model)
-            with _release_told(model) if _tells_release(xml) else contextlib.nullcontext():
+            with _release_named(model) if _writes_release(xml) else contextlib.nullcontext():
                 ov.serialize(model, str(xml))
     except Exception as error:
         with writing(shown):
@@ -316,7 +316,7 @@ def save_model(
 
 
 @contextlib.contextmanager
-def _release_told(model: ov.Model) -> Iterator[None]:
+def _release_named(model: ov.Model) -> Iterator[None]:
     """While this lasts, the model says which release writes it, as one that openvino.save_model writes does."""
     import openvino as ov
 
@@ -331,15 +331,15 @@ def _release_told(model: ov.Model) -> Iterator[None]:
             model.set_rt_info(known, [_RELEASE])
 
 
-def _tells_release(xml: Path) -> bool:
-    """Whether openvino.save_model tells the release (2026.4 does, 2026.0 does not), by saving an empty model."""
-    global _told
-    if _told is None:
+def _writes_release(xml: Path) -> bool:
+    """Whether openvino.save_model names the release (2026.4 does, 2026.0 does not), by saving an empty model."""
+    global _names_release
+    if _names_release is None:
         import openvino as ov
 
         ov.save_model(ov.Model([], [], "nothing"), str(xml), compress_to_fp16=False)
-        _told = _RELEASE.encode() in xml.read_bytes()
-    return _told
+        _names_release = _RELEASE.encode() in xml.read_bytes()
+    return _names_release
 
 
 def _try_to_grow(path: Path, size: int) -> None:
@@ -432,7 +432,7 @@ def process_runs(pid: int, started: str | None = None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in clock ticks since the system did; None where the system does not tell."""
+    """When a process started, in clock ticks since the system did; None where the system does not say."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.

@@ -115,8 +115,8 @@ def write_folder(
             _copy_others(source, new, own, hard_links)
             files = sorted(path.relative_to(new).as_posix() for path in _files(new))
             digests = {name: file_digest(new / name) for name in files if not name.endswith(_LINKED)}
-            told = {"version": 1, "files": files, "digests": digests}
-            (new / MARKER).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+            record = {"version": 1, "files": files, "digests": digests}
+            (new / MARKER).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             for path in _files(new):
                 if path.stat().st_nlink == 1:  # what is shared is on the disk already
                     sync_file(path)
@@ -132,8 +132,8 @@ def _refuse_foreign(target: Path, shown: Path) -> None:
     if not there:
         return
     try:
-        told = read_json(target / MARKER, TABLES)
-        ours, digests = {MARKER, *told["files"]}, dict(told.get("digests", {}))  # without digests in older folders
+        record = read_json(target / MARKER, TABLES)
+        ours, digests = {MARKER, *record["files"]}, dict(record.get("digests", {}))  # without digests in older folders
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"cannot write '{shown}': it is there already, and ov-hsdag did not write it; choose another output"
@@ -270,7 +270,7 @@ def _with_placeholders(
         if not size or element is None or (compress and element in (ov.Type.f32, ov.Type.f64)):
             continue
         if set(node.get_rt_info()) - _NEEDLESS:
-            continue  # Python cannot copy what plugins are told of it
+            continue  # Python cannot copy its runtime information for plugins
         address = node.data.__array_interface__["data"][0]
         at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
         if at is None:

@@ -65,8 +65,8 @@ def longest_context(model: Path) -> int | None:
     """The tokens that a language model was made for, as config.json beside its file says; None where it does not."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         config = read_json(model.parent / "config.json", SETTINGS)
-        told = [one.get(key) for one in (config, config.get("text_config") or {}) for key in _POSITIONS]
-        return next((tokens for tokens in told if type(tokens) is int and 0 < tokens < _MOST_TOKENS), None)
+        parts = [one.get(key) for one in (config, config.get("text_config") or {}) for key in _POSITIONS]
+        return next((tokens for tokens in parts if type(tokens) is int and 0 < tokens < _MOST_TOKENS), None)
     return None
 
 

@@ -1,1 +1,1 @@
-"""What every room uses: files, errors, timing, names of OpenVINO's API."""
+"""What every layer uses: files, errors, timing, names of OpenVINO's API."""

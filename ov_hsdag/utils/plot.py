@@ -21,7 +21,7 @@ _GRID, _TEXT = "#e3e3e3", "#333"
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis tells."""
+    """An axis."""
 
     label: str  # of what, and in which unit
     logarithmic: bool = False  # equal factors take equal room; all values are above 0

@@ -17,12 +17,12 @@ _SPARSER = 30
 # Steps that take less, s, are not worth a line of their own.
 _SHORTEST = 0.005
 
-# The share of the work that has to be done before the time that is left can be told.
+# The share of the work that has to be done before the time that is left can be estimated.
 _TELLING = 0.01
 
 
 class Tell(Protocol):
-    """Told by long work what it does."""
+    """What long work calls to report what it does."""
 
     def __call__(self, step: str, done: float | None = None) -> None:
         """Take the step that begins, in some words, and the share of the work that is done, 0 to 1, if known."""
@@ -87,7 +87,7 @@ class Work:
         left = since / share * (1 - self.done) - (self._now() - self._latest)
         return left if left >= 0 else None
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What it does just now, how much of it is done and the time that is left."""
         text = f"{self.text}: {self._step}" if self._step else self.text
         if self.done is None:
@@ -128,7 +128,7 @@ def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float],
     def tell() -> None:
         with contextlib.suppress(OSError, ValueError):
             while not over.wait(max(EVERY, work.seconds / _SPARSER)):
-                write(f"{duration(work.seconds)}: {work.told()}")
+                write(f"{duration(work.seconds)}: {work.describe()}")
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()

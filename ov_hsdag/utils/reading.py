@@ -55,7 +55,7 @@ def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
     try:
         descriptor = os.open(path, flags)
     except ValueError as error:  # a NUL in the name
-        raise OSError(errno.EINVAL, f"its name is none ({error})") from None
+        raise OSError(errno.EINVAL, f"invalid file name ({error})") from None
     with os.fdopen(descriptor, "rb") as file:
         mode, name = os.fstat(descriptor).st_mode, os.fsdecode(path)
         if stat.S_ISDIR(mode):

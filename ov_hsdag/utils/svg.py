@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Mapping
 
 COLOURS = ("#1f6f8b", "#c8553d", "#588157", "#6d597a", "#b08900", "#3d405b", "#8d99ae", "#9b2226")
-"""Colours that are told apart on white, in the order in which they are taken."""
+"""Colours that are easy to distinguish on white, in the order in which they are taken."""
 
 Attribute = str | int | float
 
@@ -28,8 +28,8 @@ class Drawing:
 
     def element(self, name: str, attributes: Mapping[str, Attribute], text: str | None = None) -> None:
         """Add any element, with text inside where there is some; text and attributes are escaped."""
-        told = "".join(f' {key.replace("_", "-")}="{_told(value)}"' for key, value in attributes.items())
-        self._parts.append(f"<{name}{told}/>" if text is None else f"<{name}{told}>{html.escape(text)}</{name}>")
+        phrase = "".join(f' {key.replace("_", "-")}="{_text(value)}"' for key, value in attributes.items())
+        self._parts.append(f"<{name}{phrase}/>" if text is None else f"<{name}{phrase}>{html.escape(text)}</{name}>")
 
     def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str, **attributes: Attribute) -> None:
         """Add a straight line from (x1, y1) to (x2, y2)."""
@@ -45,8 +45,8 @@ class Drawing:
 
     def polyline(self, points: Iterable[tuple[float, float]], stroke: str, **attributes: Attribute) -> None:
         """Add a line through all points (x, y)."""
-        told = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self.element("polyline", {"points": told, "fill": "none", "stroke": stroke, **attributes})
+        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.element("polyline", {"points": text, "fill": "none", "stroke": stroke, **attributes})
 
     def text(self, x: float, y: float, text: str, **attributes: Attribute) -> None:
         """Add a text whose baseline begins at (x, y), or ends or has its middle there (`text_anchor`)."""
@@ -67,5 +67,5 @@ class Drawing:
         return "\n".join([*self._parts, "</svg>", ""])
 
 
-def _told(value: Attribute) -> str:
+def _text(value: Attribute) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else html.escape(str(value))

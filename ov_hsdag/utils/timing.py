@@ -55,7 +55,7 @@ class Deadline:
         """A budget within this one, that begins now: so much of what is left, 0 to 1."""
         return Deadline(self.left * part, self.now)
 
-    def told(self, text: str) -> str:
+    def describe(self, text: str) -> str:
         """The text of a progress report, with the seconds that are left."""
         return text if math.isinf(self._end) else f"{text} ({self.left:.0f} s left)"
 

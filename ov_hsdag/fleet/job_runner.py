@@ -56,7 +56,7 @@ getattr(__import__(module, fromlist=[name]), name)()
 _RAYS = ("OMP_NUM_THREADS",)
 
 
-class Site:
+class JobRunner:
     """One job after the other; `begin` starts one."""
 
     def __init__(self, program: str = COMMANDS) -> None:
@@ -149,15 +149,15 @@ class Site:
         while not self._lines.empty():
             lines.append(self._lines.get())
         stamps = {}
-        for name, told in self._below(saved) if saved else ():
-            if told.st_size <= _RECORD and not name.rpartition("/")[2].startswith(PREFIX):
-                stamps[name] = f"{told.st_mtime_ns} {told.st_ino}"
+        for name, found in self._below(saved) if saved else ():
+            if found.st_size <= _RECORD and not name.rpartition("/")[2].startswith(PREFIX):
+                stamps[name] = f"{found.st_mtime_ns} {found.st_ino}"
         out = self._out.decode(errors="replace") if status is not None else ""
         return {"lines": lines, "status": status, "saved": stamps, "out": out}
 
     def listing(self, folder: str) -> dict[str, int]:
         """Sizes of the files below a folder of the job, or of the file of that name; by their paths in the job."""
-        return {name: told.st_size for name, told in self._below(folder)}
+        return {name: status.st_size for name, status in self._below(folder)}
 
     def records(self, names: Sequence[str]) -> dict[str, bytes]:
         """Contents of files of the job, but of those that have gone."""
@@ -195,11 +195,11 @@ class Site:
         files = sorted(Path(path) / name for path, _, names in os.walk(base) for name in names)
         for one in files or [base]:
             try:
-                told = one.lstat()
+                status = one.lstat()
             except OSError:  # it is not there, or no longer
                 continue
-            if stat.S_ISREG(told.st_mode):
-                yield one.relative_to(self._job).as_posix(), told
+            if stat.S_ISREG(status.st_mode):
+                yield one.relative_to(self._job).as_posix(), status
 
     def _kept(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):
