@@ -16,7 +16,7 @@ from pathlib import Path
 import openvino as ov
 import pytest
 
-from ov_hsdag.fleet import site as sites
+from ov_hsdag.fleet import job_runner as job_runners
 from ov_hsdag.fleet.cluster import Cluster
 from ov_hsdag.fleet.job import Inputs, Job, came_as, model_files_of, safe
 from ov_hsdag.fleet.job_runner import JobRunner
@@ -172,7 +172,7 @@ def test_names_from_other_machines_stay_in_their_folder(name: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRunner:
-    monkeypatch.setenv(sites.FOLDER, str(tmp_path / "worker"))
+    monkeypatch.setenv(job_runners.FOLDER, str(tmp_path / "worker"))
     return JobRunner()
 
 
@@ -294,7 +294,7 @@ def serving(tmp_path: Path) -> Callable[[str], tuple[subprocess.Popen[str], int]
     (scripts.parent / "__init__.py").touch()
     (scripts / "__init__.py").touch()
     (scripts / "scripts.py").write_text(START, encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path / "packages"), str(Path(sites.__file__).parents[2])])
+    path = os.pathsep.join([str(tmp_path / "packages"), str(Path(job_runners.__file__).parents[2])])
 
     def start(program: str) -> tuple[subprocess.Popen[str], int]:
         process = subprocess.Popen(

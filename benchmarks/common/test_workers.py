@@ -13,7 +13,7 @@ from benchmarks import remote
 from benchmarks.common import workers
 from benchmarks.common.machine import about, versions
 from benchmarks.common.workers import Workers
-from ov_hsdag.fleet import site as sites
+from ov_hsdag.fleet import job_runner as job_runners
 from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.utils.errors import UserError
 from tests.ray_cluster import ROOT
@@ -73,7 +73,7 @@ def test_a_script_finds_its_results_and_leaves_new_ones(tmp_path: Path, monkeypa
     (folder / "mutations.json").write_text(json.dumps(state))
     job = remote.job_of("truth.mutations", ("--count", "1"), folder)
     assert job.words == job.resumed == ("truth.mutations", "--count", "1") and job.saved == "out"
-    monkeypatch.setenv(sites.FOLDER, str(tmp_path / "worker"))
+    monkeypatch.setenv(job_runners.FOLDER, str(tmp_path / "worker"))
     site = JobRunner(job.program)
     digests = {}
     for name, path in job.files.items():
@@ -92,7 +92,7 @@ def test_a_script_finds_its_results_and_leaves_new_ones(tmp_path: Path, monkeypa
 
 
 def test_what_a_job_writes_is_not_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(sites.FOLDER, str(tmp_path))
+    monkeypatch.setenv(job_runners.FOLDER, str(tmp_path))
     site = JobRunner(f"{__name__}:append")
     digest = hashlib.sha256(b"first").hexdigest()
     site.take(digest, 0, b"first", True)
