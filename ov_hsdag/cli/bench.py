@@ -45,10 +45,6 @@ Table_ = Annotated[
 ]
 
 
-# Options that `place` has as well.
-_OF_PLACE = ("--device", "--objective", "--shape", "--workload", "--context", "--profile")
-
-
 def bench(
     command: typer.Context,
     models: Models,
@@ -143,7 +139,7 @@ def bench(
             show(document)
         elif len(failures) < len(models):
             good = next(entry["model"] for entry in document["models"] if entry["results"])
-            show.next("place", good, *given(command, *_OF_PLACE))
+            show.next("place", good, *_of_place(command, document["objective"]))
     if failures:
         raise failures[0]
 
@@ -189,8 +185,14 @@ def _elsewhere(
         show(document)
     elif len(failures) < len(asked):
         good = next(entry["model"] for entry in document["models"] if entry["results"])
-        show.next("place", good, *given(command, *_OF_PLACE))
+        show.next("place", good, *_of_place(command, document["objective"]))
     remote.end(failures)
+
+
+def _of_place(command: typer.Context, objective: str) -> list[object]:
+    """The options that `place` has as well."""
+    more = given(command, "--shape", "--workload", "--context", "--profile")
+    return [*given(command, "--device"), "--objective", objective, *more]
 
 
 def _run(
