@@ -204,11 +204,11 @@ def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
     best = Target.of(truth, 0)
     reference = truth.scores(truth.single(problem.devices.index(outcome.record["reference"])))[0]
     untuned = truth.scores(Target.of(problem, 0).elites[0])[0]
-    chosen = truth.scores(outcome.placement)[0]
-    assert outcome.name == "hsdag"
+    chosen = truth.scores(outcome.choice.placement)[0]
+    assert outcome.choice.name == "hsdag"
     assert chosen < 0.93 * untuned
     assert chosen < 1.04 * best.score
-    assert outcome.measurement.ratio == pytest.approx(reference / chosen)
+    assert outcome.choice.measurement.ratio == pytest.approx(reference / chosen)
 
     entries = outcome.state.entries
     assert len({entry.placement.tobytes() for entry in entries}) == len(entries)
@@ -222,8 +222,8 @@ def test_search_may_propose_in_the_place_of_the_policy(tmp_path: Path) -> None:
     problem = problem_of(5)
     truth = reality(problem)
     outcome = start(tmp_path / "run", problem, Budget(measurements=8), settings=replace(TINY, proposer="search"))
-    assert outcome.name == "search" and outcome.record["chosen"] == "search"
-    assert truth.scores(outcome.placement)[0] < 1.04 * Target.of(truth, 0).score
+    assert outcome.choice.name == "search" and outcome.record["chosen"] == "search"
+    assert truth.scores(outcome.choice.placement)[0] < 1.04 * Target.of(truth, 0).score
     sources = {entry.source for entry in outcome.state.entries}
     assert "search" in sources and "policy" not in sources
     # Nothing is learned but the corrections.
@@ -295,7 +295,7 @@ def test_placements_that_fail_are_recorded_and_not_chosen(tmp_path: Path) -> Non
     problem = replace(problem, node_us=problem.node_us * [1.0, 1.5])
     outcome = start(tmp_path / "run", problem, Budget(measurements=4), partial(Failing, problem))
     assert outcome.record["failed"] == 4
-    assert outcome.name == "D0" and (outcome.placement == 0).all()
+    assert outcome.choice.name == "D0" and (outcome.choice.placement == 0).all()
     assert outcome.record["best_so_far"] == [1.0] * 4
 
 
@@ -304,8 +304,8 @@ def test_what_is_within_the_margin_is_not_chosen(tmp_path: Path) -> None:
     judge_of = partial(simulated, problem)
     budget = Budget(measurements=4)
     outcome = run(tmp_path / "run", problem, judge_of, network_for(problem), budget, replace(TINY, margin=5.0))
-    assert outcome.name == outcome.record["reference"] and outcome.measurement.ratio == 1
-    assert (outcome.placement == outcome.placement[0]).all()
+    assert outcome.choice.name == outcome.record["reference"] and outcome.choice.measurement.ratio == 1
+    assert (outcome.choice.placement == outcome.choice.placement[0]).all()
     assert max(outcome.record["best_so_far"]) > 1.3
 
 
@@ -317,13 +317,13 @@ def test_a_run_ends_where_nothing_is_left_to_measure(tmp_path: Path) -> None:
     entries = outcome.state.entries
     assert len({entry.placement.tobytes() for entry in entries}) == len(entries) <= 2**problem.group_count
     best = min(problem.scores(np.array([[n >> g & 1 for g in range(problem.group_count)] for n in range(16)])))
-    assert problem.scores(outcome.placement)[0] == pytest.approx(best)
+    assert problem.scores(outcome.choice.placement)[0] == pytest.approx(best)
 
 
 def test_no_time_means_no_measurement(tmp_path: Path) -> None:
     problem = problem_of(10)
     outcome = start(tmp_path / "run", problem, Budget(seconds=1e-6))
-    assert outcome.record["measurements"] == 0 and outcome.name == outcome.record["reference"]
+    assert outcome.record["measurements"] == 0 and outcome.choice.name == outcome.record["reference"]
     assert (tmp_path / "run" / "policy" / "policy.json").exists()
 
 

@@ -112,6 +112,7 @@ def problem_loss(
     policy = run_policy(network, example, None if rollouts is None else rollouts.cluster, levels_at(settings, step))
     imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
     cloning = imitation + settings.edge_coef * edges
+    bonus = settings.ent_coef * entropy.clamp(max=settings.target_entropy)
     logged = {
         "losses/imitation": imitation.item(),
         "losses/edges": edges.item(),
@@ -119,7 +120,7 @@ def problem_loss(
         "charts/clusters": float(len(policy.log_probability)),
     }
     if step < settings.imitation_steps:
-        return cloning - settings.ent_coef * entropy, None, logged
+        return cloning - bonus, None, logged
     if rollouts is None:
         rollouts = sample(policy, example, settings.samples, generator, baseline, around_greedy=step % 2 == 1)
     gradient, more = policy_loss(policy, rollouts, settings.clip_coef)
@@ -133,7 +134,7 @@ def problem_loss(
         "charts/episodic_return": float(rollouts.returns.mean()),
         "charts/regret": best - float(rollouts.returns.mean()),
     }
-    return loss - settings.ent_coef * entropy, rollouts, logged
+    return loss - bonus, rollouts, logged
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ class Settings:
         learning_rate: of Adam; falls to a tenth along a cosine over all steps.
         warmup_steps: in which it rises from 0.
         ent_coef: weight of the entropy bonus, in all steps.
+        target_entropy: nats up to which entropy earns the bonus: counterfactual advantages would end all of it.
         pg_coef: weight of the policy gradient of whole placements.
         cf_coef: weight of the counterfactual policy gradient of single clusters (`counterfactual_loss`).
         bc_coef: weight of behaviour cloning in steps of policy gradients.
@@ -61,7 +62,8 @@ class Settings:
     samples: int = 8
     learning_rate: float = 1e-3
     warmup_steps: int = 100
-    ent_coef: float = 0.2
+    ent_coef: float = 4.0
+    target_entropy: float = 0.2
     pg_coef: float = 0.1
     cf_coef: float = 4.0
     bc_coef: float = 0.1

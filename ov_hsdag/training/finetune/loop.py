@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.config import HSDAGConfig
@@ -53,21 +52,6 @@ class Outcome:
     record: dict[str, Any]
     choice: Choice
     state: State
-
-    @property
-    def name(self) -> str:
-        """See `Choice`."""
-        return self.choice.name
-
-    @property
-    def placement(self) -> NDArray[np.uint8]:
-        """See `Choice`."""
-        return self.choice.placement
-
-    @property
-    def measurement(self) -> Measurement:
-        """See `Choice`."""
-        return self.choice.measurement
 
 
 Report = Callable[[int, float, Entry, float], None]

@@ -219,7 +219,7 @@ def _ratios(ratio: float, interval: Sequence[float] | None, over_single: bool) -
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted."""
     key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
-    chosen = outcome.measurement
+    chosen = outcome.choice.measurement
     measured: dict[str, Any] | None = None
     singles = outcome.record["singles"]
     if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
@@ -234,14 +234,14 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
             for name, ratio in singles.items()
         }
         figures = {key: chosen.value, **_ratios(chosen.ratio, chosen.interval if chosen.ratios else None, over_single)}
-        measured[outcome.name] = {**figures, "submodels": chosen.submodels, "failed": None}
+        measured[outcome.choice.name] = {**figures, "submodels": chosen.submodels, "failed": None}
     return Placement(
         devices=problem.devices,
-        affinity=problem.affinity(outcome.placement),
+        affinity=problem.affinity(outcome.choice.placement),
         objective=problem.objective,
-        predicted=problem.summary(outcome.placement),
+        predicted=problem.summary(outcome.choice.placement),
         measured=measured,
         baselines={name: problem.summary(simple_placement(problem, name)) for name in singles},
         policy=Path(outcome.record["about"]["policy"]).name,
-        chosen=outcome.name,
+        chosen=outcome.choice.name,
     )
