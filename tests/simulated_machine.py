@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ov_hsdag.measuring import choice, comparison, selection
+from ov_hsdag.measuring import choice, comparison
 from ov_hsdag.measuring.interleaving import in_order
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
+from ov_hsdag.placing import selection
 
 
 class Machine:
@@ -50,7 +51,7 @@ class FakeWorker(Worker):
         self.machine, self.name = machine, name
         self.alive, self.compiled, self.submodels = True, False, 0
         self.shortest_trial = machine.shortest_trial
-        self.rates = {}
+        self.rates, self.busy_us = {}, []
 
     def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
         assert self.alive and self.name not in self.machine.resident
@@ -129,7 +130,7 @@ def choose_on(
     error: float,
     over: Callable[[], bool],
 ) -> choice.Decision:
-    """What is chosen among candidates with these rates in trials, as `ov_hsdag.measuring.selection` does it."""
+    """What is chosen among candidates with these rates in trials, as `ov_hsdag.placing.selection` does it."""
     rounds: list[choice.Round] = []
     pair = list(names)
     for turn in itertools.count():

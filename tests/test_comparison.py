@@ -11,11 +11,12 @@ import pytest
 
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring import admission, selection
+from ov_hsdag.measuring import admission
 from ov_hsdag.measuring.choice import Round, infer
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placing import selection
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as op
 from research.zoo.catalog import ZOO

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 import ov_hsdag
 from ov_hsdag.cli.placed import copies
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, Runner
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placing import selection
 from ov_hsdag.placing.rivals import contenders
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.pricing import build_problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import inference_precision
 from ov_hsdag.devices.memory import MOST, parse_memory
 from ov_hsdag.devices.virtual import compile_properties, register
-from ov_hsdag.measuring import choice, process, selection
+from ov_hsdag.measuring import choice, process
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placing import selection
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
@@ -51,21 +53,28 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     told: list[str] = []
     placement = ov_hsdag.place(
-        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=30, report=told.append
+        model, PAIR, objective="throughput", core=core, measure=True, measure_seconds=60, report=told.append
     )
     measured = placement.measured
     assert measured is not None
     simple = {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT}
     # Of placers that agree the first is named.
-    hedges = [f"search ({load} on {name})" for name in ("CPU_A", "CPU_B") for load in ("less", "much less")]
+    again = [selection.CORRECTED, *(f"search (corrected, {number})" for number in range(2, 6))]
     placed = set(measured) - simple - {COPIES}
-    assert {*simple, COPIES} < set(measured) and placed <= {"mincut", "pipeline", "partitions", "search", *hedges}
+    assert {*simple, COPIES} < set(measured) and placed <= {
+        "mincut",
+        "pipeline",
+        "partitions",
+        "search",
+        "hsdag",
+        *again,
+    }
     assert "measuring operations on CPU_A, CPU_B" in told
     for name in measured:
         assert any(text.startswith(f"compiling {name} (") and text.endswith(" s left)") for text in told)
     rounds = [text for text in told if ", round " in text]
     assert all(text.startswith("measuring ") and text.endswith(" s left)") for text in rounds)
-    assert any("round 2 of " in text for text in rounds)
+    assert any("round 2 (" in text for text in rounds)
     phases = ("OpenVINO's transformations", "asking the devices what they run", "searching", "measuring placements")
     assert sorted(phases, key=told.index) == list(phases) and told[-1] == "annotating the model"
     assert (placement.predicted or {})["measured_costs"] == ["CPU_A", "CPU_B"]
@@ -115,7 +124,8 @@ def test_figures_are_the_posterior_and_equal_placements_are_one(core: ov.Core) -
     """HETERO's own rule gives CPU_A everything, so its trials are CPU_A's; what comes of it is in one unit."""
     model, problem = problem_of("squeezenet", core, "throughput")
     split = Contiguous().place(problem)
-    machine = Machine({"CPU_A": 10.0, "CPU_B": 5.0, "hetero": 10.0, PIPELINE_HINT: 9.0, "split": 18.0, COPIES: 15.0})
+    known = {"CPU_A": 10.0, "CPU_B": 5.0, "hetero": 10.0, PIPELINE_HINT: 9.0, "split": 18.0, COPIES: 15.0}
+    machine = Machine(defaultdict(lambda: 17.0, known))  # what the search finds later is slower
     candidates = {"hetero": problem.single(0), "split": split}
     result = selection.select(model, problem, candidates, core, seconds=40, start_worker=machine.start)
     measured = result.measured

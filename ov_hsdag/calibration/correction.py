@@ -151,7 +151,20 @@ class Factors:
         at_once = together * terms.on_several
         return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
 
-    def fit(self, reference: Terms, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
+    def log_busy_us(self, factors: Floats, terms: Terms) -> Floats:
+        """Returns predicted log(time in µs that devices compute), without transfers, float64 [placements, devices]."""
+        device, kind, part, _ = self.unpack(factors)
+        weight = np.exp(device[:, None, None] + kind[:, :, None] + part)
+        return np.asarray(np.log(np.maximum(np.einsum("pdkb,dkb->pd", terms.work, weight), 1e-9)))
+
+    def fit(
+        self,
+        reference: Terms,
+        terms: Terms,
+        ratios: Floats,
+        uncertain: Floats | float = 0.0,
+        busy_us: Floats | None = None,
+    ) -> Fit:
         """Fits the factors to measured ratios; without measurements, returns the prior.
 
         Args:
@@ -160,6 +173,8 @@ class Factors:
             ratios: how many times better than the reference each placement is, float64 [placements].
             uncertain: standard error of the logarithm of each ratio, besides the noise that all measurements have,
                 [placements] or a scalar.
+            busy_us: processor time of each device in an inference of each placement, µs, nan where it is not known,
+                float64 [placements, devices].
 
         Returns:
             The posterior.
@@ -171,8 +186,14 @@ class Factors:
         def off(factors: Floats) -> Floats:
             return self.log_us(factors, reference) - self.log_us(factors, terms) - measured
 
+        known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
+        log_busy = np.log(busy_us[known]) if busy_us is not None else np.zeros(0)
+
+        def busy_off(factors: Floats) -> Floats:
+            return self.log_busy_us(factors, terms)[known] - log_busy if len(log_busy) else log_busy
+
         def residuals(scaled: Floats) -> Floats:
-            return np.concatenate([off(spread * scaled) / noise, scaled])
+            return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled) / _NOISE, scaled])
 
         # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
         begin = np.zeros(len(spread))
@@ -255,18 +276,18 @@ class Corrector:
         """
         return self.factors.log_us(factors, self.reference) - self.factors.log_us(factors, terms)
 
-    def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0) -> Fit:
+    def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0, busy_us: Floats | None = None) -> Fit:
         """Fits the factors to measured ratios; without measurements, returns the prior.
 
         Args:
             terms: of the measured placements.
             ratios: how many times better than the reference each placement is, float64 [placements].
-            uncertain: see `Factors.fit`.
+            uncertain, busy_us: see `Factors.fit`.
 
         Returns:
             The posterior.
         """
-        return self.factors.fit(self.reference, terms, ratios, uncertain)
+        return self.factors.fit(self.reference, terms, ratios, uncertain, busy_us)
 
     def apply(self, factors: Floats) -> PlacementProblem:
         """Returns the problem with its costs multiplied by the factors (given as logarithms, float64 [factors])."""

@@ -98,8 +98,8 @@ def place(
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import load_beside, path_beside
-    from ov_hsdag.measuring import selection
     from ov_hsdag.model.placement import Placement
+    from ov_hsdag.placing import selection
     from ov_hsdag.placing.candidates import policy_placers
     from ov_hsdag.placing.options import PlaceOptions
     from ov_hsdag.placing.place import place as place_model

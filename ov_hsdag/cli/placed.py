@@ -12,9 +12,9 @@ from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import again, options
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.integration.requests import advice
-from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
+from ov_hsdag.placing import selection
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError

@@ -145,7 +145,7 @@ def _checked(
             files.check_not_input(report, source)
     if options.measure:
         from ov_hsdag.devices.virtual import new_core
-        from ov_hsdag.measuring.selection import check_possible
+        from ov_hsdag.placing.selection import check_possible
 
         check_possible(new_core(), DeviceSet(names))
     return _Request(device, replace(options, profile=profile), report)

@@ -40,8 +40,12 @@ class Room:
             core: has the devices.
             needs: bytes of each candidate on each device, as the simulator counts them.
         """
-        self._core, self._needs = core, needs
+        self._core, self._needs = core, dict(needs)
         self.most: float = math.inf
+
+    def add(self, name: str, needs: Mapping[str, int]) -> None:
+        """One candidate more; needs: its bytes on each device."""
+        self._needs[name] = needs
 
     def together(self, names: Sequence[str]) -> list[str]:
         """Those that fit into the memory that is free now, in this order; the first one always does."""

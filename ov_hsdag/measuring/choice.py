@@ -33,8 +33,8 @@ _NOISE, _DRIFT, _WORTH = 0.08, 0.1, 4.0
 
 _ITERATIONS, _PRECISION = 50, 1e-3
 
-# A placement has to beat the simple candidates without the help of the prediction: all are taken for equally fast, with
-# this standard deviation.
+# A placement has to beat the simple candidates without the help of the prediction: all are taken for as fast as their
+# processor times say, else for equally fast, with this standard deviation.
 _SCEPTICAL = 0.3
 
 # Draws from the posterior for the expected regret.
@@ -224,6 +224,7 @@ def decide(
     simple: Collection[str],
     predicted: Mapping[str, float] | None = None,
     error: float = 1.0,
+    by_times: Mapping[str, float] | None = None,
 ) -> Decision:
     """The choice by what was predicted and measured.
 
@@ -236,12 +237,13 @@ def decide(
         names: of candidates that have not failed and were tried, the simplest first; at least one.
         simple: names of those that need no placement: single devices, HETERO's own choices.
         predicted, error: see `infer`.
+        by_times: rates that follow from what processor time each device was measured to have, in any common unit.
     """
     known = [name for name in names if name in simple]
     posterior = infer(rounds, predicted, error)
     leader = posterior.best(names)
     rival = posterior.best(known) if known else ""
-    trials = infer(rounds, error=_SCEPTICAL)
+    trials = infer(rounds, by_times, _SCEPTICAL)
     others = [name for name in names if name not in known]
     proven = frozenset(name for name in others if all(trials.ratio(name, other).low > 1 for other in known))
     able = [name for name in names if name in known or name in proven]

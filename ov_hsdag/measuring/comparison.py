@@ -116,6 +116,7 @@ class Comparison:
         self.submodels: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         self.phase_rates: dict[str, dict[str, list[float]]] = {}
+        self._busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
         self._patience = patience
@@ -145,6 +146,19 @@ class Comparison:
     def ready(self) -> list[str]:
         """Names of those that have not failed, the simplest first."""
         return [name for name in self._candidates if name not in self.failed]
+
+    def add(self, name: str, candidate: Candidate, needs: Mapping[str, int]) -> None:
+        """Takes one candidate more, which is compiled when it is tried; needs: its bytes on each device."""
+        self._candidates[name] = candidate
+        self._room.add(name, needs)
+
+    def busy_us(self, name: str) -> list[float]:
+        """Processor time of a candidate's submodels in an inference, medians of its trials, µs; empty if not known.
+
+        See `ov_hsdag.measuring.runner.Runner.busy_us`.
+        """
+        known = self._busy_us.get(name, ())
+        return [statistics.median(of_submodel) for of_submodel in zip(*known, strict=True)]
 
     def compiled(self, names: Collection[str]) -> bool:
         """Whether all of these are in memory."""
@@ -406,6 +420,8 @@ class Comparison:
         known = self.phase_rates.setdefault(name, {})
         for phase, of_phase in worker.rates.items():
             known.setdefault(phase, []).append(of_phase)
+        if len(worker.busy_us) == worker.submodels:
+            self._busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
 
     def phase_us(self, name: str) -> dict[str, float]:

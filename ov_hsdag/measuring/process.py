@@ -206,6 +206,7 @@ class Worker:
         submodels: that HETERO made of what it compiled last; 1 on a single device.
         shortest_trial: about how many seconds a trial of that takes at least.
         rates: of each phase in the last trial, inferences per second, by name; empty before.
+        busy_us: see `ov_hsdag.measuring.runner.Runner.busy_us`, of the last trial.
     """
 
     def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
@@ -223,6 +224,7 @@ class Worker:
         self.name, self.alive, self.compiled = name, True, False
         self.submodels, self.shortest_trial = 0, 0.0
         self.rates: dict[str, float] = {}
+        self.busy_us: list[float] = []
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
@@ -305,6 +307,7 @@ class Worker:
         """
         answer = self._ask({"do": "trial", "seconds": seconds}, limit, "running")
         rate, self.rates = answer.get("rate"), answer.get("rates", {})
+        self.busy_us = answer.get("busy_us", [])
         if not isinstance(rate, float | int) or not 0 < rate < float("inf"):
             self._kill()
             raise WorkerError(f"it answered {rate!r} where a rate was asked for")

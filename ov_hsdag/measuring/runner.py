@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -40,6 +41,8 @@ class Runner:
         queue: of its requests.
         rates: of each phase in the last trial, inferences per second, by name.
         finished: when the inferences of the last trial ended, of its last phase, seconds of `time.perf_counter`.
+        busy_us: processor time of each submodel in an inference of the last trial, in the order in which they were
+            compiled, µs; empty where it is not known.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Runner:
         inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
         objective: str,
         requests: int,
+        threads: Sequence[int] = (),
     ) -> None:
         """Warms up.
 
@@ -56,13 +60,16 @@ class Runner:
             inputs: of each inference, or what is timed, the phases of a workload one after the other.
             objective: "latency" of one request, or "throughput" with several in flight.
             requests: in flight, at least.
+            threads: of this process that compiling made, in the order in which it did: those of CPU devices, one of
+                which runs each submodel.
 
         Raises:
             RuntimeError: inference fails.
         """
         import openvino as ov
 
-        self._compiled = compiled
+        self._compiled, self._threads = compiled, threads
+        self.busy_us: list[float] = []
         self._timed = phases_of(inputs)
         self._objective = objective
         self.submodels = submodels_of(compiled)
@@ -90,11 +97,22 @@ class Runner:
 
         Of a workload it is that of all its inferences: their number over the sum of their times.
         """
+        before = [processor_ns(thread) for thread in self._threads]
         for phase in self._phases:
             share = seconds / len(self._phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
+        if len(self._phases) == 1 and self._objective == "throughput":
+            self.busy_us = self._busy_us(before)
         return mean_rate(self.rates, self._timed)
+
+    def _busy_us(self, before: Sequence[int]) -> list[float]:
+        """See `busy_us`. before: processor time of each thread when the trial began, ns."""
+        used = [processor_ns(thread) - ns for thread, ns in zip(self._threads, before, strict=True)]
+        most = sorted(used, reverse=True)[: self.submodels]
+        if len(most) < self.submodels or min(most) <= 0:
+            return []
+        return [ns / 1e3 / len(self.finished) for ns in used if ns >= most[-1]]
 
     def outputs(self) -> list[NDArray[Any]]:
         """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
@@ -118,6 +136,7 @@ class Copies:
     """
 
     submodels = 0
+    busy_us: Sequence[float] = ()
 
     def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
         """runners: one for each device, for throughput, with the same phases."""
@@ -276,3 +295,19 @@ def submodels_of(compiled: ov.CompiledModel) -> int:
         return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
     except RuntimeError:  # not HETERO
         return 1
+
+
+def thread_ids() -> set[int]:
+    """Of this process, as Linux numbers them, later ones higher; empty elsewhere."""
+    try:
+        return set(map(int, os.listdir("/proc/self/task")))
+    except OSError:
+        return set()
+
+
+def processor_ns(thread: int) -> int:
+    """Processor time of a thread of this process since it began, ns (clock_getcpuclockid(3)); 0 once it has ended."""
+    try:
+        return time.clock_gettime_ns(~thread << 3 | 6)
+    except OSError:
+        return 0

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ov_hsdag.devices.requests import requests_in_flight
-from ov_hsdag.measuring.runner import Copies, Runner, phases_of, submodels_of
+from ov_hsdag.measuring.runner import Copies, Runner, phases_of, submodels_of, thread_ids
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.reading import parse_json
@@ -139,12 +139,14 @@ class Station:
         try:
             if command["affinity"] is not None:
                 set_affinities(self._model, json.loads(Path(command["affinity"]).read_text(encoding="utf-8")))
+            before = thread_ids()
             compiled = self._core.compile_model(self._model, device, config)
+            threads = sorted(thread_ids() - before)
         finally:
             remove_affinities(self._model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
         requests = requests_in_flight(2 * split, split, submodels_of(compiled))
-        return Runner(compiled, self._inputs, self._objective, requests)
+        return Runner(compiled, self._inputs, self._objective, requests, threads)
 
     def outputs(self, runner: Runner | Copies) -> list[NDArray[Any]]:
         """What the compiled model computes."""
@@ -154,7 +156,8 @@ class Station:
         """Runs what is compiled for about so many seconds."""
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
-        return {"rate": self._runner.rate(seconds), "rates": self._runner.rates}
+        rate = self._runner.rate(seconds)
+        return {"rate": rate, "rates": self._runner.rates, "busy_us": list(self._runner.busy_us)}
 
 
 def _listen(stream: IO[bytes], folder: Path, commands: queue.SimpleQueue[dict[str, Any]]) -> None:

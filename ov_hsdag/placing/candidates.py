@@ -55,10 +55,6 @@ _BROKEN = {
     8: "a submodel computes nothing",
 }
 
-# By how much a device may be slower than predicted: the median error of predictions, about, and a large one. Names say
-# what the placement does for that.
-_SLOWER = {"less": 0.06, "much less": 0.15}
-
 
 @dataclass(frozen=True)
 class NamedPlacement:
@@ -261,23 +257,6 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
             if isinstance(error, RuntimeError):
                 raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
             raise
-    return found
-
-
-def hedged_candidates(problem: PlacementProblem, placers: Sequence[Placer]) -> list[NamedPlacement]:
-    """For measuring: what placers find if one device, each in turn, is slower than predicted.
-
-    Throughput is a matter of balance, and predictions are off by some per cent: a placement that leans a little to the
-    right side is then better than the one that is predicted best. Latency is a sum, in which such errors are small.
-    """
-    if problem.objective != "throughput":
-        return []
-    found = []
-    for number, name in enumerate(problem.devices):
-        for load, share in _SLOWER.items():
-            factor = np.where(np.arange(len(problem.devices)) == number, 1 + share, 1.0)
-            other = replace(problem, node_us=problem.node_us * factor)
-            found += [replace(run(placer, other), name=f"{placer.name} ({load} on {name})") for placer in placers]
     return found
 
 

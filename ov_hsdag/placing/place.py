@@ -26,7 +26,6 @@ from ov_hsdag.explaining.explained_model import CostSources
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
 from ov_hsdag.explaining.together import why_together
-from ov_hsdag.measuring import selection
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
@@ -35,6 +34,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing import selection
 from ov_hsdag.placing.candidates import (
     MARGIN,
     NamedPlacement,
@@ -42,7 +42,6 @@ from ov_hsdag.placing.candidates import (
     describe_enough,
     enough_memory,
     find_within_memory,
-    hedged_candidates,
     policy_placers,
     require_runnable,
     sizes_are_guessed,
@@ -152,7 +151,7 @@ def place(
         priced = session.price(analysis, options.objective, costs, phases, phase_costs)
         problem = priced.problem
     with clock("placers"):
-        problem, candidates = _candidates(problem, analysis, request, hedged=bool(measure))
+        problem, candidates = _candidates(problem, analysis, request)
     with clock("choose"):
         if request.given is not None:
             chosen = _completed(model, problem, request.given)
@@ -345,12 +344,9 @@ def _calibrated_phases(
 
 
 def _candidates(
-    problem: PlacementProblem, analysis: ModelAnalysis, request: _Request, *, hedged: bool
+    problem: PlacementProblem, analysis: ModelAnalysis, request: _Request
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
-    """What all placers find, simplest first, and the problem that they found it for.
-
-    hedged: for measuring, also what placers find where predictions are off.
-    """
+    """What all placers find, simplest first, and the problem that they found it for."""
     guessed = sizes_are_guessed(analysis)
     found_for, candidates = find_within_memory(problem, request.learned, guessed=guessed, search=request.search)
     if found_for is not problem:
@@ -361,8 +357,6 @@ def _candidates(
             stacklevel=3,
         )
         problem = found_for
-    if hedged and request.given is None:
-        candidates += hedged_candidates(problem, [Multilevel()])
     return problem, candidates
 
 

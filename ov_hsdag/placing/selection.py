@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices import discovery
-from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison, out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit
@@ -21,6 +21,7 @@ from ov_hsdag.measuring.interleaving import SECONDS as TRIAL
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.model.gains import placer_of, times
 from ov_hsdag.model.workload import Phase
+from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
@@ -47,8 +48,15 @@ _VISIT = 4
 # the difference is not known to so much.
 _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 16, 3, 0.02
 
-# Standard deviation of the logarithm of what is predicted of a rate, with measured costs and with others.
-_ERRORS = {True: 0.05, False: 0.14}
+# Standard deviation of the logarithm of what is predicted of a rate: with measured costs and with others, and where the
+# processor time of each device has been measured.
+_ERRORS, _BUSY_ERROR = {True: 0.05, False: 0.14}, 0.04
+
+# Searches with corrected costs, the share of the time in which they may begin, and what they have to promise.
+_SEARCHES, _SEARCHING, _PROMISING = 5, 0.6, 0.002
+
+CORRECTED = "search (corrected)"
+"""Name of what the search finds with costs that are corrected by what was measured, with a number for later ones."""
 
 # Seconds that compiling a candidate may take at least, however small the budget.
 _PATIENCE = 5.0
@@ -115,8 +123,9 @@ def select(
 ) -> Result:
     """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
 
-    All run in two rounds; then the two whose comparison can change the choice most, until a better choice can hardly be
-    expected or the time is over. See `ov_hsdag.measuring.choice.decide`.
+    All run in two rounds. Costs are corrected by what they did, the search finds a placement for these, and that is
+    measured as well, some times over. Then the two run whose comparison can change the choice most, until a better
+    choice can hardly be expected or the time is over. See `ov_hsdag.measuring.choice.decide`.
 
     Args:
         model: of the problem, normalized; not changed.
@@ -166,14 +175,15 @@ def select(
         _warn(str(error))
         return Result({}, None, placements)
     with comparison:
-        trials = _Trials(comparison, placements, simple, _predicted(problem, placements), _ERRORS[measured_costs], end)
+        trials = _Trials(comparison, problem, placements, simple, _ERRORS[measured_costs], end)
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
             short = all(map(out_of_time, comparison.failed.values()))
             _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
-        if on and (of_device := next((name for name in on if name in comparison.failed), "")):
-            comparison.failed[COPIES] = f"{of_device}: {comparison.failed[of_device]}"
+        for name in on:  # the first copy's outputs are compared with others', and so are each device's
+            if name in comparison.failed and not out_of_time(comparison.failed[name]):
+                comparison.failed[COPIES] = f"{name}: {comparison.failed[name]}"
         measured = trials.figures(decision, devices, problem.objective)
         if on and decision is not None:
             measured[COPIES] |= trials.times_chosen(decision, measured[COPIES]["failed"])
@@ -196,44 +206,123 @@ class _Trials:
     def __init__(
         self,
         comparison: Comparison,
-        placements: Mapping[str, Placed],
-        simple: Collection[str],
-        predicted: Mapping[str, float],
+        problem: PlacementProblem,
+        placements: dict[str, Placed],
+        simple: Mapping[str, Placed],
         error: float,
         end: float,
     ) -> None:
-        """predicted, error: see `ov_hsdag.measuring.choice.infer`; end: of the time, in `time.monotonic`."""
-        self._comparison, self._simple, self._end = comparison, simple, end
-        first: dict[bytes, str] = {}
-        self._same = {name: first.setdefault(placement.tobytes(), name) for name, placement in placements.items()}
-        self._predicted = {name: rate for name, rate in predicted.items() if self._same.get(name, name) == name}
+        """error: of predictions, see `ov_hsdag.measuring.choice.infer`; end: of the time, in `time.monotonic`.
+
+        What is found on the way is added to placements.
+        """
+        self._comparison, self._problem, self._placements, self._simple = comparison, problem, placements, simple
+        self._begin, self._end = time.monotonic(), end
+        self._first: dict[bytes, str] = {}
+        self._same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
+        self._of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
         self._error = error
         self._rounds: list[choice.Round] = []
         self._copies_rounds = 0
+        self._longest = 0.0
 
     def run(self) -> choice.Decision | None:
         """Runs trials while they can change the decision and there is time. None where nothing ran."""
-        begin = time.monotonic()
-        ready = self._comparison.ready
-        self._add(ready, _FIRST_ROUNDS, 0)
-        longest = (time.monotonic() - begin) / max(sum(map(len, self._rounds)), 1)
+        self._add(self._comparison.ready, _FIRST_ROUNDS, 0)
         turn = _FIRST_ROUNDS
+        for number in range(_SEARCHES):
+            name = self._search_again(number)
+            if name is None:
+                break
+            leader = self._member(self._decided().leader)
+            self._add([leader, name], _FIRST_ROUNDS, turn)
+            turn += _FIRST_ROUNDS
         while (decision := self.decision()) is not None:
             pair = self._next(decision, turn)
-            if pair is None:
+            if pair is None or not self._has_time():
                 break
             members = [self._member(name) for name in pair]
-            rounds = 1 if self._comparison.compiled(members) else _VISIT
-            begin = time.monotonic()
-            if begin + 2 * max(longest, TRIAL) > self._end:
-                break
-            self._add(members, rounds, turn)
-            longest = max(longest, (time.monotonic() - begin) / 2)
+            self._add(members, 1 if self._comparison.compiled(members) else _VISIT, turn)
             turn += 1
         return decision
 
+    def _has_time(self) -> bool:
+        """Whether a round of two ends in time."""
+        return time.monotonic() + 2 * max(self._longest, TRIAL) <= self._end
+
+    def _decided(self) -> choice.Decision:
+        decision = self.decision()
+        assert decision is not None
+        return decision
+
+    def _search_again(self, number: int) -> str | None:
+        """Adds what the search finds with costs that are corrected by the trials; its name, None if nothing promises.
+
+        Times of operations are scaled so that the problem predicts what splits did against the best simple candidate,
+        and what processor time each device had in an inference (`ov_hsdag.calibration.correction`).
+        """
+        from ov_hsdag.calibration.correction import Corrector  # SciPy's optimizers take half a second to import
+
+        begin, decision, problem = time.monotonic(), self.decision(), self._problem
+        splits = [name for name in self._alive() if name not in self._simple and name != COPIES]
+        late = begin > self._begin + _SEARCHING * (self._end - self._begin)
+        if decision is None or not splits or not decision.rival or late:
+            return None
+        reference = self._placements[decision.rival]
+        corrector = Corrector(problem, reference)
+        terms = corrector.terms(np.stack([self._placements[name] for name in splits]))
+        known = [decision.trials.difference(name, decision.rival) for name in splits]
+        ratios, uncertain = np.exp([mean for mean, _ in known]), np.sqrt([variance for _, variance in known])
+        busy = np.stack([self._busy_us(name) for name in splits])
+        corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy).mean)
+        found = Multilevel().place(corrected)
+        placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
+        scores = {name: float(corrected.scores(one)[0]) for name, one in placements.items()}
+        best = min(score for name, score in scores.items() if name != CORRECTED)
+        if found.tobytes() in self._first or not scores[CORRECTED] < best * (1 - _PROMISING):
+            return None
+        name = CORRECTED if number == 0 else f"{CORRECTED[:-1]}, {number + 1})"
+        self._placements[name] = found
+        self._same[name] = self._first[found.tobytes()] = name
+        # In the unit of the other predictions.
+        self._of_costs[name] = self._of_costs[decision.leader] * scores[decision.leader] / scores[CORRECTED]
+        way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
+        self._comparison.add(name, way, _needs(problem, {name: found})[name])
+        return name
+
+    def _busy_us(self, name: str) -> NDArray[np.float64]:
+        """Processor time of each device in an inference of a candidate, µs, float64 [devices]; nan if not known."""
+        devices = self._problem.devices
+        unknown = np.full(len(devices), np.nan)
+        members = [one for one, same in self._same.items() if same == name]
+        times = next((found for one in members if (found := self._comparison.busy_us(one))), [])
+        if not times or any(kind_of(device) != "CPU" for device in devices):
+            return unknown
+        split = self._problem.split(self._placements[name])
+        on = split["submodel_device"][~split["trivial"]]
+        return unknown if len(on) != len(times) else np.bincount(on, times, len(devices)).astype(np.float64)
+
+    def _by_times(self) -> dict[str, float]:
+        """Inferences per µs of the busiest device's processor time, of those of which it is known."""
+        busiest = {name: float(self._busy_us(name).max()) for name in self._of_costs if name != COPIES}
+        return {name: 1 / us for name, us in busiest.items() if us > 0}
+
+    def _predicted(self) -> tuple[dict[str, float], float]:
+        """Rates of all candidates in a common unit, and their error: by the busiest device's time where that is known.
+
+        How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
+        cores.
+        """
+        known = self._by_times()
+        if len(known) < 2:
+            return self._of_costs, self._error
+        unit = np.exp(np.median([math.log(rate / self._of_costs[name]) for name, rate in known.items()]))
+        return {name: known.get(name, rate * unit) for name, rate in self._of_costs.items()}, _BUSY_ERROR
+
     def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
+        begin = time.monotonic()
         found = self._comparison.trials(names, rounds, until=self._end, begin=turn)
+        self._longest = max(self._longest, (time.monotonic() - begin) / max(sum(map(len, found)), 1))
         self._rounds += [[(self._same.get(name, name), rate) for name, rate in one] for one in found]
 
     def _member(self, name: str) -> str:
@@ -251,7 +340,7 @@ class _Trials:
         names = [name for name in self._alive() if name != COPIES]
         if not names:
             return None
-        return choice.decide(self._rounds, names, self._simple, self._predicted, self._error)
+        return choice.decide(self._rounds, names, self._simple, *self._predicted(), self._by_times())
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         names, leader = self._alive(), decision.leader

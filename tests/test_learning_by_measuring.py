@@ -1,0 +1,126 @@
+"""What a measured split tells of the devices' speeds, and what the search makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.evaluator import PIPELINE_HINT
+from ov_hsdag.measuring.process import Candidate, Worker, Workshop
+from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing import selection
+from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from research.zoo.catalog import ZOO
+from tests.simulated_machine import FakeWorker, Machine
+
+DEVICES = DeviceSet(("CPU_A", "CPU_B"))
+
+
+def cut(problem: PlacementProblem, shares: list[float], first: int) -> NDArray[np.uint8]:
+    """Contiguous parts that end at these shares of the groups, on both devices in turn."""
+    count = problem.group_count
+    wanted = np.empty(count, np.int64)
+    wanted[topological_groups(problem)] = np.searchsorted(np.array(shares) * count, np.arange(count), side="right")
+    return problem.repair(problem.where_supported((wanted + first) % 2))
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("shares", "first"), [([0.7], 1), ([0.1, 0.2, 0.9], 1), ([], 0)])
+def test_workers_tell_the_processor_time_of_each_submodel(
+    two_cpu_core: ov.Core, shares: list[float], first: int
+) -> None:
+    """Of the thread that runs it, in the order of HETERO's submodels: as costs say, on a busy machine as well."""
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, DEVICES, objective="throughput", core=two_cpu_core)
+    placement = cut(problem, shares, first)
+    candidate = Candidate.placed(DEVICES, problem.affinity(placement)) if shares else Candidate("CPU_A")
+    with Workshop(model, timed_inputs(model), "throughput") as workshop:
+        worker = workshop.start()
+        worker.compile(candidate, 60)
+        worker.rate(0.3, 60)
+        times = worker.busy_us
+    split = problem.split(placement)
+    on = split["submodel_device"][~split["trivial"]]
+    assert len(times) == len(on) == worker.submodels
+    busy = np.bincount(on, times, 2)
+    predicted = problem.breakdown(placement[None]).busy_us[0].sum(axis=1)
+    np.testing.assert_allclose(busy / busy.sum(), predicted / predicted.sum(), atol=0.12)
+
+
+class Unlike(Machine):
+    """A machine with other costs than those that were predicted, and noise."""
+
+    def __init__(self, true: PlacementProblem, placements: Mapping[str, NDArray[np.uint8]], noise: float) -> None:
+        super().__init__({})
+        self.true, self.placements, self.noise = true, dict(placements), noise
+        self.random = np.random.default_rng(0)
+
+    def start(self, folder: Path, objective: str, name: str) -> Worker:
+        return Knowing(self, name)
+
+    def speed(self, name: str) -> float:
+        return self.rate_of(self.placements[name]) * float(np.exp(self.random.normal(0, self.noise)))
+
+    def rate_of(self, placement: NDArray[np.uint8]) -> float:
+        return 1e6 / float(self.true.scores(placement)[0])
+
+
+class Knowing(FakeWorker):
+    machine: Unlike
+
+    def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+        found = super().compile(candidate, limit)
+        if candidate.affinity is not None:
+            self.machine.placements[self.name] = self.machine.true.placement_of(candidate.affinity)
+        split = self.machine.true.split(self.machine.placements[self.name])
+        self.submodels = int((~split["trivial"]).sum())
+        return found
+
+    def rate(self, seconds: float, limit: float) -> float:
+        placement = self.machine.placements[self.name]
+        split, found = self.machine.true.split(placement), self.machine.true.breakdown(placement[None])
+        names = split["submodel"]
+        times = np.where(names >= 0, (found.node_us + found.fusion_us)[0], 0.0)
+        of_submodel = np.bincount(np.maximum(names, 0), times, len(split["trivial"]))
+        self.busy_us = of_submodel[~split["trivial"]].tolist()
+        return super().rate(seconds, limit)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_costs_are_corrected_and_searched_again(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """CPU_B is 30% slower than predicted, and convolutions on it twice that: what was predicted best is out of balance.
+
+    Without times of submodels, rates alone tell of it.
+    """
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, DEVICES, objective="throughput", core=two_cpu_core)
+    factor = np.ones(problem.node_us.shape)
+    factor[:, 1] = np.where(np.asarray(problem.graph.types) == "Convolution", 1.6, 1.3)
+    true = replace(problem, node_us=problem.node_us * factor)
+    best = Multilevel().place(true)
+    candidates = {"pipeline": Contiguous().place(problem), "search": Multilevel().place(problem)}
+    simple = {name: problem.single(number) for number, name in enumerate(DEVICES)}
+    others = dict.fromkeys(("hetero", PIPELINE_HINT, selection.COPIES), simple["CPU_A"])
+    machine = Unlike(true, {**simple, **candidates, **others}, 0.01)
+    machine.keep_time(monkeypatch)
+    if not told:
+        monkeypatch.setattr(selection.Comparison, "busy_us", lambda self, name: [])
+    found = selection.select(model, problem, candidates, two_cpu_core, seconds=60, start_worker=machine.start)
+    assert found.chosen is not None and found.chosen.startswith("search (corrected")
+    before = max(map(machine.rate_of, candidates.values()))
+    reached = machine.rate_of(found.placements[found.chosen])
+    assert before < 0.9 * machine.rate_of(best), "there is something to be found"
+    assert reached > (0.97 if told else 0.93) * machine.rate_of(best)
+    assert found.measured[found.chosen]["failed"] is None
