@@ -27,21 +27,14 @@ _CORE_AMX = "cpu_core_amx"
 
 
 def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profile:
-    """Put a profile together from the built-in ones.
+    """Put a profile together from the built-in ones. UserError: a device that no built-in profile can stand for.
 
-    A device that `core` has is matched by its full name, and taken at the precision that it infers in and with the
-    memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU that no profile
-    matches counts as so many cores, another device that none matches as the common one of its kind, and so does
-    one that is not at hand, but see `assumed_cards`. Where the CPU is the only one that is at hand, the model
+    A device that `core` (None: none is asked) has is matched by its full name, and taken at the precision that it
+    infers in and with the memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU
+    that no profile matches counts as so many cores, another device that none matches as the common one of its kind, and
+    so does one that is not at hand, but see `assumed_cards`. Where the CPU is the only one that is at hand, the model
     is for another machine, and the CPU counts as the common one, too. A virtual CPU device counts as its number of
     cores, at its declared precision.
-
-    Args:
-        names: device names.
-        core: with the virtual devices registered; None to ask no device.
-
-    Raises:
-        UserError: a device that no built-in profile can stand for.
     """
     declared = virtual.virtual_devices()
     present = [name for name in names if core is not None and discovery.full_name(core, name) is not None]

@@ -31,14 +31,11 @@ def fusion_costs(
 
 
 def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Cost of moving a tensor from one device (row) to another (column).
+    """Cost of moving a tensor from one device (row) to another (column): µs per tensor, and µs per byte.
 
-    Through host memory unless the profile has a direct link. On a device that computes in host memory itself a
-    tensor is still rewritten between the device's own layout and the plain one that submodels exchange.
-
-    Returns:
-        (µs per tensor, µs per byte), both float64 [devices, devices] with zeros on the diagonal. Bytes are those of
-        the model's element types.
+    Both float64 [devices, devices], 0 on the diagonal; bytes are those of the model's element types. Through host
+    memory unless the profile has a direct link; on a device that computes there itself, a tensor is still rewritten
+    between its own layout and the plain one that submodels exchange.
     """
     profiles = [profile.device(name) for name in names]
     fixed = np.array([profile.link_us for profile in profiles])

@@ -73,7 +73,6 @@ def fusions(
     """Fusions of one device from what it was seen to execute as one.
 
     Args:
-        graph: the graph.
         parts: executed node that each operation is part of, -1 for none, int32 [nodes].
         us: measured time of each node within its executed node, µs, float64 [nodes].
         alone_us: its time by itself, µs, float64 [nodes].
@@ -97,20 +96,16 @@ def with_layouts(
     own: NDArray[np.bool_],
     us_per_byte: Floats,
 ) -> tuple[NDArray[np.int32], Floats]:
-    """Adds what rewriting tensors costs where a convolution and the one before it are in different submodels.
+    """Copies with what rewriting tensors costs where a convolution and the one before it are in different submodels.
 
     Whatever stands between the two takes tensors as they come. So it does not matter where the path between them is
     cut, or how often: the tensor is rewritten once on leaving and once on entering.
 
     Args:
-        graph: the graph.
         fused_with: int32 [nodes, devices]; nodes that have one keep it.
         fusion_penalty_us: µs, float64 [nodes, devices].
         own: whether a device keeps a node's result in its own layout, bool [nodes, devices].
         us_per_byte: of rewriting, 0 where it costs nothing, float64 [devices].
-
-    Returns:
-        Both arrays with the entries of these convolutions set, as copies.
     """
     fused_with, fusion_penalty_us = fused_with.copy(), fusion_penalty_us.copy()
     edges = main_inputs(graph)

@@ -38,22 +38,14 @@ _REPEATED = 6
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """The states of a graph.
+    """The states of a graph."""
 
-    Attributes:
-        node: the ReadValue of each state, int64 [states].
-        elements: that each holds after an inference, float64 [states].
-        bytes: the same in the model's element type, float64 [states].
-        cache: whether an attention reads it as its keys or values (a KV cache), bool [states].
-        heads: rows of a KV cache that are quantised together, float64 [states].
-        alias: outputs that are a KV cache itself, or its heads repeated, and take no memory beside it, bool [outputs].
-    """
-
-    node: NDArray[np.int64]
-    elements: NDArray[np.float64]
-    bytes: NDArray[np.float64]
-    cache: NDArray[np.bool_]
-    heads: NDArray[np.float64]
+    node: NDArray[np.int64]  # the ReadValue of each state, int64 [states]
+    elements: NDArray[np.float64]  # that each holds after an inference, float64 [states]
+    bytes: NDArray[np.float64]  # the same in the model's element type, float64 [states]
+    cache: NDArray[np.bool_]  # whether an attention reads it as its keys or values (a KV cache), bool [states]
+    heads: NDArray[np.float64]  # rows of a KV cache that are quantised together, float64 [states]
+    # outputs that are a KV cache itself, or its heads repeated, and take no memory beside it, bool [outputs]
     alias: NDArray[np.bool_]
 
     @classmethod
@@ -124,11 +116,8 @@ def check_kv_precision(precision: str | None) -> None:
 def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Sequence[str]) -> tuple[str, ...]:
     """The precision in which each device keeps KV caches, [devices].
 
-    Args:
-        model: its own choice (`runtime_options`, which optimum-intel writes) goes before the devices'.
-        core: asked for the devices that it has.
-        profile: of the devices; what it says goes before all others.
-        names: of the devices.
+    The profile goes before the model's own choice (`runtime_options`, which optimum-intel writes), and that before what
+    a device says.
     """
     own = _of_model(model)
     devices = [profile.device(name) for name in names]
@@ -166,16 +155,8 @@ def memory_needs(
     names: Sequence[str],
     stored: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """`held_bytes` and `live_bytes` of `PlacementProblem`; None for a model without states.
+    """`held_bytes` and `live_bytes` of `PlacementProblem`, by the graph's sizes; None for a model without states."""
 
-    Args:
-        model: of the graph.
-        graph: its sizes count.
-        core: asked for the devices that it has.
-        profile: of the devices.
-        names: of the devices.
-        stored: `PlacementProblem.storage_ratio`.
-    """
     states = States.of(graph)
     if not len(states.node):
         return None, None
@@ -188,14 +169,8 @@ def held_bytes(
 ) -> NDArray[np.int64]:
     """Bytes that each device keeps for each node as long as the model is loaded, int64 [nodes, devices].
 
-    Weights are kept as the model has them, but those of 32 bits in 16 on a device that infers in 16 bits.
-
-    Args:
-        graph: of the model.
-        profile: of the devices.
-        names: of the devices.
-        precisions: of KV caches, [devices].
-        states: of the graph.
+    Weights are kept as the model has them, but those of 32 bits in 16 on a device that infers in 16 bits. precisions:
+    of KV caches, [devices].
     """
     result = np.repeat(graph.weight_bytes[:, None], len(names), axis=1)
     for column, (name, precision) in enumerate(zip(names, precisions, strict=True)):

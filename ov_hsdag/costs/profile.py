@@ -36,53 +36,32 @@ _ESTIMATE, _IN_HOST_MEMORY = "estimate", "computes in host memory"
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What one device costs. Times are in µs, rates in 10^9 operations or bytes a second.
+    """What one device costs. Times are in µs, rates in 10^9 operations or bytes a second."""
 
-    Attributes:
-        name: device name, "GPU.1".
-        kind: "CPU", "GPU" or "NPU".
-        description: what the figures describe, for people.
-        matches: regular expressions for FULL_DEVICE_NAME of the devices that it describes.
-        precision: floating-point precision that the device infers in: "f32", "f16" or "bf16".
-        peak_gflops: peak rate by precision; "i8" counts for quantised operations.
-        efficiency: share of the peak that operations reach, see `efficiency_of` for its keys.
-        memory_gbps: memory bandwidth.
-        memory_bytes: memory that models may use.
-        launch_us: start of one executed operation.
-        submodel_us: call of one submodel.
-        link_us: start of one transfer from or to host memory.
-        link_gbps: bandwidth to host memory; None where the device computes in host memory itself.
-        unsupported: operation types that the device cannot run.
-        cores: of a CPU, what the figures count on; 0 where that is not said.
-        gbps: bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in
-            caches comes faster than from memory.
-        layout_gbps: rate of rewriting a tensor between the layout that convolutions work in and the plain one; None
-            where that is not known.
-        sources: where each figure comes from, by its name; those of guesses begin with "estimate".
-        builtin: name of the built-in profile that the figures are of; "" where they are of another file.
-        kv_precision: in which the device keeps the KV caches of decoders ("u8", "f16", "bf16", "f32"); None: as model
-            and device choose.
-    """
-
-    name: str
-    kind: str
-    description: str
-    matches: tuple[str, ...]
-    precision: str
-    peak_gflops: Mapping[str, float]
-    efficiency: Mapping[str, float]
-    memory_gbps: float
-    memory_bytes: int
-    launch_us: float
-    submodel_us: float
-    link_us: float
-    link_gbps: float | None
-    unsupported: tuple[str, ...]
-    sources: Mapping[str, str]
+    name: str  # device name, "GPU.1"
+    kind: str  # "CPU", "GPU" or "NPU"
+    description: str  # what the figures describe, for people
+    matches: tuple[str, ...]  # regular expressions for FULL_DEVICE_NAME of the devices that it describes
+    precision: str  # floating-point precision that the device infers in: "f32", "f16" or "bf16"
+    peak_gflops: Mapping[str, float]  # peak rate by precision; "i8" counts for quantised operations
+    efficiency: Mapping[str, float]  # share of the peak that operations reach, see `efficiency_of` for its keys
+    memory_gbps: float  # memory bandwidth
+    memory_bytes: int  # memory that models may use
+    launch_us: float  # start of one executed operation
+    submodel_us: float  # call of one submodel
+    link_us: float  # start of one transfer from or to host memory
+    link_gbps: float | None  # bandwidth to host memory; None where the device computes in host memory itself
+    unsupported: tuple[str, ...]  # operation types that the device cannot run
+    sources: Mapping[str, str]  # where each figure comes from, by its name; those of guesses begin with "estimate"
+    # bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in caches
+    # comes faster than from memory
     gbps: Mapping[str, float] = field(default_factory=dict)
+    # rate of rewriting a tensor between the layout that convolutions work in and the plain one; None where that is not
+    # known
     layout_gbps: float | None = None
-    cores: int = 0
-    builtin: str = ""
+    cores: int = 0  # of a CPU, what the figures count on; 0 where that is not said
+    builtin: str = ""  # name of the built-in profile that the figures are of; "" where they are of another file
+    # in which the device keeps the KV caches of decoders ("u8", "f16", "bf16", "f32"); None: as model and device choose
     kv_precision: str | None = None
 
     @property
@@ -152,26 +131,16 @@ class Link:
 
 @dataclass(frozen=True)
 class Profile:
-    """Profiles of the devices of a machine, and the costs that follow from them.
+    """Profiles of the devices of a machine, and the costs that follow from them."""
 
-    Attributes:
-        devices: profile of each device, by name.
-        links: direct transfers; all others go through host memory.
-        origin: where it comes from, for messages.
-    """
-
-    devices: Mapping[str, DeviceProfile]
-    links: tuple[Link, ...] = ()
-    origin: str = "the built-in profiles"
+    devices: Mapping[str, DeviceProfile]  # profile of each device, by name
+    links: tuple[Link, ...] = ()  # direct transfers; all others go through host memory
+    origin: str = "the built-in profiles"  # where it comes from, for messages
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile.
+        """Read a profile. UserError: a line with the file, the JSON path, what is expected there and what was found."""
 
-        Raises:
-            UserError: no such file, no JSON, or a profile that breaks the schema; one line that names the file, the
-                JSON path, what is expected there and what was found.
-        """
         return cls.of(_read(Path(path)), str(path))
 
     @classmethod

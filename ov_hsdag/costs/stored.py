@@ -44,14 +44,7 @@ def path_beside(model: str | os.PathLike[str]) -> Path:
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """Check that nothing is lost but measured costs, of any version, when they are written to a path.
-
-    Args:
-        path: The file, which need not be there.
-
-    Raises:
-        UserError: It is there and holds something else, or cannot be read.
-    """
+    """Raise UserError where anything but measured costs, of any version, would be lost by writing them to a path."""
     try:
         text = read_bytes(path, TABLES)
         document = parse_json(text.decode("utf-8-sig")) if text.strip() else {"version": None, "devices": {}}
@@ -66,16 +59,10 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
-    """The costs that are kept beside a model.
+    """The costs that are kept beside a model, whether they hold or not; None where there are none.
 
-    Nobody asked for that file, so one that cannot be used costs a warning and no more.
-
-    Args:
-        model: path of the model, whose file need not be there.
-
-    Returns:
-        The costs, whether they hold or not; None where there is no such file, or with a warning where it cannot be
-        read, is damaged or of another version.
+    Nobody asked for that file, so one that cannot be read, is damaged or of another version costs a warning and no
+    more.
     """
     path = path_beside(model)
     if not path.exists():
@@ -99,15 +86,10 @@ def graph_hash(graph: ComputationGraph) -> str:
 
 
 def identity(core: ov.Core, device: str) -> dict[str, Any]:
-    """What has to be the same for costs of a device to hold.
+    """What has to be the same for costs of a device to hold, JSON-able.
 
-    Args:
-        core: has the device.
-        device: its name.
-
-    Returns:
-        JSON-able: the device's full name, OpenVINO's version, the properties that times depend on and, of a CPU, the
-        number of cores that this process may use: a container with fewer of them is another device.
+    The device's full name, OpenVINO's version, the properties that times depend on and, of a CPU, the number of cores
+    that this process may use: a container with fewer of them is another device.
     """
     import openvino as ov
 
@@ -130,38 +112,23 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class DeviceCosts:
-    """Measured costs on one device.
+    """Measured costs on one device."""
 
-    Attributes:
-        identity: of the device, see `identity`.
-        measured: when, for people.
-        node_us: time of each node, µs, float64 [nodes].
-        fused_with: see `PlacementProblem`, int32 [nodes].
-        fusion_penalty_us: see `PlacementProblem`, µs, float64 [nodes].
-    """
-
-    identity: Mapping[str, Any]
-    measured: str
-    node_us: NDArray[np.float64]
-    fused_with: NDArray[np.int32]
-    fusion_penalty_us: NDArray[np.float64]
+    identity: Mapping[str, Any]  # of the device, see `identity`
+    measured: str  # when, for people
+    node_us: NDArray[np.float64]  # time of each node, µs, float64 [nodes]
+    fused_with: NDArray[np.int32]  # see `PlacementProblem`, int32 [nodes]
+    fusion_penalty_us: NDArray[np.float64]  # see `PlacementProblem`, µs, float64 [nodes]
 
 
 @dataclass(frozen=True, eq=False)
 class BoundaryCosts:
-    """What submodels and transfers cost in one model. They count for exactly these devices.
+    """What submodels and transfers cost in one model. They count for exactly these devices."""
 
-    Attributes:
-        names: devices, [devices].
-        submodel_us: see `PlacementProblem`, float64 [devices].
-        transfer_us: see `PlacementProblem`, float64 [devices, devices].
-        transfer_us_per_byte: see `PlacementProblem`, float64 [devices, devices].
-    """
-
-    names: tuple[str, ...]
-    submodel_us: NDArray[np.float64]
-    transfer_us: NDArray[np.float64]
-    transfer_us_per_byte: NDArray[np.float64]
+    names: tuple[str, ...]  # devices, [devices]
+    submodel_us: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices]
+    transfer_us: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
+    transfer_us_per_byte: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
 
 
 def _plain(name: str) -> str:
@@ -170,30 +137,15 @@ def _plain(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ModelCosts:
-    """Measured costs of one model.
+    """Measured costs of one model."""
 
-    Attributes:
-        graph: `graph_hash` of the normalized model.
-        devices: by device name.
-        boundaries: None where they were not measured.
-    """
-
-    graph: str
-    devices: Mapping[str, DeviceCosts]
-    boundaries: BoundaryCosts | None = None
+    graph: str  # `graph_hash` of the normalized model
+    devices: Mapping[str, DeviceCosts]  # by device name
+    boundaries: BoundaryCosts | None = None  # None where they were not measured
 
     def of(self, graph: ComputationGraph, names: Sequence[str], core: ov.Core) -> dict[str, DeviceCosts]:
-        """The costs that hold.
+        """The costs that hold, by devices' names: measured for this normalised graph, with this `identity`."""
 
-        Args:
-            graph: of the normalised model.
-            names: of devices.
-            core: has the devices.
-
-        Returns:
-            Costs by the names of devices; those that were measured for another graph, or whose `identity` was another,
-            are left out.
-        """
         if self.graph != graph_hash(graph):
             return {}
         found = {name: self.device(name) for name in names}

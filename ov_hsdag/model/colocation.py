@@ -28,26 +28,21 @@ def replicable_producers(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def colocation_constraints(graph: ComputationGraph) -> NDArray[np.int32]:
-    """Pairs of nodes that must share a device, those of replicable producers with their consumers left out.
+    """Pairs of nodes that must share a device, but replicable producers with their consumers, int32 [pairs, 2].
 
     The nodes of a state and all between its ReadValue and Assign, Results with their producers, both ends of a tensor
     that HETERO cannot hand over, Parameters with a consumer, and attention that the CPU plugin misreads when it is cut
     (docs/facts.md).
-
-    Returns:
-        int32 [pairs, 2].
     """
     return graph.legality.colocated
 
 
 def same_submodel_constraints(graph: ComputationGraph) -> NDArray[np.int32]:
-    """Pairs of nodes that must share a submodel, not only a device: HETERO splits devices further against cycles.
+    """Pairs of nodes that must share a submodel, not only a device, int32 [pairs, 2].
 
-    Shape arithmetic and decompressed weights with their consumers (constants alone are never taken off), tensors that
-    HETERO cannot hand over with theirs, and each ReadValue with its Assign.
-
-    Returns:
-        int32 [pairs, 2].
+    HETERO splits devices further against cycles. Shape arithmetic and decompressed weights with their consumers
+    (constants alone are never taken off), tensors that HETERO cannot hand over with theirs, and each ReadValue with its
+    Assign.
     """
     return graph.legality.same_submodel
 
@@ -56,10 +51,8 @@ def colocation(graph: ComputationGraph) -> NDArray[np.int32]:
     """Colocation groups: nodes of a group must share a device, and any assignment of devices to groups is legal.
 
     Replicable producers are in the group of their consumers; `normalize` has copied those whose consumers are in
-    several groups, otherwise they join these groups.
-
-    Returns:
-        Dense group numbers, in the order of the groups' first nodes, int32 [nodes].
+    several groups, otherwise they join these groups. Dense numbers, in the order of the groups' first nodes, int32
+    [nodes].
     """
     return graph.legality.groups
 
@@ -71,17 +64,13 @@ def coarsen(
     weight: NDArray[np.float64] | None = None,
     most: float = np.inf,
 ) -> NDArray[np.int32]:
-    """HSDAG's co-location of chains on top of legality groups.
+    """HSDAG's co-location of chains on top of legality groups; dense coarse groups, int32 [nodes].
 
     Args:
-        graph: the graph.
         groups: dense legality groups, int32 [nodes].
         supported: devices that each node can run on, bool [nodes, devices]; chains join only groups that agree in it.
         weight: of each legality group, float64 [groups]; nothing weighs anything by default.
         most: what a chain may weigh; longer ones become several coarse groups.
-
-    Returns:
-        Dense coarse groups, int32 [nodes].
     """
     labels = np.zeros(int(groups.max()) + 1, np.int64)
     if supported is not None:

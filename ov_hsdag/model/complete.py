@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def complete(
     model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str], graph: ComputationGraph | None = None
 ) -> dict[str, str]:
-    """A legal affinity for every node of `model`, from those of the nodes that are known.
+    """A legal affinity for every node of `model`, as it is afterwards, from those of the nodes that are known.
 
     Nodes that appeared after the placement (preprocessing, decompressed weights, other passes) get the device of the
     nodes that they must share one with, else that of their producers, else of their consumers. Where known nodes that
@@ -33,9 +33,6 @@ def complete(
         affinity: device by friendly name; unknown names and names of devices not in `devices` are ignored.
         devices: devices to choose from; the first takes what is left.
         graph: the graph of `model`, whose names are unique then; it is extracted where it is not given.
-
-    Returns:
-        Device by friendly name, for every node of the model as it is afterwards.
     """
     import openvino as ov
 

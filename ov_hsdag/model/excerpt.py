@@ -48,19 +48,13 @@ _FOR_CACHES = "WeightlessCacheAttribute_0"
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
-    """Part of a model.
+    """Part of a model."""
 
-    Attributes:
-        model: a copy of a part of the nodes, under their friendly names; Parameters and Results stand where it ends.
-        names: friendly names of the nodes that the whole model has as well: at least one of each kind.
-        kinds: number of kinds of nodes.
-        whole: friendly names of all nodes of the whole model.
-    """
-
+    # a copy of a part of the nodes, under their friendly names; Parameters and Results stand where it ends
     model: ov.Model
-    names: tuple[str, ...]
-    kinds: int
-    whole: frozenset[str]
+    names: tuple[str, ...]  # friendly names of the nodes that the whole model has as well: at least one of each kind
+    kinds: int  # number of kinds of nodes
+    whole: frozenset[str]  # friendly names of all nodes of the whole model
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Whether all nodes of these names were in the whole model."""
@@ -70,10 +64,7 @@ class Excerpt:
 def excerpt(model: ov.Model, nodes: Nodes | None = None, radius: int = RADIUS) -> Excerpt | None:
     """The excerpt of `model`, which is left as it is; None where it would not be much smaller.
 
-    Args:
-        model: any model.
-        nodes: its nodes, where they are known.
-        radius: up to how many edges away nodes are compared, and kept around a representative.
+    radius: up to how many edges away nodes are compared, and kept around a representative.
     """
     nodes = nodes or Nodes(model)
     _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, radius), return_index=True)
@@ -99,12 +90,9 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
 
 
 def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
-    """Equal for nodes that are alike when nothing around them counts, uint64 [nodes].
+    """Equal for nodes that are alike when nothing around them counts, uint64 [nodes]; `known` gets new ones.
 
-    Args:
-        nodes: of a model.
-        known: what signatures there are; gets new ones.
-        whole: shapes of constants and runtime information count.
+    whole: shapes of constants and runtime information count.
     """
     found = np.empty(len(nodes), np.uint64)
     for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):

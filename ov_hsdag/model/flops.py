@@ -34,15 +34,9 @@ _PER_OUTPUT = {
 
 
 def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
-    """Operations that one inference spends in `node`.
+    """Operations that one inference spends in `node`, from the dimensions of its inputs and outputs.
 
-    Args:
-        node: the operation; only sub-graph operations are looked into.
-        inputs: dimensions of its inputs.
-        outputs: dimensions of its outputs.
-
-    Raises:
-        UserError: there are more than any machine computes.
+    UserError: there are more than any machine computes.
     """
     try:
         found = float(_flops(node, inputs, outputs))

@@ -17,11 +17,8 @@ NOISY = 4.0
 def times(ratio: float, interval: Sequence[float] | None = None, over: str = "") -> str:
     """A gain as all commands print it: "1.86x", "1.86x (1.80 to 1.93)", "1.86x the best single device".
 
-    Args:
-        ratio: how many times better.
-        interval: its 95% confidence interval [low, high]; one without width (the device itself) is left out, and one
-            that is wider than `NOISY` reads "(noise)".
-        over: what it is better than.
+    interval: of 95% confidence, [low, high]; one without width (the device itself) is left out, and one that is wider
+    than `NOISY` reads "(noise)".
     """
     text = f"{ratio:.2f}x {over}".rstrip()
     if interval is None or interval[0] == interval[1]:

@@ -52,46 +52,32 @@ class ComputationGraph:
 
     An edge is an input port: `input_ptr[n] <= e < input_ptr[n + 1]` are the inputs of node n, and `input_output[e]` is
     the output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
-
-    Attributes:
-        names: friendly names, [nodes].
-        types: OpenVINO operation types such as "Convolution", [nodes].
-        kinds: `NodeKind` of each node, uint8 [nodes].
-        input_ptr: int32 [nodes + 1].
-        input_output: int32 [edges].
-        output_ptr: int32 [nodes + 1].
-        output_bytes: size of each output tensor, int64 [outputs].
-        output_shapes: dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's,
-            else by their upper bound, else by 1 (first dimension of an input) or 128.
-        output_ranks: rank of each output, -1 where the model leaves it open, int16 [outputs].
-        output_movable: whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. Not those of
-            strings or of unknown rank; and not those with a dynamic dimension that cannot be 0: HETERO connects
-            submodels with tensors that are empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp).
-        output_types: element types such as "f32", [outputs].
-        flops: arithmetic operations of one inference, float64 [nodes].
-        weight_bytes: size of each Constant, 0 for other nodes, int64 [nodes].
-        variables: variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes].
-        open_lengths: Gathers that take dimensions without bounds, and no others, of a ShapeOf, bool [nodes]. Numbers of
-            which a submodel knows as much when they are its inputs as when it computes them. None: there are none.
-        output_relaxable: outputs that HETERO can hand over once their shape is relaxed where they cross
-            (`ov_hsdag.model.relaxed_shapes`), bool [outputs]. None: there are none.
     """
 
-    names: tuple[str, ...]
-    types: tuple[str, ...]
-    kinds: NDArray[np.uint8]
-    input_ptr: NDArray[np.int32]
-    input_output: NDArray[np.int32]
-    output_ptr: NDArray[np.int32]
-    output_bytes: NDArray[np.int64]
+    names: tuple[str, ...]  # friendly names, [nodes]
+    types: tuple[str, ...]  # OpenVINO operation types such as "Convolution", [nodes]
+    kinds: NDArray[np.uint8]  # `NodeKind` of each node, uint8 [nodes]
+    input_ptr: NDArray[np.int32]  # int32 [nodes + 1]
+    input_output: NDArray[np.int32]  # int32 [edges]
+    output_ptr: NDArray[np.int32]  # int32 [nodes + 1]
+    output_bytes: NDArray[np.int64]  # size of each output tensor, int64 [outputs]
+    # dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's, else by their upper
+    # bound, else by 1 (first dimension of an input) or 128
     output_shapes: tuple[tuple[int, ...], ...]
-    output_ranks: NDArray[np.int16]
+    output_ranks: NDArray[np.int16]  # rank of each output, -1 where the model leaves it open, int16 [outputs]
+    # whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. Not those of strings or of unknown
+    # rank; and not those with a dynamic dimension that cannot be 0: HETERO connects submodels with tensors that are
+    # empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp)
     output_movable: NDArray[np.bool_]
-    output_types: tuple[str, ...]
-    flops: NDArray[np.float64]
-    weight_bytes: NDArray[np.int64]
-    variables: tuple[str, ...]
+    output_types: tuple[str, ...]  # element types such as "f32", [outputs]
+    flops: NDArray[np.float64]  # arithmetic operations of one inference, float64 [nodes]
+    weight_bytes: NDArray[np.int64]  # size of each Constant, 0 for other nodes, int64 [nodes]
+    variables: tuple[str, ...]  # variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes]
+    # Gathers that take dimensions without bounds, and no others, of a ShapeOf, bool [nodes]. Numbers of which a
+    # submodel knows as much when they are its inputs as when it computes them. None: there are none
     open_lengths: NDArray[np.bool_] | None = None
+    # outputs that HETERO can hand over once their shape is relaxed where they cross (`ov_hsdag.model.relaxed_shapes`),
+    # bool [outputs]. None: there are none
     output_relaxable: NDArray[np.bool_] | None = None
 
     @property
@@ -178,15 +164,10 @@ class ComputationGraph:
     def from_model(
         cls, model: ov.Model, *, shapes: Mapping[str, Sequence[int]] | None = None, nodes: Nodes | None = None
     ) -> ComputationGraph:
-        """Extracts the graph of `model`, which is left as it is.
+        """Extracts the graph of `model`, which is left as it is; `nodes` where they are known.
 
-        Args:
-            model: any model.
-            shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name.
-            nodes: the nodes of the model, where they are known.
-
-        Raises:
-            UserError: `shapes` names no input of the model or does not fit it.
+        shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name. UserError:
+        they name no input of the model or do not fit it.
         """
         nodes = nodes or Nodes(model)
         inference = Inference(model, nodes)
@@ -202,9 +183,7 @@ class ComputationGraph:
     def with_copies(
         self, model: ov.Model, copied: Mapping[str, int], inputs: Sequence[tuple[str, int, str]]
     ) -> ComputationGraph:
-        """The graph of the model after nodes of it were copied: what is known of a node holds for its copies.
-
-        Takes a part of the time of `from_model`.
+        """The graph after nodes were copied: what is known of a node holds for its copies. Faster than `from_model`.
 
         Args:
             model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals.
@@ -248,15 +227,7 @@ class ComputationGraph:
         )
 
     def resized(self, model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ComputationGraph:
-        """The same graph with the sizes of other example shapes, which takes a part of the time of `from_model`.
-
-        Args:
-            model: of the graph, left as it is.
-            shapes: as in `from_model`.
-
-        Raises:
-            UserError: `shapes` names no input of the model or does not fit it.
-        """
+        """The same graph with the sizes of other example shapes; faster than `from_model`, and raises as that does."""
         nodes = Nodes(model)
         static = Inference(model, nodes).with_static_inputs(shapes) if model.is_dynamic() else None
         if static is None:
@@ -422,12 +393,8 @@ _STATEFUL = frozenset({"ReadValue", "Assign"})
 
 
 def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape | None) -> bool:
-    """Whether a tensor of the least size of `known` has the declared shape: HETERO begins with such tensors.
+    """Whether a tensor of the least size of `known` (None: static) has the declared shape: HETERO begins with those."""
 
-    Args:
-        shape: that the model declares, and the submodel that reads the tensor.
-        known: that the submodel that computes the tensor has at least; None: a static one.
-    """
     if known is None or known.is_static:
         return True
     return known.rank.is_static and all(

@@ -25,16 +25,10 @@ _SHAPE = re.compile(r"\s*(?P<name>[^\[\]]*?)\s*=?\s*\[(?P<sizes>[^\[\]]*)\]\s*(?
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Reads example shapes such as "input_ids=[1,128],attention_mask=[1,128]" or "[1,3,224,224]".
+    """Sizes by inputs' names from "input_ids=[1,128],mask=[1,128]", or "[1,3,224,224]" for the input "".
 
-    Args:
-        texts: each has one shape or several, separated by commas; the "=" may be left out, as ovc's --input does.
-
-    Returns:
-        Sizes by the name of the input, "" for the input of a model that has only one.
-
-    Raises:
-        UserError: a text cannot be read, a size is not positive, or an input is given twice.
+    Each text has one shape or several; the "=" may be left out, as ovc's --input does. UserError: a text cannot be
+    read, a size is not positive, or an input is given twice.
     """
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
@@ -58,17 +52,10 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def example_shapes(
     models: Sequence[ov.Model], shapes: Mapping[str, Sequence[int]]
 ) -> list[dict[str, tuple[int, ...]] | None]:
-    """What `parse_shapes` read, for each of several models by its own inputs' names.
+    """What `parse_shapes` read, for each of several models as `shapes` of `ov_hsdag.place`; None for nothing.
 
-    Args:
-        models: that the shapes are for; a model gets those of its own inputs.
-        shapes: by any of an input's tensor names or its friendly name; "" for the only input of each model.
-
-    Returns:
-        For each model what `shapes` of `ov_hsdag.place` takes; None where there is nothing for it.
-
-    Raises:
-        UserError: no model has such an input, one has several and the shape has no name, or a shape does not fit.
+    shapes: by any of an input's tensor names or its friendly name; "" for the only input of each model. UserError: no
+    model has such an input, one has several and the shape has no name, or a shape does not fit.
     """
     result: list[dict[str, tuple[int, ...]] | None] = []
     unknown = set(shapes) - {""}
@@ -125,21 +112,15 @@ def random_inputs(
 
 @dataclass(frozen=True, eq=False)
 class TimedInputs:
-    """Inferences of one kind, whose time is measured.
+    """Inferences of one kind, whose time is measured."""
 
-    Attributes:
-        steps: inputs of inferences one after the other; each inference of a single step begins with the same states.
-        before: inputs of inferences, from the states' first values, that fill the states.
-        past: tokens that the states hold before the first step. What `before` leaves there is repeated up to that.
-        name: of the phase, see `Phase`; "" where there is only one.
-        count: how many of them belong to one run of the workload.
-    """
-
+    # inputs of inferences one after the other; each inference of a single step begins with the same states
     steps: Sequence[Inputs]
-    before: Sequence[Inputs] = ()
+    before: Sequence[Inputs] = ()  # inputs of inferences, from the states' first values, that fill the states
+    # tokens that the states hold before the first step. What `before` leaves there is repeated up to that
     past: int = 0
-    name: str = ""
-    count: float = 1.0
+    name: str = ""  # of the phase, see `Phase`; "" where there is only one
+    count: float = 1.0  # how many of them belong to one run of the workload
 
 
 def timed_inputs(
@@ -147,13 +128,7 @@ def timed_inputs(
 ) -> list[TimedInputs]:
     """Inputs of what is timed: the phases of a workload that occur, or what example shapes describe.
 
-    Args:
-        model: any.
-        shapes: example shapes of dynamic inputs, where there are no phases.
-        phases: of a workload.
-
-    Raises:
-        RunError: inputs of types that values cannot be made up for.
+    RunError: inputs of types that values cannot be made up for.
     """
     found = []
     for phase in phases or (Phase("", shapes or {}, 1.0),):
@@ -171,12 +146,10 @@ def timed_inputs(
 def conversations(
     model: ov.Model, seeds: Sequence[int], shapes: Mapping[str, Sequence[int]] | None = None
 ) -> list[list[list[NDArray[Any]]]]:
-    """What shows whether two ways to run a model compute the same, with values drawn from each seed.
+    """What shows whether two ways to run a model compute the same: for each seed the inputs that belong together.
 
-    Returns:
-        For each seed the inputs of all inferences that belong together: of a stateful model a prompt and further
-        tokens, with beams that change places (`ov_hsdag.model.steps`), after which its states are reset; of any other
-        model one.
+    Of a stateful model a prompt and further tokens, with beams that change places (`ov_hsdag.model.steps`), after which
+    its states are reset; of any other model one.
     """
     if is_stateful(model):
         return [StatefulInputs(model, shapes, sequences=2).conversation(seed) for seed in seeds]

@@ -41,13 +41,8 @@ def takes_open_lengths(node: ov.Node) -> bool:
 def part_lengths(nodes: Nodes) -> bool:
     """Gathers of known and open lengths together become Concats of constants and Gathers of the open ones, in place.
 
-    What is known needs no tensor then, and what is open can cross a partition boundary as a number.
-
-    Args:
-        nodes: of a model, which is changed.
-
-    Returns:
-        Whether there were any.
+    What is known needs no tensor then, and what is open can cross a partition boundary as a number. Whether there were
+    any.
     """
     import openvino as ov
 

@@ -25,16 +25,11 @@ _HANDED_ON = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
 
 @dataclass(frozen=True)
 class MadeUp:
-    """What is known of an input's values.
+    """What is known of an input's values."""
 
-    Attributes:
-        names: of the input, without "…:0" of TensorFlow.
-        dtype: of its values.
-        rows: length of the shortest table that it picks rows of; None where it picks none, or of unknown length.
-    """
-
-    names: frozenset[str]
-    dtype: np.dtype[Any]
+    names: frozenset[str]  # of the input, without "…:0" of TensorFlow
+    dtype: np.dtype[Any]  # of its values
+    # length of the shortest table that it picks rows of; None where it picks none, or of unknown length
     rows: int | None
 
     @classmethod
@@ -51,11 +46,8 @@ class MadeUp:
     def values(self, random: np.random.Generator, shape: Sequence[int], past: int = 0, few: int = 2) -> NDArray[Any]:
         """Masks are ones (a row without any would be NaN), positions and beams in order, other integers random indices.
 
-        Args:
-            random: draws the values.
-            shape: of the array.
-            past: the first position.
-            few: integers are below, where no table says how many there are; 0 and 1 are valid as almost anything.
+        past: the first position; few: integers are below, where no table says how many there are (0 and 1 are always
+        valid).
         """
         if self._ends_with(_MASKS):
             return np.ones(shape, self.dtype)

@@ -22,11 +22,9 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
     An operation is named after the first named one among its inputs ("conv1/Transpose"), a Constant after its first
     consumer ("conv1/Transpose/Constant_1": its input 1); what has neither is named after its type.
 
-    Args:
-        model: whatever was read, converted or built.
-        known: names that were there before and stay, though they may look generated (those of an IR's nodes do); other
-            names that begin like a generated one are: transformations hand them on from node to node. None: only a
-            node's own generated name is one, for people's names may look like anybody's.
+    known: names that were there before and stay, though they may look generated (those of an IR's nodes do); other
+    names that begin like a generated one are: transformations hand them on from node to node. None: only a node's own
+    generated name is one, for people's names may look like anybody's.
     """
     order = model.get_ordered_ops()
     names = [node.get_friendly_name() for node in order]

@@ -20,17 +20,11 @@ def is_integral(element: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Input ports in the order of nodes: `ptr[n] <= e < ptr[n + 1]` are those of node n.
+    """Input ports in the order of nodes: `ptr[n] <= e < ptr[n + 1]` are those of node n."""
 
-    Attributes:
-        ptr: int64 [nodes + 1].
-        source: number of the node that feeds each, int64 [edges].
-        output: which of that node's outputs does, int64 [edges].
-    """
-
-    ptr: NDArray[np.int64]
-    source: NDArray[np.int64]
-    output: NDArray[np.int64]
+    ptr: NDArray[np.int64]  # int64 [nodes + 1]
+    source: NDArray[np.int64]  # number of the node that feeds each, int64 [edges]
+    output: NDArray[np.int64]  # which of that node's outputs does, int64 [edges]
 
     @cached_property
     def node(self) -> NDArray[np.int64]:

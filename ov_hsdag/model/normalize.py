@@ -38,19 +38,12 @@ def normalize_by_excerpt(
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
-    names become unique; replicable producers with consumers in several colocation groups are copied.
-
-    Args:
-        model: any model.
-        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
-        clock: counts the phases "normalise", "graph" and "legality" (keys of `Placement.seconds`, spelt as they were).
+    names become unique; replicable producers with consumers in several colocation groups are copied. shapes: as in
+    `ComputationGraph.from_model`, and so are the errors; clock: counts "normalise", "graph" and "legality".
 
     Returns:
         The graph of the model as it is afterwards, and the excerpt of a large model in which nothing but copies is
         new; None for any other.
-
-    Raises:
-        UserError: `shapes` names no input of the model or does not fit it.
     """
     clock = clock or Clock()
     with clock("normalise"):
@@ -74,17 +67,11 @@ def normalize_by_excerpt(
 
 
 def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
-    """Gives nodes whose friendly name another node has already a name of their own: HETERO finds nodes by name.
+    """Gives nodes whose friendly name another node has already a name of their own; whether there were any.
 
-    Of copies that the clean-up has merged again one is left, under any copy's name. It is called as it was before, so
-    that copies which are made again have the names that they had.
-
-    Args:
-        model: any model.
-        nodes: its nodes, where they are known; their names are, too.
-
-    Returns:
-        Whether a node has another name than before.
+    HETERO finds nodes by name. Of copies that the clean-up has merged again one is left, under any copy's name. It is
+    called as it was before, so that copies which are made again have the names that they had. nodes: where they are
+    known; their names are, too.
     """
     nodes = nodes or Nodes(model)
     names = list(nodes.names)
@@ -144,17 +131,9 @@ class Replication(NamedTuple):
 
 
 def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -> Replication:
-    """Copies replicable producers until all consumers of each share a home.
+    """Copies replicable producers until all consumers of each share a home; the native core says which.
 
-    The native core says which copies it takes and what they feed (cpp_ext/complete.hpp).
-
-    Args:
-        graph: of a model, which is changed.
-        homes: where each node is that is no replicable producer: number of a group or a device, int32 [nodes].
-        nodes: of the model.
-
-    Returns:
-        Home of every node of the changed model, and what was copied.
+    homes: where each node is that is no replicable producer: number of a group or a device, int32 [nodes].
     """
     constant = graph.legality.constant
     copyable = np.ones(graph.nodes, bool)

@@ -39,17 +39,10 @@ def is_relaxing(name: str) -> bool:
 
 
 def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
-    """Inserts what tensors need that go from submodel to submodel, in place.
+    """Inserts what tensors need that go from submodel to submodel, in place; devices of those nodes by friendly name.
 
-    Args:
-        model: any model.
-        affinity: device by friendly name, for every node; legal but for such tensors.
-
-    Returns:
-        Devices of the nodes that were inserted, by friendly name.
-
-    Raises:
-        RunError: HETERO splits the model in other places whenever something is inserted.
+    affinity: device by friendly name, for every node; legal but for such tensors. RunError: HETERO splits the model in
+    other places whenever something is inserted.
     """
     import openvino as ov
 

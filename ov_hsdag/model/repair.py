@@ -22,7 +22,6 @@ def repair(
     """Moves groups until HETERO can order the submodels, each computes something, and `same_submodel` holds.
 
     Args:
-        graph: the graph.
         groups: colocation groups, int32 [nodes].
         same_submodel: pairs of nodes that must share a submodel, int32 [pairs, 2].
         placement: device of each group, [groups].
@@ -31,9 +30,6 @@ def repair(
 
     Returns:
         uint8 [groups]; as it was where nothing is wrong, and everything on one device where nothing else helps.
-
-    Raises:
-        ValueError: the arrays do not fit each other.
     """
     return _native.repair(graph.native, groups, same_submodel, np.asarray(placement, np.uint8), supported, rule)
 

@@ -18,30 +18,19 @@ _DEEPEST = 12
 
 @dataclass(frozen=True)
 class NameTree:
-    """Names as a tree of their parts, which takes little room however long the names are.
+    """Names as a tree of their parts, which takes little room however long the names are."""
 
-    Attributes:
-        parent: entry of the part before, -1 for a first part, [entries].
-        part: text, separators included, [entries].
-        name: entry of the last part of each name, [names].
-        scope: entry of the innermost scope of each name, -1 for none, [names]. Nodes that nobody named are called after
-            what they read ("x/Add/Relu" reads "x/Add"): their scope is the named node that this begins with. Where that
-            is a Parameter, and of names that OpenVINO made up ("Transpose_120"), it is that of the node before them.
-    """
-
-    parent: list[int]
-    part: list[str]
-    name: list[int]
+    parent: list[int]  # entry of the part before, -1 for a first part, [entries]
+    part: list[str]  # text, separators included, [entries]
+    name: list[int]  # entry of the last part of each name, [names]
+    # entry of the innermost scope of each name, -1 for none, [names]. Nodes that nobody named are called after what
+    # they read ("x/Add/Relu" reads "x/Add"): their scope is the named node that this begins with. Where that is a
+    # Parameter, and of names that OpenVINO made up ("Transpose_120"), it is that of the node before them
     scope: list[int]
 
     @classmethod
     def of(cls, names: Sequence[str], parameters: Sequence[bool]) -> NameTree:
-        """The tree of some names.
-
-        Args:
-            names: of nodes in topological order.
-            parameters: whether each node is a Parameter.
-        """
+        """The tree of the names of nodes in topological order; parameters: whether each node is a Parameter."""
         tree = cls([], [], [], [])
         entries: dict[tuple[int, str], int] = {}
         known = dict(zip(names, parameters, strict=True))

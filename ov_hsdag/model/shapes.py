@@ -53,14 +53,8 @@ def is_unbounded(model: ov.Model) -> bool:
 def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
     """The shapes that costs count with, one for each input of `model`, in order.
 
-    They are the first of `assumed_shapes` of which the operations' shapes can be inferred.
-
-    Args:
-        model: any model; left as it is.
-        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
-
-    Raises:
-        UserError: `shapes` names no input of the model or does not fit it.
+    They are the first of `assumed_shapes` of which the operations' shapes can be inferred. shapes: example shapes of
+    dynamic inputs, as in `ComputationGraph.from_model`; raises as that does.
     """
     return fitting_input_shapes(model, shapes) or [tuple(shape) for shape in assumed_shapes(model, shapes)[0]]
 
@@ -125,15 +119,9 @@ def _takes_images(model: ov.Model) -> bool:
 def input_shapes(
     model: ov.Model, shapes: Mapping[str, Sequence[int]], size: int = UNBOUNDED_DIMENSION
 ) -> list[list[int]]:
-    """A static shape for every input of `model`: the user's example, else upper bounds, else defaults.
+    """A static shape for every input of `model`: the user's example, else upper bounds, else `size` (a batch is 1).
 
-    Args:
-        model: any model.
-        shapes: example shapes, by any of the input's tensor names or its friendly name.
-        size: of dimensions without a bound; a batch is 1.
-
-    Raises:
-        UserError: `shapes` names no input of the model, or does not fit it.
+    shapes: by any of the input's tensor names or its friendly name. UserError: they name no input, or do not fit.
     """
     left = dict(shapes)
     result = []
@@ -197,10 +185,8 @@ class Inference:
         OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow
         them as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a
         power of 0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is
-        unknown. Of open lengths a submodel knows nothing where they are its inputs.
-
-        Returns:
-            None where the model has no such values, or cannot do without them.
+        unknown. Of open lengths a submodel knows nothing where they are its inputs. None where the model has no such
+        values, or cannot do without them.
         """
         from ov_hsdag.utils.compat import op
 
@@ -242,18 +228,12 @@ class Inference:
     def with_static_inputs(self, shapes: Mapping[str, Sequence[int]] | None) -> list[ov.Node] | None:
         """The nodes with static shapes, as far as static inputs and states make them so.
 
-        States that grow get the length that mask and tokens tell (the mask's less the tokens'), or that of an input of
-        unknown length, where that fits.
-
-        Args:
-            shapes: example shapes of dynamic inputs, as in `input_shapes`.
+        States that grow get the length that mask and tokens give (the mask's less the tokens'), or that of an input of
+        unknown length, where that fits. shapes: as in `input_shapes`, and so are the errors.
 
         Returns:
             Nodes of a copy, in the order of the model's (Parameters in the place of ReadValues), for the first of
             `assumed_shapes` that fit together; None where none do. No other question can be asked afterwards.
-
-        Raises:
-            UserError: `shapes` names no input of the model or does not fit it.
         """
         import openvino as ov
 

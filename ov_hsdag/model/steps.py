@@ -74,17 +74,10 @@ class StatefulInputs:
     """
 
     def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:
-        """Reads the model's inputs.
+        """Reads the inputs of a model with states. RunError: no values are made up for them; UserError: `shapes`.
 
-        Args:
-            model: with states.
-            shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
-            sequences: at least so many in the batch of a model that has beams, where its inputs and the example shapes
-                leave that open.
-
-        Raises:
-            RunError: inputs of types that values cannot be made up for.
-            UserError: `shapes` does not fit the model.
+        sequences: at least so many in the batch of a model that has beams, where its inputs and the example shapes
+        leave that open.
         """
         self._inputs: list[_Input] = []
         given = set(shapes or {})
@@ -123,10 +116,7 @@ class StatefulInputs:
         return len(one.shape) - 2 if one.role == POSITIONS and len(one.shape) > 1 else 0
 
     def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
-        """Inputs of the inferences that the example shapes describe, and of what is before them.
-
-        Args:
-            seed: of the values.
+        """Inputs of the inferences that the example shapes describe, and of what is before them, from a seed.
 
         Returns:
             Inputs that fill the states: one inference, or two, of `FILLED` tokens together and the last of one token,

@@ -31,24 +31,12 @@ def support(
     core: ov.Core,
     part: Excerpt | None = None,
 ) -> NDArray[np.bool_]:
-    """Which devices run which nodes: those that they claim (`ov.Core.query_model`) and, where claims of their kind are
-    known to be empty at times, compile alone.
+    """Which devices run which nodes, bool [nodes, devices]. RunError: a device cannot say what it supports.
 
-    Devices of the same kind, name, capabilities and precision are asked once. Of a large model they are asked about an
-    excerpt, and about all of it where they do not run all of that.
-
-    Args:
-        model: any model whose friendly names are unique.
-        graph: the graph of that model.
-        devices: devices that the core has.
-        core: the core.
-        part: excerpt of the model, where one is there already.
-
-    Returns:
-        bool [nodes, devices]. A warning says which claims were taken back.
-
-    Raises:
-        RunError: a device cannot say what it supports.
+    Those that they claim (`ov.Core.query_model`) and, where claims of their kind are known to be empty at times,
+    compile alone; a warning says which claims were taken back. Devices of the same kind, name, capabilities and
+    precision are asked once. Of a large model they are asked about an excerpt (`part`, where one is there already), and
+    about all of it where they do not run all of that.
     """
     if part is None and graph.nodes >= LARGE and devices:
         part = excerpt(model)

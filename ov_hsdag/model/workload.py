@@ -30,34 +30,21 @@ _KEYS = ("prompt", "generate", "batch")
 
 @dataclass(frozen=True)
 class Phase:
-    """Inferences of one size.
+    """Inferences of one size."""
 
-    Attributes:
-        name: "prompt" or "token", for reports.
-        shapes: of dynamic inputs, by input name.
-        count: how many inferences of it belong to one run of the workload. 0: it only has to fit into memory.
-    """
-
-    name: str
-    shapes: Mapping[str, Sequence[int]]
-    count: float
+    name: str  # "prompt" or "token", for reports
+    shapes: Mapping[str, Sequence[int]]  # of dynamic inputs, by input name
+    count: float  # how many inferences of it belong to one run of the workload. 0: it only has to fit into memory
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a decoder is asked for: a prompt, and tokens one after the other.
+    """What a decoder is asked for: a prompt, and tokens one after the other."""
 
-    Attributes:
-        prompt: tokens that are read at once.
-        generate: tokens that follow.
-        batch: sequences at a time, beams included.
-        context: tokens for whose states there must be memory; at least `prompt + generate`.
-    """
-
-    prompt: int
-    generate: int
-    batch: int = 1
-    context: int = 0
+    prompt: int  # tokens that are read at once
+    generate: int  # tokens that follow
+    batch: int = 1  # sequences at a time, beams included
+    context: int = 0  # tokens for whose states there must be memory; at least `prompt + generate`
 
     def __post_init__(self) -> None:
         """Raises UserError where a number is not positive."""
@@ -70,15 +57,7 @@ class Workload:
 
     @classmethod
     def parse(cls, text: str, context: int = 0) -> Workload:
-        """Reads "prompt=1024,generate=256", with "batch=4" where that is not 1.
-
-        Args:
-            text: as people write it.
-            context: see the attribute.
-
-        Raises:
-            UserError: the text cannot be read, or a number is not positive.
-        """
+        """Reads "prompt=1024,generate=256", with "batch=4" where that is not 1. UserError: it cannot be read."""
         found: dict[str, int] = {}
         for part in text.split(","):
             match = re.fullmatch(r"\s*([a-z]+)\s*=\s*(\d{1,9})\s*", part)
@@ -94,9 +73,7 @@ class Workload:
         """What counts where nothing but the context is known: a prompt of half of it, and the rest is generated.
 
         The prompt has no more than 256 tokens, the pieces in which openvino.genai reads longer ones by default.
-
-        Raises:
-            UserError: a context of less than two tokens.
+        UserError: a context of less than two tokens.
         """
         if context < 2:
             raise UserError(f"a context has at least two tokens, got {context}")
@@ -124,11 +101,7 @@ class Workload:
     def phases(self, model: ov.Model) -> tuple[Phase, ...]:
         """The prompt, a token in the middle of those that are generated, and the last token that the memory must hold.
 
-        Args:
-            model: a decoder with states.
-
-        Raises:
-            UserError: it has no states, or lacks the inputs of a decoder.
+        UserError: the model has no states, or lacks the inputs of a decoder.
         """
         halfway = self.prompt + (self.generate + 1) // 2
         return (
@@ -147,19 +120,9 @@ class Workload:
 
 
 def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of a decoder's inputs.
+    """Shapes of a decoder's inputs by name, where `new` tokens are read at once, with which the states hold `total`.
 
-    Args:
-        model: a decoder with states.
-        batch: sequences.
-        new: tokens that are read at once.
-        total: tokens that the states hold after it.
-
-    Returns:
-        By input name; inputs that are not those of a decoder are not among them.
-
-    Raises:
-        UserError: it has no states, or lacks the inputs of a decoder.
+    UserError: the model has no states, or lacks the inputs of a decoder.
     """
     found: dict[str, tuple[int, ...]] = {}
     tokens = False

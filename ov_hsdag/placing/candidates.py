@@ -58,30 +58,19 @@ _BROKEN = {
 
 @dataclass(frozen=True)
 class NamedPlacement:
-    """A placement, and the name of what found it.
+    """A placement, and the name of what found it."""
 
-    Attributes:
-        name: of the placer, or of the single device.
-        placement: device of each colocation group, uint8 [groups].
-    """
-
-    name: str
-    placement: NDArray[np.uint8]
+    name: str  # of the placer, or of the single device
+    placement: NDArray[np.uint8]  # device of each colocation group, uint8 [groups]
 
 
 def policy_placers(
     policy: str | PathLike[str] | None, core: ov.Core | None = None, devices: Sequence[str] = ()
 ) -> list[HSDAGPlacer]:
-    """The learned placer.
+    """The learned placer of a policy's name or folder; "none": no policy.
 
-    Args:
-        policy: name or folder of the policy; "none": no policy; None: the one that was fine-tuned on these devices,
-            else the one that ships.
-        core: has the devices, where they are on this machine.
-        devices: names of the devices.
-
-    Raises:
-        UserError: there is no such policy, or its folder cannot be used. By default, this is a warning.
+    None: the one that was fine-tuned on these devices, else the one that ships. UserError: there is no such policy, or
+    its folder cannot be used; by default, this is a warning.
     """
     if policy == "none":
         return []
@@ -98,12 +87,7 @@ def policy_placers(
 
 
 def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = None) -> list[Placer]:
-    """Every placer that needs no learning, the simplest first.
-
-    Args:
-        problem: to place.
-        search: the multilevel search; None: the default one.
-    """
+    """Every placer that needs no learning, the simplest first. search: the multilevel search; None: the default one."""
     placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
     if crowded(problem):
         placers.append(Filling())
@@ -115,16 +99,9 @@ def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = Non
 def find_candidates(
     problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, search: Multilevel | None = None
 ) -> list[NamedPlacement]:
-    """Returns what all placers find, simplest first, repaired where HETERO would not run it.
+    """What all placers find, simplest first, repaired where HETERO would not run it.
 
-    Args:
-        problem: to place.
-        learned: policies.
-        search: the multilevel search; None: the default one.
-
-    Raises:
-        UserError: a policy does not fit the problem.
-        RunError: a policy does not run.
+    UserError: a policy does not fit the problem. RunError: a policy does not run.
     """
     found = _learned_candidates(problem, learned if len(problem.devices) > 1 else ())
     return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found
@@ -137,17 +114,10 @@ def find_within_memory(
     guessed: bool,
     search: Multilevel | None = None,
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
-    """`find_candidates`, and the problem that they were found for.
+    """`find_candidates`, after the problem that they were found for.
 
-    Args:
-        problem: to place.
-        learned: policies.
-        guessed: sizes of tensors are guesses. Where these alone exceed the memory limits, the limits then hold for
-            weights and states, which are known.
-        search: see `find_candidates`.
-
-    Returns:
-        (the problem, another one where limits hold for weights and states alone; and as `find_candidates`).
+    guessed: sizes of tensors are guesses. Where these alone exceed the memory limits, the limits then hold for weights
+    and states, which are known, and the problem is another one.
     """
     candidates = find_candidates(problem, learned, search=search)
     if guessed and _only_memory_lacks(problem, candidates):
@@ -164,13 +134,8 @@ def sizes_are_guessed(analysis: ModelAnalysis) -> bool:
 def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:
     """About the least memory with which the search finds a placement, by bisection of a factor of all limits.
 
-    Args:
-        problem: whose memory limits no candidate keeps.
-        candidates: that were found for it.
-
-    Returns:
-        Bytes by name of the devices that need more than they have; the search was tried with them. Empty where nothing
-        was found, or where memory is not what is short.
+    Bytes by name of the devices that need more than they have; the search was tried with them. Empty where nothing was
+    found, or where memory is not what is short.
     """
 
     def needed(found: Sequence[NamedPlacement]) -> tuple[float, dict[str, int]]:
@@ -292,10 +257,7 @@ def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlac
 def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, ignored: int = 0) -> None:
     """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory.
 
-    Args:
-        problem: to place.
-        candidates: at least one.
-        ignored: bits of `Evaluation.infeasible` that do not count.
+    ignored: bits of `Evaluation.infeasible` that do not count.
     """
     broken = _evaluate(problem, candidates).infeasible & (sum(_BROKEN) - ignored)
     if broken.all():
@@ -304,12 +266,8 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
 
 
 def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str:
-    """Why a placement is no candidate: what HETERO lacks to run it, or which device it does not fit; "" if it is one.
+    """Why a placement is no candidate: what HETERO lacks to run it, or which device it exceeds; "" if it is one."""
 
-    Args:
-        problem: to place.
-        placement: device of each colocation group, uint8 [groups].
-    """
     found = problem.evaluate(placement)
     infeasible = int(found.infeasible[0])
     if not infeasible:

@@ -51,21 +51,13 @@ _OVERHEAD_OF_NODE = 9 * 2**10
 
 @dataclass(frozen=True)
 class Need:
-    """What a part of a model needs on one device, bytes.
+    """What a part of a model needs on one device, bytes."""
 
-    Attributes:
-        weights: constants, as the device keeps them.
-        states: of the context.
-        activations: the most that is alive at the same time.
-        overhead: of OpenVINO's own, about; no limit counts it.
-        room: that the model may have; None where nothing limits it.
-    """
-
-    weights: int
-    states: int
-    activations: int
-    overhead: int
-    room: int | None
+    weights: int  # constants, as the device keeps them
+    states: int  # of the context
+    activations: int  # the most that is alive at the same time
+    overhead: int  # of OpenVINO's own, about; no limit counts it
+    room: int | None  # that the model may have; None where nothing limits it
 
     @property
     def total(self) -> int:
@@ -80,15 +72,10 @@ class Need:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of this machine, where several devices compute in it: its CPU, virtual ones, integrated GPUs and NPUs.
+    """Memory of this machine, where several devices compute in it: its CPU, virtual ones, integrated GPUs and NPUs."""
 
-    Attributes:
-        devices: that share it.
-        room: of it that a model may have, bytes.
-    """
-
-    devices: tuple[str, ...]
-    room: int
+    devices: tuple[str, ...]  # that share it
+    room: int  # of it that a model may have, bytes
 
     @classmethod
     def of(
@@ -99,17 +86,10 @@ class HostMemory:
         memory: Callable[[], int | None],
         share: float = 1.0,
     ) -> HostMemory | None:
-        """What the devices share.
+        """What the devices share; None where fewer than two do, and where all that do have limits of the user's.
 
-        Args:
-            core: has them.
-            names: all devices.
-            given: limits of the user's. A machine that is said to have more than this one has is another machine.
-            memory: of this machine, bytes; None where that is not known.
-            share: of it that a model may have.
-
-        Returns:
-            None where fewer than two devices share, and where all that do have limits of the user's.
+        given: limits of the user's. A machine that is said to have more than this one has is another machine. memory:
+        of this machine, bytes; None where that is not known. share: of it that a model may have.
         """
         sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
         if len(sharing) < 2 or set(sharing) <= set(given):
@@ -127,41 +107,28 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a model fits.
+    """Whether a model fits."""
 
-    Attributes:
-        devices: names, in HETERO's order.
-        context: tokens that states hold, None for a model without.
-        batch: sequences at a time.
-        prompt: tokens read at once, None for a model without states.
-        kv_precision: in which each device keeps KV caches, by name.
-        singles: the whole model on each device, by name; devices that lack an operation are left out.
-        split: the part on each device that has one, by name: of the placement that the model carries, else of the best
-            split that `place` finds.
-        split_fits: whether that placement fits.
-        placed: whether the model carries that placement.
-        other_fits: whether the model fits in another way than it is placed.
-        enough: where nothing fits and the model has no states: memory with which something does, bytes, by the devices
-            that need more than they may have.
-        sharing: the devices that compute in the memory of this machine, where several do.
-        shared: what the split's parts on those need together, and the room that they share; None where none does.
-        largest: the most tokens of context that fit, on each single device by its name, and on the split ("split");
-            None where nothing limits them; 0 where not even one fits. Empty for a model without states.
-    """
-
-    devices: tuple[str, ...]
-    context: int | None
-    batch: int
-    prompt: int | None
-    kv_precision: Mapping[str, str]
-    singles: Mapping[str, Need]
+    devices: tuple[str, ...]  # names, in HETERO's order
+    context: int | None  # tokens that states hold, None for a model without
+    batch: int  # sequences at a time
+    prompt: int | None  # tokens read at once, None for a model without states
+    kv_precision: Mapping[str, str]  # in which each device keeps KV caches, by name
+    singles: Mapping[str, Need]  # the whole model on each device, by name; devices that lack an operation are left out
+    # the part on each device that has one, by name: of the placement that the model carries, else of the best split
+    # that `place` finds
     split: Mapping[str, Need]
-    split_fits: bool
-    placed: bool
-    other_fits: bool
+    split_fits: bool  # whether that placement fits
+    placed: bool  # whether the model carries that placement
+    other_fits: bool  # whether the model fits in another way than it is placed
+    # where nothing fits and the model has no states: memory with which something does, bytes, by the devices that need
+    # more than they may have
     enough: Mapping[str, int]
-    sharing: tuple[str, ...]
+    sharing: tuple[str, ...]  # the devices that compute in the memory of this machine, where several do
+    # what the split's parts on those need together, and the room that they share; None where none does
     shared: Need | None
+    # the most tokens of context that fit, on each single device by its name, and on the split ("split"); None where
+    # nothing limits them; 0 where not even one fits. Empty for a model without states
     largest: Mapping[str, int | None]
 
     @property
@@ -335,12 +302,9 @@ class ContextProblems:
     """The placement problem of a decoder at any context, from its sizes at two of them: they are linear in it.
 
     What is read at once as a prompt stays the same.
-
-    Attributes:
-        problem: at the context of the workload.
     """
 
-    problem: PlacementProblem
+    problem: PlacementProblem  # at the context of the workload
     _session: Session
     _analysis: ModelAnalysis
     _tokens: int
@@ -396,10 +360,7 @@ class ContextProblems:
     ) -> int | None:
         """The most tokens with which one of the placements fits; None where nothing limits them, 0 where none do.
 
-        Args:
-            placements: [groups] each.
-            refill: contiguous parts that fill the devices alike count as well.
-            host: memory that some of the devices share.
+        refill: contiguous parts that fill the devices alike count as well. host: memory that some of the devices share.
         """
 
         def fits(tokens: int) -> bool:

@@ -291,14 +291,9 @@ def _given(
 def _calibrated(
     analysis: ModelAnalysis, request: _Request, seconds: float, report: Callable[[str], None] | None
 ) -> tuple[ModelAnalysis, ModelCosts | None]:
-    """The model's costs on these devices: the given ones where they hold, else measured now.
+    """The analysis and the model's costs on these devices: the given ones where they hold, else measured now.
 
-    Args:
-        analysis, request, report: of the placing.
-        seconds: time budget.
-
-    Returns:
-        The analysis, with smaller inputs where those that were assumed do not run, and the costs.
+    The analysis has smaller inputs where those that were assumed do not run. seconds: time budget.
     """
     names, costs = analysis.devices, request.costs
     if costs is not None and _holds(costs, analysis, request):

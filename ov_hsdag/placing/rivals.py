@@ -35,23 +35,16 @@ SHARES = (0.5, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True, eq=False)
 class Rival:
-    """One way to run the model.
+    """One way to run the model."""
 
-    Attributes:
-        name: of the placer.
-        candidate: what is compiled.
-        placement: uint8 [groups]; None where HETERO decides and nobody knows how, and for copies on each device.
-        predicted: as `PlacementProblem.summary`; None where nobody knows, and where the placement is infeasible.
-        seconds: that placing took.
-        same_as: name of an earlier rival with the same placement; "" where there is none.
-    """
-
-    name: str
-    candidate: Candidate
+    name: str  # of the placer
+    candidate: Candidate  # what is compiled
+    # uint8 [groups]; None where HETERO decides and nobody knows how, and for copies on each device
     placement: NDArray[np.uint8] | None = None
+    # as `PlacementProblem.summary`; None where nobody knows, and where the placement is infeasible
     predicted: dict[str, Any] | None = None
-    seconds: float = 0.0
-    same_as: str = ""
+    seconds: float = 0.0  # that placing took
+    same_as: str = ""  # name of an earlier rival with the same placement; "" where there is none
 
 
 def contenders(
@@ -59,13 +52,8 @@ def contenders(
 ) -> tuple[list[Rival], dict[str, str]]:
     """Every way to run the model, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers.
 
-    Args:
-        problem: of the normalized model.
-        devices: of the problem.
-        policies: the learned placers, each under its own name; they come last.
-
-    Returns:
-        The rivals, and of those that are left out (they exceed a memory limit, say) the name and why.
+    policies: the learned placers, each under its own name; they come last. Of those that are left out (they exceed a
+    memory limit, say) the name and why.
     """
     placers = unlearned_placers(problem)
     simple = len(simple_placers(problem))
@@ -161,20 +149,8 @@ def measure(
 ) -> list[Result]:
     """Runs rivals in interleaved trials on real devices; those that are clearly worse than the best get fewer rounds.
 
-    Args:
-        model: normalized; not changed.
-        devices: of HETERO; all there.
-        objective: "latency" of one request, or "throughput" with several in flight.
-        core: has the devices.
-        found: of `contenders`.
-        rounds: at most.
-        seconds: of a trial.
-        shapes: example shapes of dynamic inputs.
-        phases: of a workload, in place of example shapes.
-        report: takes a line for people at each step.
-
-    Raises:
-        RunError: the model cannot be measured at all, or nothing runs it.
+    The model is normalized; `found` are of `contenders`; phases of a workload take the place of example shapes.
+    RunError: the model cannot be measured at all, or nothing runs it.
     """
     own = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}

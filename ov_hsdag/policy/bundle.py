@@ -61,13 +61,8 @@ _RANGES = {
 
 
 def write_record(folder: Path, config: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    """Writes policy.json, the last step of an export: the weights are there.
+    """Writes policy.json, the last step of an export: the weights are there. run: what made the policy."""
 
-    Args:
-        folder: where.
-        config: settings of the network, `HSDAGConfig.to_dict()`.
-        run: what made the policy; for the reader.
-    """
     record = {
         "format": FORMAT_VERSION,
         "features": FEATURE_VERSION,
@@ -79,14 +74,10 @@ def write_record(folder: Path, config: Mapping[str, Any], run: Mapping[str, Any]
 
 
 def find(policy: str | PathLike[str] | None) -> Path:
-    """The folder of a policy.
+    """The folder of a policy: of a shipped one by its name, a folder, or None for the shipped policy `DEFAULT`.
 
-    Args:
-        policy: a shipped policy's name (a string without a separator, whatever the working directory holds), a folder,
-            or None for the shipped policy `DEFAULT`.
-
-    Raises:
-        UserError: there is none, or it may not be read.
+    A name is a string without a separator, whatever the working directory holds. UserError: there is none, or it may
+    not be read.
     """
     name = DEFAULT if policy is None else str(policy)
     if not isinstance(policy, PathLike) and _is_name(name) and ships(name):
@@ -250,17 +241,11 @@ def _what(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PolicyFolder:
-    """A policy, ready to run. Safe to use from several threads.
+    """A policy, ready to run. Safe to use from several threads."""
 
-    Attributes:
-        path: its folder.
-        record: the content of policy.json.
-        network: its network.
-    """
-
-    path: Path
-    record: Mapping[str, Any]
-    network: Network
+    path: Path  # its folder
+    record: Mapping[str, Any]  # the content of policy.json
+    network: Network  # its network
 
     @staticmethod
     def load(policy: str | PathLike[str] | None = None) -> PolicyFolder:

@@ -108,23 +108,15 @@ class FeatureSet:
 
 @dataclass(frozen=True, eq=False)
 class PolicyInput:
-    """Features of one placement problem.
+    """Features of one placement problem."""
 
-    Attributes:
-        node_x: features of coarse groups, float32 [coarse, F].
-        edge_index: producing and consuming coarse group of each edge, int64 [2, edges]; each pair once, no loops.
-        edge_x: features of edges, float32 [edges, FE].
-        pair_x: features of each group on each device, float32 [coarse, devices, FP].
-        device_x: features of devices, float32 [devices, FD].
-        coarse: node of each colocation group, int32 [groups]; see `coarse_groups`.
-    """
-
-    node_x: NDArray[np.float32]
+    node_x: NDArray[np.float32]  # features of coarse groups, float32 [coarse, F]
+    # producing and consuming coarse group of each edge, int64 [2, edges]; each pair once, no loops
     edge_index: NDArray[np.int64]
-    edge_x: NDArray[np.float32]
-    pair_x: NDArray[np.float32]
-    device_x: NDArray[np.float32]
-    coarse: NDArray[np.int32]
+    edge_x: NDArray[np.float32]  # features of edges, float32 [edges, FE]
+    pair_x: NDArray[np.float32]  # features of each group on each device, float32 [coarse, devices, FP]
+    device_x: NDArray[np.float32]  # features of devices, float32 [devices, FD]
+    coarse: NDArray[np.int32]  # node of each colocation group, int32 [groups]; see `coarse_groups`
 
 
 def policy_input(
@@ -132,13 +124,7 @@ def policy_input(
     names: FeatureSet | None = None,
     threads: int = 1,
 ) -> PolicyInput:
-    """Features of a problem.
-
-    Args:
-        problem: any problem in which each group has a device that supports it.
-        names: which features; all by default.
-        threads: threads for the structural features.
-    """
+    """Features (all by default) of a problem in which each group has a device that supports it."""
     names = names or FeatureSet()
     coarse = coarse_groups(problem)
     partitions = CoarsePartitions.of(problem, threads, coarse)

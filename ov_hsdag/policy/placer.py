@@ -41,21 +41,13 @@ _MOST_REPAIRED = 50
 
 @dataclass(frozen=True)
 class HSDAGPlacer:
-    """The best of what the policy proposes by the simulator, refined by a short local search.
+    """The best of what the policy proposes by the simulator, refined by a short local search."""
 
-    Attributes:
-        policy: a policy's name or folder; the shipped one by default.
-        samples: sampled placements for each temperature.
-        moves: of the refinement; 0 leaves the policy alone.
-        seed: of the samples and the refinement; the same problem always gets the same placement.
-        optional: placing goes on without it where it fails, with a warning.
-    """
-
-    policy: str | PathLike[str] | None = None
-    samples: int = 5
-    moves: int = _MOVES
-    seed: int = 0
-    optional: bool = False
+    policy: str | PathLike[str] | None = None  # a policy's name or folder; the shipped one by default
+    samples: int = 5  # sampled placements for each temperature
+    moves: int = _MOVES  # of the refinement; 0 leaves the policy alone
+    seed: int = 0  # of the samples and the refinement; the same problem always gets the same placement
+    optional: bool = False  # placing goes on without it where it fails, with a warning
     name: str = "hsdag"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
@@ -125,17 +117,11 @@ class _Reading:
 
 
 def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:
-    """The greedy choice, then greedy choices that lean to or from each device in turn.
+    """The greedy choice, then greedy choices that lean to or from each device in turn, uint8 [1 + D * leanings, c].
 
     A policy that is right about which clusters gain most from a device, but not about how many should have it (as under
-    memory limits, or where work is balanced), is right for one of the leanings.
-
-    Args:
-        logits: float32 [c, D].
-        leanings: what is added to a device's logits.
-
-    Returns:
-        uint8 [1 + D * leanings, c].
+    memory limits, or where work is balanced), is right for one of the leanings, which are added to a device's logits,
+    float32 [c, D].
     """
     devices = logits.shape[1]
     added = np.asarray(leanings, np.float32)[:, None, None] * np.eye(devices, dtype=np.float32)
@@ -159,11 +145,7 @@ def within_memory(
 ) -> NDArray[np.uint8]:
     """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
 
-    Args:
-        problem: its memory limits.
-        choice: uint8 [c].
-        logits: float32 [c, D].
-        cluster: cluster of each group [groups].
+    choice: uint8 [c]; logits: float32 [c, D]; cluster: of each group [groups].
     """
     limits = problem.memory_limits
     if np.isinf(limits).all():
@@ -194,14 +176,7 @@ def expand(
 ) -> NDArray[np.uint8]:
     """Devices of clusters as devices of groups; a group that its cluster's device does not support takes the next best.
 
-    Args:
-        choices: uint8 [batch, c].
-        logits: float32 [c, D].
-        cluster: cluster of each group [groups].
-        supported: bool [groups, D].
-
-    Returns:
-        uint8 [batch, groups].
+    choices: uint8 [batch, c]; logits: float32 [c, D]; cluster: of each group [groups]. Returns uint8 [batch, groups].
     """
     placements = choices[:, cluster]
     instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)

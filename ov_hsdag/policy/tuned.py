@@ -28,15 +28,9 @@ _DIGITS, _NAME = 32, "fine-tuned"
 
 
 def keep(policy: Path, core: ov.Core, devices: Sequence[str]) -> None:
-    """Keeps a copy of a policy for placings on these devices; one that was kept before is replaced.
+    """Keeps a copy of a policy's folder for placings on these devices, in their order, in place of an earlier one.
 
-    Args:
-        policy: folder of the policy.
-        core: has the devices.
-        devices: their names, in the order of the device list.
-
-    Raises:
-        OSError: it cannot be written.
+    OSError: it cannot be written.
     """
     cache = _cache()
     if cache is None or absent(core, devices):
