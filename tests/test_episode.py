@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import FeatureSet, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import HSDAGNetwork
 from research.baselines import published
 from research.baselines.published import ABLATIONS, Task, discounted, loss, run_episode, train

@@ -15,8 +15,8 @@ import torch
 from ov_hsdag import _native
 from ov_hsdag.policy import bundle
 from ov_hsdag.policy.bundle import PolicyFolder
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export, load
 from ov_hsdag.training.network import HSDAGNetwork, tensors
 from research.baselines import published
@@ -80,7 +80,7 @@ def test_the_shipped_policy_says_in_numpy_what_it_says_in_torch() -> None:
         with torch.no_grad():
             h_torch, score_torch = network.encode(tensors(x))
             found = [
-                _native.parse(len(x.node_x), x.edge_index, scores, policy.levels, policy.min_clusters)
+                _native.parse(len(x.node_x), x.edge_index, scores, policy.config.levels, policy.config.min_clusters)
                 for scores in (edge_score, score_torch.numpy())
             ]
             np.testing.assert_array_equal(found[0], found[1])

@@ -27,13 +27,13 @@ from ov_hsdag.cli.finetune import finetune as cli_finetune
 from ov_hsdag.devices import device_set, virtual
 from ov_hsdag.measuring.evaluator import Judge, Measurement, Measurer
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.training import finetune as tuning
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
 from ov_hsdag.training.finetune.state import (
     fingerprint_of,

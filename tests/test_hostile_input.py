@@ -35,11 +35,11 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.placement_entry import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.storage.model_folder import longest_context
 from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_files_of
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.utils import reading
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -260,7 +260,7 @@ def changed(policy: Path, **config: Any) -> Path:
 @pytest.mark.parametrize(
     "config",
     [
-        {"levels": -1}, {"levels": 10**30}, {"devices": ...}, {"min_clusters": 0}, {"devices": 0}, {"devices": 10**9},
+        {"levels": -1}, {"levels": 10**30}, {"widths": ...}, {"min_clusters": 0}, {"devices": 0}, {"devices": 10**9},
         {"without": [[]]}, {"without": [{}]}, {"without": ["x" * 5000]},
     ],
 )  # fmt: skip
@@ -518,7 +518,7 @@ def test_a_text_full_of_beginnings_is_searched_in_time() -> None:
 
 
 def test_the_shipped_policy_is_within_all_limits() -> None:
-    assert PolicyFolder.load("base").min_clusters >= 1
+    assert PolicyFolder.load("base").config.min_clusters >= 1
     assert HSDAGConfig.from_dict(check_folder(SHIPPED / "base")["config"])
 
 

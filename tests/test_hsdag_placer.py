@@ -23,12 +23,12 @@ from ov_hsdag.placers import partitions
 from ov_hsdag.placing.candidates import best_by_prediction, find_candidates
 from ov_hsdag.policy import bundle, features
 from ov_hsdag.policy.bundle import PolicyFolder
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.utils.errors import UserError
@@ -123,9 +123,9 @@ def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Pat
     placer = HSDAGPlacer(untrained)
     placement = placer.greedy(problem)
     policy = PolicyFolder.load(untrained)
-    x = policy_input(problem, policy.features)
+    x = policy_input(problem, policy.config.features)
     h, edge_score = policy.encode(x)
-    cluster = _native.parse(len(x.node_x), x.edge_index, edge_score, 1, policy.min_clusters)
+    cluster = _native.parse(len(x.node_x), x.edge_index, edge_score, 1, policy.config.min_clusters)
     of_group = cluster[x.coarse]
     logits = np.where(problem.group_supported, policy.place(x, h, edge_score, cluster)[of_group], -np.inf)
     np.testing.assert_array_equal(placement, logits.argmax(1))

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import PolicyInput
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import HSDAGNetwork, tensors
 from ov_hsdag.utils.errors import UserError
 from research.baselines import published

@@ -24,11 +24,11 @@ from safetensors.torch import load_file
 
 from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
 from ov_hsdag.policy import bundle
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import loss as losses
 from ov_hsdag.training import pretrain as training
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.loss import (
     Gradients,
     Part,

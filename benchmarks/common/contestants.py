@@ -27,7 +27,7 @@ from research.baselines.package import (
 )
 
 if TYPE_CHECKING:
-    from ov_hsdag.training.config import HSDAGConfig
+    from ov_hsdag.policy.config import HSDAGConfig
 
 SHIPPED = Shipped().name
 """The name of what users get by default: the policy that ships proposes beside search."""
@@ -80,7 +80,7 @@ class Published:
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
-        from ov_hsdag.training.config import Widths
+        from ov_hsdag.policy.config import Widths
         from research.baselines import published
 
         @dataclass(frozen=True, eq=False)

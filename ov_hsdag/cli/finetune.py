@@ -18,7 +18,7 @@ from ov_hsdag.cli.extras import require
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
-from ov_hsdag.training.config import CHECKPOINT
+from ov_hsdag.training import CHECKPOINT
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.policy.features import FEATURE_VERSION, FeatureSet
+from ov_hsdag.policy.config import HSDAGConfig
+from ov_hsdag.policy.features import FEATURE_VERSION
 from ov_hsdag.policy.forward import Network
 from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.storage.files import write_json
@@ -43,30 +44,13 @@ FILES = {1: ("policy.xml", "policy.bin", WEIGHTS_FILE), 2: (WEIGHTS_FILE,)}
 
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 
-# What placing needs of the network's settings.
-_SETTINGS: dict[str, type | tuple[type, ...]] = {
-    "levels": int,
-    "min_clusters": int,
-    "devices": (int, type(None)),
-    "without": list,
-    "conv": str,
-    "layers": int,
-    "context": int,
-    "device_aware": bool,
-}
 
-_RANGES = {
-    "levels": (0, 10**6), "min_clusters": (1, 10**6), "devices": (1, 255), "layers": (0, 64), "context": (0, 64),
-}  # fmt: skip
-
-
-def write_record(folder: Path, config: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+def write_record(folder: Path, config: HSDAGConfig, run: Mapping[str, Any]) -> None:
     """Writes policy.json, the last step of an export: the weights are there. run: what made the policy."""
-
     record = {
         "format": FORMAT_VERSION,
         "features": FEATURE_VERSION,
-        "config": dict(config),
+        "config": config.to_dict(),
         "files": {WEIGHTS_FILE: _fingerprint(read_bytes(folder / WEIGHTS_FILE, WEIGHTS))},
         "run": dict(run),
     }
@@ -145,20 +129,10 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
     expected = 1 if record["format"] == 1 else FORMAT_VERSION
     _check_version(folder, record, "format", expected, "install the release that wrote it, or train it anew")
     _check_version(folder, record, "features", FEATURE_VERSION, "train it anew with this release")
-    for key, kinds in _SETTINGS.items():
-        if key not in record["config"] or not isinstance(record["config"][key], kinds):
-            raise UserError(
-                f"'{path}' describes no policy: the setting '{key}' is missing or malformed; export it again"
-            )
-    for key, (least, most) in _RANGES.items():
-        value = record["config"][key]
-        if value is not None and not least <= value <= most:
-            raise UserError(f"'{path}' describes no policy: '{key}' has to be from {least} to {most}; export it again")
-    if record["config"]["conv"] not in ("gated", "gcn"):
-        raise UserError(f"'{path}' describes no policy: 'conv' has to be one of gated, gcn; export it again")
-    for name in record["config"]["without"]:
-        if not isinstance(name, str) or name not in FeatureSet.__dataclass_fields__:
-            raise UserError(f"'{path}' names the unknown feature set {name!r:.60}; export it again")
+    try:
+        config = HSDAGConfig.from_dict(record["config"])
+    except UserError as error:
+        raise UserError(f"'{path}' describes no policy: {error}; export it again") from error
     contents = {name: _checked(folder, name, record["files"].get(name)) for name in FILES[record["format"]]}
     try:
         weights = read_tensors(contents[WEIGHTS_FILE])
@@ -166,7 +140,7 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
         raise UserError(f"policy '{folder}' is damaged: {WEIGHTS_FILE}: {error}; export or copy it again") from error
     if record["format"] == 1:
         weights = {**weights_of_model(folder / "policy.xml"), **weights}
-    return PolicyFolder(folder, record, Network(weights, record["config"]))
+    return PolicyFolder(folder, record, config, Network(weights, config))
 
 
 def weights_of_model(path: Path) -> dict[str, NDArray[np.float32]]:
@@ -245,7 +219,8 @@ class PolicyFolder:
 
     path: Path  # its folder
     record: Mapping[str, Any]  # the content of policy.json
-    network: Network  # its network
+    config: HSDAGConfig
+    network: Network
 
     @staticmethod
     def load(policy: str | PathLike[str] | None = None) -> PolicyFolder:
@@ -257,37 +232,10 @@ class PolicyFolder:
         return _load(find(policy).resolve())
 
     @property
-    def config(self) -> Mapping[str, Any]:
-        """Settings of the network, as `HSDAGConfig.to_dict()` wrote them."""
-        config: Mapping[str, Any] = self.record["config"]
-        return config
-
-    @property
     def run(self) -> Mapping[str, Any]:
         """The record of the run that made it."""
         run = self.record.get("run")
         return run if isinstance(run, dict) else {}
-
-    @property
-    def features(self) -> FeatureSet:
-        """The features that it was trained on."""
-        return FeatureSet(**dict.fromkeys(self.config["without"], False))
-
-    @property
-    def levels(self) -> int:
-        """How often its parsing merges clusters."""
-        return int(self.config["levels"])
-
-    @property
-    def min_clusters(self) -> int:
-        """Where its parsing stops."""
-        return int(self.config["min_clusters"])
-
-    @property
-    def devices(self) -> int | None:
-        """The only number of devices that it places on; None: any."""
-        devices = self.config["devices"]
-        return None if devices is None else int(devices)
 
     def encode(self, x: PolicyInput) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Node embeddings [n, H] and edge scores [e]; see `Network.encode`."""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.policy.config import HSDAGConfig
 
 # Arrays of NumPy, or tensors of torch.
 Array = Any
@@ -41,24 +42,24 @@ class Forward:
     """The network, in terms of the operations at its end, which are those of an array library."""
 
     weights: Mapping[str, Array]  # by name, see `ov_hsdag.training.network.parameter_shapes`
-    settings: Mapping[str, Any]  # `HSDAGConfig.to_dict()`: conv, layers, device_aware, context and devices are used
+    config: HSDAGConfig
 
     def encode(self, x: Any) -> tuple[Array, Array]:
         """Node embeddings h [n, H] and edge scores in (0, 1) [e]. x: a `PolicyInput` of arrays."""
-        if self.settings["device_aware"]:
+        if self.config.device_aware:
             pairs = self._mix("encoder.pairs", x.pair_x, self._devices("encoder.devices", x.device_x))
             h = self._mix("encoder.input", x.node_x, pairs.mean(1), self.xp.amax(pairs, 1))
         else:
             h = self._mix("encoder.input", x.node_x)
         source, target = x.edge_index
-        convolve = self._gated if self.settings["conv"] == "gated" else self._gcn
+        convolve = self._gated if self.config.conv == "gated" else self._gcn
         ends = (_Segments(self, target, len(h)), _Segments(self, source, len(h)))
-        for layer in range(self.settings["layers"]):
+        for layer in range(self.config.layers):
             name = f"encoder.layers.{layer}"
             message = self.dropout(convolve(name, h, x, *ends).clip(0))
             h = self.norm(f"{name}.norm", h + message)
         both = h[source] * h[target]
-        scored = (both,) if self.settings["devices"] else (both, x.edge_x)
+        scored = (both,) if self.config.devices else (both, x.edge_x)
         return h, self.sigmoid(self._mix("edge_scorer", *scored)[:, 0])
 
     def pool(self, x: Any, h: Array, edge_score: Array, cluster: Array) -> Array:
@@ -76,7 +77,7 @@ class Forward:
 
     def place(self, x: Any, h: Array, cluster: Array, z: Array) -> Array:
         """Logits of devices for clusters [c, D]. z: their embeddings, for the rest see `logits`."""
-        if self.settings["devices"]:  # the paper's softmax over a fixed number of devices
+        if self.config.devices:  # the paper's softmax over a fixed number of devices
             return self.linear("placer.head.2", self.linear("placer.head.0", z).clip(0))
         members = _Segments(self, cluster, len(z))
         e = self._devices("placer.devices", x.device_x)
@@ -93,7 +94,7 @@ class Forward:
         crossing = producer != consumer
         producer, consumer, edge_x = producer[crossing], consumer[crossing], x.edge_x[crossing]
         entering, leaving = _Segments(self, consumer, len(u)), _Segments(self, producer, len(u))
-        for layer in range(self.settings["context"]):
+        for layer in range(self.config.context):
             name = f"placer.context.{layer}"
             gates = self.sigmoid(self.linear(f"{name}.gates", edge_x))[:, None]
             values = self.linear(f"{name}.values", u)
@@ -203,5 +204,5 @@ class _Segments:
 class Network(Forward):
     """A trained network over NumPy."""
 
-    def __init__(self, weights: Mapping[str, NDArray[np.float32]], settings: Mapping[str, Any]) -> None:
-        self.weights, self.settings = weights, settings
+    def __init__(self, weights: Mapping[str, NDArray[np.float32]], config: HSDAGConfig) -> None:
+        self.weights, self.config = weights, config

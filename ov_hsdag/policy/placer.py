@@ -94,17 +94,17 @@ class HSDAGPlacer:
 
     def _read(self, problem: PlacementProblem) -> _Reading:
         policy = PolicyFolder.load(self.policy)
-        if policy.devices not in (None, len(problem.devices)):
+        if policy.config.devices not in (None, len(problem.devices)):
             raise UserError(
-                f"policy '{policy.path}' places on {policy.devices} devices, not on {len(problem.devices)};"
+                f"policy '{policy.path}' places on {policy.config.devices} devices, not on {len(problem.devices)};"
                 " choose another policy"
             )
-        x = policy_input(problem, policy.features, usable_cores())
+        x = policy_input(problem, policy.config.features, usable_cores())
         h, edge_score = policy.encode(x)
         nodes = len(x.node_x)
         cluster = np.arange(nodes, dtype=np.int32)
-        if policy.levels:
-            cluster = _native.parse(nodes, x.edge_index, edge_score, policy.levels, policy.min_clusters)
+        if policy.config.levels:
+            cluster = _native.parse(nodes, x.edge_index, edge_score, policy.config.levels, policy.config.min_clusters)
         return _Reading(policy.place(x, h, edge_score, cluster), cluster[x.coarse])
 
 

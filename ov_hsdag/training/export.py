@@ -11,7 +11,6 @@ import torch
 from safetensors.numpy import save_file
 
 from ov_hsdag.policy.bundle import WEIGHTS_FILE, PolicyFolder, write_record
-from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.utils.errors import UserError, one_line
 
@@ -37,7 +36,7 @@ def export(network: HSDAGNetwork, folder: str | PathLike[str], run: Mapping[str,
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"cannot write '{folder}': {error}; choose another output") from error
-    write_record(folder, network.config.to_dict(), dict(run or {}))
+    write_record(folder, network.config, dict(run or {}))
 
 
 def load(folder: str | PathLike[str]) -> HSDAGNetwork:
@@ -47,7 +46,7 @@ def load(folder: str | PathLike[str]) -> HSDAGNetwork:
         UserError: the folder is no policy, or a damaged one.
     """
     policy = PolicyFolder.load(Path(folder))
-    network = HSDAGNetwork(HSDAGConfig.from_dict(policy.config))
+    network = HSDAGNetwork(policy.config)
     weights = policy.network.weights
     try:
         network.load_state_dict({name: torch.from_numpy(weights[name].copy()) for name in network.state_dict()})

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from ov_hsdag.training.config import HSDAGConfig
+from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.problems import Pool, levels_at
 from ov_hsdag.training.rollout import Example, Policy, Rollouts, joint_log_probability, run_policy, sample

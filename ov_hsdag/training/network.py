@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.policy.forward import Forward
-from ov_hsdag.training.config import HSDAGConfig
 
 # Sums over a cluster's nodes that the placer learns to make.
 _SUMS = 4
@@ -99,7 +99,7 @@ class HSDAGNetwork(nn.Module, Forward):
 
     def __init__(self, config: HSDAGConfig) -> None:
         super().__init__()
-        self.config, self.settings = config, config.to_dict()
+        self.config = config
         shapes = parameter_shapes(config)
         for name, shape in shapes.items():
             *path, leaf = name.split(".")

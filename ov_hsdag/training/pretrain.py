@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus as corpora
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.curves import plot_of_pretraining, write_plot
 from ov_hsdag.training.events import SummaryWriter

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import atomic_file
-from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.rollout import Example, weighted
 from ov_hsdag.training.settings import Settings
@@ -112,7 +112,7 @@ class Targets:
             yield done
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"elites-{self.corpus.fingerprint}-{number:05d}.npz"
+        return self.folder / f"targets-{self.corpus.fingerprint}-{number:05d}.npz"
 
     def _write(self, path: Path, targets: Sequence[Target]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

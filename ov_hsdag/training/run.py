@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ov_hsdag.storage.files import atomic_file
-from ov_hsdag.training.config import CHECKPOINT as CHECKPOINT
+from ov_hsdag.training import CHECKPOINT as CHECKPOINT
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import opened, parse_json
 

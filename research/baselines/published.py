@@ -31,11 +31,11 @@ from torch import Tensor
 
 from ov_hsdag import _native
 from ov_hsdag.placers.single import HeteroDefault
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.policy.placer import expand
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import rollout
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.network import HSDAGNetwork, tensors
 
 EPISODES = 100

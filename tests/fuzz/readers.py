@@ -25,10 +25,10 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.placement_entry import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, check_folder
+from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage import folder_writing, overwriting
 from ov_hsdag.storage.model_folder import longest_context
-from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.utils import reading
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_model, random_problem

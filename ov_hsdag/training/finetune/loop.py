@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
+from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
-from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.curves import plot_of_finetuning, write_plot
 from ov_hsdag.training.events import SummaryWriter
 from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled

@@ -21,11 +21,11 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import input_shapes
 from ov_hsdag.policy import bundle, tuned
+from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import save_model_atomically
-from ov_hsdag.training.config import HSDAGConfig, Widths
 from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run

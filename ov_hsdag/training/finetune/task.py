@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
+from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.config import HSDAGConfig
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.rollout import Example, impact

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from ov_hsdag.policy.features import FeatureSet, PolicyInput
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from ov_hsdag.policy.features import FeatureSet, PolicyInput
-
-CHECKPOINT = "checkpoint.safetensors"
-"""Name of the file in a run's folder that it continues from."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class HSDAGConfig:
-    """Settings of `HSDAGNetwork` and of the parsing and learning that belong to the algorithm.
+    """Settings of the network and of the parsing and learning that belong to the algorithm.
 
     Attributes:
         widths: numbers of features.
@@ -84,8 +79,6 @@ class HSDAGConfig:
     @property
     def features(self) -> FeatureSet:
         """The features to compute: all but those that are switched off."""
-        from ov_hsdag.policy.features import FeatureSet
-
         return FeatureSet(**dict.fromkeys(self.without, False))
 
     def to_dict(self) -> dict[str, Any]:
