@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ov_hsdag
-from ov_hsdag.cli.placed import copies
+from ov_hsdag.cli.placed import copies, notes
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, Runner
 from ov_hsdag.model.inputs import timed_inputs
@@ -185,6 +185,8 @@ def test_a_line_says_where_they_are_better(measured: dict[str, Any] | None, told
     assert bool(line) == bool(told) and told in line
     if told:
         assert "1 MiB on GPU, 2 MiB on CPU" in line
+        assert 'device "AUTO:GPU,CPU" with PERFORMANCE_HINT CUMULATIVE_THROUGHPUT, or in Python:' in line
+        assert notes(placement, ["costs: built-in"])[0] == line
     assert copies(replace(placement, predicted={"throughput_ips": 119.0}, measured=None)) == ""
 
 
@@ -204,8 +206,8 @@ def test_the_lines_of_python_run_on_all_devices(model: ov.Model, two_cpu_core: o
         predicted={"throughput_ips": 100.0},
         baselines={COPIES: {"throughput_ips": 200.0, "memory_bytes": dict.fromkeys(DEVICES.names, 1 << 20)}},
     )
-    _, *lines = copies(placement).splitlines()
-    assert len(lines) == 5
+    told, *lines = copies(placement).splitlines()
+    assert len(lines) == 5 and "AUTO" not in told
     ran: dict[int, tuple[str, NDArray[Any]]] = {}
     code = "\n".join(line.removeprefix("    ") for line in lines)
     code = code.replace("print(number, request.results)", "keep(number, request)")

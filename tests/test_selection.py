@@ -271,14 +271,16 @@ class Varying(Machine):
         return 10.0 * self.gain * float(np.exp(self.random.normal(0, self.noise)))
 
 
-def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> Placement:
-    """What is placed by measuring on a simulated machine."""
+def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch, busy: float = 0.0) -> Placement:
+    """What is placed by measuring on a simulated machine, of which other programs use so many cores."""
 
     def uncalibrated(*_: object, **__: object) -> object:
         raise RunError("not on this machine")
 
     monkeypatch.setattr(process, "Worker", machine.start)
-    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs", uncalibrated)
+    placing = import_module("ov_hsdag.placing.place")  # the package's `place` is the function
+    monkeypatch.setattr(placing, "calibrate_where_it_runs", uncalibrated)
+    monkeypatch.setattr(placing, "busy_cores", lambda: busy)
     machine.keep_time(monkeypatch)
     with pytest.warns(UserWarning, match="not on this machine"):
         return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
@@ -294,6 +296,13 @@ def test_the_result_says_what_measuring_could_not_tell(
     placement = placed_on(Varying(gain, noise), core, monkeypatch)
     assert (placement.chosen in DEVICES.names) == chosen
     assert bool(placement.unsure) == unsure and set(placement.unsure) <= {"mincut", "pipeline", "partitions", "search"}
+
+
+def test_no_gain_on_busy_cores_is_no_answer(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is predicted to be nearly twice as fast cannot be so while another program has the second core."""
+    for busy, unsure in ((1.4, True), (0.1, False)):
+        placement = placed_on(Varying(0.98, 0.001), core, monkeypatch, busy)
+        assert placement.chosen in DEVICES.names and bool(placement.unsure) == unsure
 
 
 def test_a_device_that_fails_is_not_chosen_where_there_was_no_time_for_the_other(

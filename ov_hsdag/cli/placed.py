@@ -10,11 +10,9 @@ from rich.table import Table
 
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import again, options
-from ov_hsdag.devices.device_set import kind_of
+from ov_hsdag.devices.virtual import definition
 from ov_hsdag.integration.requests import advice
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
-from ov_hsdag.placing import selection
+from ov_hsdag.model.gains import times
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 
 def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> list[str]:
     """Lines about a placement that was just made, beside `Placement.summary`. more: lines that it does not know."""
-    own = (phases(placement), placement.proposal(), advice(placement), copies(placement), unsure(placement, busy))
-    return [line for line in (*more, *own) if line]
+    own = (phases(placement), placement.proposal(), advice(placement), unsure(placement, busy))
+    return [line for line in (copies(placement), *more, *own) if line]
 
 
 def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
@@ -53,34 +51,15 @@ def unsure(placement: Placement, busy: float = 0.0) -> str:
 
     busy: cores that other programs used when measuring began.
     """
-    simple = {*placement.devices, HETERO_DEFAULT, PIPELINE_HINT}
-    if not placement.measured or placement.chosen not in simple:
+    if not placement.unsure:
         return ""
-    ran = {
-        name: figures
-        for name, figures in placement.measured.items()
-        if name not in simple | {COPIES} and not figures.get("failed")
-    }
-    gains = {name: placement.predicted_gain(name) or 0.0 for name in ran}
-    best = max(gains, key=gains.__getitem__, default="")
-    cores = any(kind_of(name) == "CPU" for name in placement.devices)
-    if placement.unsure:
-        why = f"{', '.join(placement.unsure)} may be better, but rounds are too few or differ too much to tell"
-    elif cores and busy > _BUSY and gains.get(best, 0.0) > selection.MAY_GAIN:
-        why = (
-            f"{placer_of(best)} is predicted {times(gains[best], over=BEST_SINGLE)}, and other programs used"
-            f" {busy:.1f} cores when measuring began"
-        )
-    else:
-        return ""
+    why = f"{', '.join(placement.unsure)} may be better, but trials are too few or differ too much to tell"
+    if busy > 0.5:
+        why += f" (other programs used {busy:.1f} cores when measuring began)"
     return (
         f"unsure: {why}. Run this again when no other program uses the devices, give it longer (--measure-seconds), or"
         " choose by prediction (--no-measure)"
     )
-
-
-# Cores that others use before what is measured on CPU devices is doubted.
-_BUSY = 0.5
 
 
 def show_what_next(
@@ -111,7 +90,7 @@ def show_what_next(
 def copies(placement: Placement) -> str:
     """Where a copy of the model on each device is better than the placement, that and how to run it; "" otherwise.
 
-    In Python, as AUTO with CUMULATIVE_THROUGHPUT leaves out all virtual devices but one (docs/facts.md).
+    AUTO with CUMULATIVE_THROUGHPUT leaves out all virtual devices but one (docs/facts.md): these run in Python only.
     """
     predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
     own = (placement.predicted or {}).get("throughput_ips")
@@ -128,9 +107,10 @@ def copies(placement: Placement) -> str:
         gain = f"is predicted {times(ratio)}"
     needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
     memory = ", ".join(f"{format_bytes(size)} on {name}" for name, size in needs.items())
+    by_device = f'device "AUTO:{",".join(needs)}" with PERFORMANCE_HINT CUMULATIVE_THROUGHPUT, or in Python'
     return (
         f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory};"
-        " in Python:\n"
+        f" {'in Python' if definition(needs) else by_device}:\n"
         "    core = openvino.Core()\n"
         f"    queue = ov_hsdag.Copies([core.compile_model(model, name) for name in {[*needs]}])\n"
         "    queue.set_callback(lambda request, number: print(number, request.results))\n"

@@ -18,8 +18,8 @@ from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices import discovery
-from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.cpu import busy_cores, usable_cores
+from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.explaining.explained_model import CostSources
@@ -27,6 +27,7 @@ from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
 from ov_hsdag.explaining.together import why_together
 from ov_hsdag.measuring.comparison import out_of_time
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.gains import HSDAG, placer_of
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 
 # Standard errors from the middle of a 95% confidence interval to its ends.
 _INTERVAL = 1.96
+
+# Cores that other programs use before what is measured on CPU devices is doubted.
+_BUSY = 0.5
 
 # A given placement may ask for what a device does not support: somebody may want to see what happens.
 _UNSUPPORTED = 2
@@ -122,6 +126,7 @@ def place(
     options = PlaceOptions.of(options, {**everyday, **more})
     request = _resolve(model, device, options, core)
     measure, shapes = options.measure, options.shapes
+    busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
     asked = Workload.asked(options.workload, options.context)
     phases = asked.phases_with(model, shapes) if asked else ()
@@ -170,6 +175,8 @@ def place(
         with clock("measure"):
             known = bool(phase_costs) or (costs is not None and _holds(costs, analysis, request))
             choice = _measured(choice, model, problem, request, shapes, phases, left, known, report)
+            if busy > _BUSY and not choice.unsure and request.given is None:
+                choice = replace(choice, unsure=_doubted(choice, problem))
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, session.core)) if costs else []
@@ -408,6 +415,21 @@ def _measured(
     elif request.given is None and failed and not out_of_time(failed):
         chosen, why = _least_risky(problem, candidates, held), "no placement ran"
     return _Choice(chosen, candidates, held.measured or None, why, unsure)
+
+
+def _doubted(choice: _Choice, problem: PlacementProblem) -> tuple[str, ...]:
+    """The placer whose measured placement was predicted to be much better than the simple candidate that was chosen.
+
+    Where other programs were at work on the devices, trials say less than they seem to.
+    """
+    simple = {*problem.devices, HETERO_DEFAULT, PIPELINE_HINT}
+    ran = {name for name, one in (choice.measured or {}).items() if not one["failed"]}
+    rates = {one.name: 1 / float(problem.scores(one.placement)[0]) for one in choice.candidates if one.name in ran}
+    if choice.chosen.name not in simple or not set(rates).intersection(problem.devices) or set(rates) <= simple:
+        return ()
+    best = max(rates.keys() - simple, key=rates.__getitem__)
+    single = max(rate for name, rate in rates.items() if name in problem.devices)
+    return (placer_of(best),) if rates[best] > selection.MAY_GAIN * single else ()
 
 
 def _least_risky(
