@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -51,48 +52,27 @@ py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, 
     return result;
 }
 
-std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<double>& node_us,
-                                      const Array<std::uint8_t>& supported, const Array<std::int32_t>& groups,
-                                      const Array<double>& transfer_us, const Array<double>& transfer_us_per_byte,
-                                      const Array<double>& submodel_us, const Array<std::int64_t>& memory_bytes,
-                                      const Array<std::int32_t>& same_submodel, const Array<std::int32_t>& fused_with,
-                                      const Array<double>& fusion_penalty_us, const Array<std::int64_t>& moved_bytes,
-                                      const Array<std::int64_t>& held_bytes, const Array<std::int64_t>& live_bytes,
-                                      const Array<double>& transfer_share, int rule) {
-    const py::ssize_t nodes = graph->nodes();
-    const py::ssize_t devices = submodel_us.size();
-    expect_shape(node_us, {nodes, devices}, "node_us");
-    expect_shape(supported, {nodes, devices}, "supported");
-    expect_shape(groups, {nodes}, "groups");
-    expect_shape(transfer_us, {devices, devices}, "transfer_us");
-    expect_shape(transfer_us_per_byte, {devices, devices}, "transfer_us_per_byte");
-    expect_shape(submodel_us, {devices}, "submodel_us");
-    expect_shape(memory_bytes, {devices}, "memory_bytes");
-    expect_shape(same_submodel, {same_submodel.size() / 2, 2}, "same_submodel");
-    expect_shape(fused_with, {nodes, devices}, "fused_with");
-    expect_shape(fusion_penalty_us, {nodes, devices}, "fusion_penalty_us");
-    expect_shape(moved_bytes, {graph->outputs()}, "moved_bytes");
-    expect_shape(held_bytes, {nodes, devices}, "held_bytes");
-    expect_shape(live_bytes, {graph->outputs()}, "live_bytes");
-    expect_shape(transfer_share, {devices}, "transfer_share");
+std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<std::int32_t>& same_submodel, int rule,
+                                      const py::kwargs& arrays) {
     auto problem = std::make_shared<Problem>();
     problem->graph = std::move(graph);
     problem->rule = split_rule(rule);
-    problem->devices = static_cast<std::int32_t>(devices);
-    problem->node_us = to_vector(node_us);
-    problem->supported = to_vector(supported);
-    problem->group = to_vector(groups);
-    problem->transfer_us = to_vector(transfer_us);
-    problem->transfer_us_per_byte = to_vector(transfer_us_per_byte);
-    problem->submodel_us = to_vector(submodel_us);
-    problem->memory_limit = to_vector(memory_bytes);
+    expect_shape(same_submodel, {same_submodel.size() / 2, 2}, "same_submodel");
     problem->same_submodel = to_vector(same_submodel);
-    problem->fused_with = to_vector(fused_with);
-    problem->fusion_penalty_us = to_vector(fusion_penalty_us);
-    problem->moved_bytes = to_vector(moved_bytes);
-    problem->held_bytes = to_vector(held_bytes);
-    problem->live_bytes = to_vector(live_bytes);
-    problem->transfer_share = to_vector(transfer_share);
+    if (arrays.contains("submodel_us")) {
+        problem->devices = static_cast<std::int32_t>(arrays["submodel_us"].cast<Array<double>>().size());
+    }
+    std::size_t known = 0;
+    Problem::for_each_array(*problem, [&](const char* name, auto& values, const std::vector<Axis>& axes, bool) {
+        if (!arrays.contains(name)) return;
+        const auto array = arrays[name].cast<Array<typename std::decay_t<decltype(values)>::value_type>>();
+        std::vector<py::ssize_t> shape;
+        for (const Axis axis : axes) shape.push_back(static_cast<py::ssize_t>(problem->size(axis)));
+        expect_shape(array, shape, name);
+        values = to_vector(array);
+        ++known;
+    });
+    if (known != arrays.size()) throw py::type_error("expected the arrays of a problem, got others");
     problem->check();
     return problem;
 }
@@ -238,11 +218,9 @@ PYBIND11_MODULE(_native, module) {
 
     py::class_<Problem, std::shared_ptr<Problem>>(module, "Problem",
                                                   "A placement problem; the arrays of ov_hsdag's PlacementProblem.")
-        .def(py::init(&make_problem), py::arg("graph").none(false), py::kw_only(), py::arg("node_us"),
-             py::arg("supported"), py::arg("groups"), py::arg("transfer_us"), py::arg("transfer_us_per_byte"),
-             py::arg("submodel_us"), py::arg("memory_bytes"), py::arg("same_submodel"), py::arg("fused_with"),
-             py::arg("fusion_penalty_us"), py::arg("moved_bytes"), py::arg("held_bytes"), py::arg("live_bytes"),
-             py::arg("transfer_share"), py::arg("rule"))
+        .def(py::init(&make_problem), py::arg("graph").none(false), py::kw_only(), py::arg("same_submodel"),
+             py::arg("rule"))
+        .def_property_readonly("kinds", [](const Problem& problem) { return to_array(problem.kinds()); })
         .def(
             "evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1, py::arg("most_work") = py::none(),
             py::arg("breakdown") = false,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -36,7 +35,7 @@ py::array_t<T> to_array(const std::vector<T>& values) {
     return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-inline void expect_shape(const py::array& array, std::initializer_list<py::ssize_t> shape, const char* name) {
+inline void expect_shape(const py::array& array, const std::vector<py::ssize_t>& shape, const char* name) {
     bool same = array.ndim() == static_cast<py::ssize_t>(shape.size());
     std::string expected;
     py::ssize_t axis = 0;

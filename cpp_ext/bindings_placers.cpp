@@ -23,25 +23,11 @@ namespace {
 
 using namespace ov_hsdag;
 
-std::vector<std::vector<std::int32_t>> kinds_of(const Array<std::int32_t>& kind) {
-    std::vector<std::vector<std::int32_t>> kinds;
-    for (std::int32_t device = 0; device < static_cast<std::int32_t>(kind.size()); ++device) {
-        const std::int32_t number = kind.data()[device];
-        if (number < 0 || number > static_cast<std::int32_t>(kinds.size())) {
-            throw std::invalid_argument("expected kinds numbered from 0 as they first appear");
-        }
-        if (number == static_cast<std::int32_t>(kinds.size())) kinds.emplace_back();
-        kinds[static_cast<std::size_t>(number)].push_back(device);
-    }
-    if (kinds.empty()) throw std::invalid_argument("expected at least one device");
-    return kinds;
-}
-
 py::tuple find_partitions(const Array<std::int32_t>& kind, bool throughput, const py::object& span,
                           const py::object& separable, const py::object& links, bool any_order, bool skip,
                           std::int32_t sequences, std::int32_t per_sequence) {
     PartitionCosts costs;
-    costs.kinds = kinds_of(kind);
+    costs.kinds = members_of(to_vector(kind));
     costs.throughput = throughput;
     const auto count = static_cast<py::ssize_t>(costs.kinds.size());
     py::ssize_t cuts = 0;

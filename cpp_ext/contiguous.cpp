@@ -551,6 +551,18 @@ private:
 
 }  // namespace
 
+std::vector<std::vector<std::int32_t>> members_of(const std::vector<std::int32_t>& kind) {
+    std::vector<std::vector<std::int32_t>> members;
+    for (std::size_t device = 0; device < kind.size(); ++device) {
+        const auto number = static_cast<std::size_t>(kind[device]);
+        if (number > members.size()) throw std::invalid_argument("expected kinds numbered from 0 as they first appear");
+        if (number == members.size()) members.emplace_back();
+        members[number].push_back(static_cast<std::int32_t>(device));
+    }
+    if (members.empty()) throw std::invalid_argument("expected at least one device");
+    return members;
+}
+
 std::vector<Partition> contiguous_partitions(const PartitionCosts& costs, const PartitionOptions& options) {
     for (const auto* values : {&costs.work, &costs.fixed}) {
         if (!std::all_of(values->begin(), values->end(), [](double value) { return std::abs(value) <= kMost; })) {

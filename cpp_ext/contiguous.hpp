@@ -34,6 +34,10 @@ struct PartitionCosts {
     [[nodiscard]] bool linked() const { return !enter.empty(); }
 };
 
+// Devices by their kind, ascending. kind: [devices], numbered as they first appear; throws std::invalid_argument where
+// they are not.
+std::vector<std::vector<std::int32_t>> members_of(const std::vector<std::int32_t>& kind);
+
 struct PartitionOptions {
     bool any_order = true;  // of the devices; otherwise those that are used come in the order of their numbers
     // Each sequence names all devices, and any of them may have no items. Otherwise all devices of a sequence have

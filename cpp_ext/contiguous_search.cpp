@@ -46,37 +46,6 @@ std::size_t fastest_device(const AdditiveModel& model, std::int32_t item) {
     return fastest;
 }
 
-// Devices of equal costs, memory and links are of one kind.
-std::vector<std::vector<std::int32_t>> kinds_of(const AdditiveModel& model, const std::vector<double>& us,
-                                                const std::vector<double>& submodel_us) {
-    const auto width = static_cast<std::size_t>(model.devices);
-    const auto same = [&](std::size_t a, std::size_t b) {
-        if (model.memory_limit[a] != model.memory_limit[b] || submodel_us[a] != submodel_us[b] ||
-            model.transfer_share[a] != model.transfer_share[b]) {
-            return false;
-        }
-        for (std::int32_t i = 0; i < model.items; ++i) {
-            if (us[at(i, width, a)] != us[at(i, width, b)] ||
-                model.weight[at(i, width, a)] != model.weight[at(i, width, b)]) {
-                return false;
-            }
-        }
-        return true;
-    };
-    std::vector<std::vector<std::int32_t>> kinds;
-    for (std::int32_t d = 0; d < model.devices; ++d) {
-        const auto like = std::find_if(kinds.begin(), kinds.end(), [&](const std::vector<std::int32_t>& kind) {
-            return same(static_cast<std::size_t>(kind[0]), static_cast<std::size_t>(d));
-        });
-        if (like != kinds.end()) {
-            like->push_back(d);
-        } else {
-            kinds.push_back({d});
-        }
-    }
-    return kinds;
-}
-
 double states_of(const std::vector<std::vector<std::int32_t>>& kinds) {
     auto states = static_cast<double>(kinds.size() * kinds.size());
     for (const auto& kind : kinds) states *= static_cast<double>(kind.size() + 1);
@@ -187,7 +156,7 @@ void ContiguousSearch::measure_items() {
         }
         all_us_ += work_[k];
     }
-    kinds_ = kinds_of(model_, by_place, problem_.submodel_us);
+    kinds_ = members_of(problem_.kinds());
 
     const auto has_limit = [](std::int64_t limit) { return limit >= 0; };
     if (std::any_of(model_.memory_limit.begin(), model_.memory_limit.end(), has_limit)) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace ov_hsdag {
 namespace {
@@ -33,38 +34,62 @@ void expect_numbers(const std::vector<double>& values, const char* name) {
 
 std::int32_t Problem::groups() const { return group.empty() ? 0 : *std::max_element(group.begin(), group.end()) + 1; }
 
+std::size_t Problem::size(Axis axis) const {
+    switch (axis) {
+        case Axis::kNodes:
+            return static_cast<std::size_t>(graph->nodes());
+        case Axis::kDevices:
+            return static_cast<std::size_t>(devices);
+        case Axis::kOutputs:
+            break;
+    }
+    return static_cast<std::size_t>(graph->outputs());
+}
+
+std::vector<std::int32_t> Problem::kinds() const {
+    const auto width = static_cast<std::size_t>(devices);
+    const auto alike = [&](std::size_t a, std::size_t b) {
+        bool result = true;
+        const auto turned = [&](std::size_t device) { return device == a ? b : device == b ? a : device; };
+        for_each_array(*this, [&](const char*, const auto& values, const std::vector<Axis>& axes, bool) {
+            if (!result || values.empty() || axes.back() != Axis::kDevices) return;
+            const bool links = axes.front() == Axis::kDevices && axes.size() == 2;
+            for (std::size_t row = 0; result && row < values.size() / width; ++row) {
+                const auto from = values.begin() + static_cast<std::ptrdiff_t>(row * width);
+                for (std::size_t d = 0; links && d < width; ++d) {
+                    result = result && (d == row || from[d] == values[turned(row) * width + turned(d)]);
+                }
+                result = result && (links || from[a] == from[b]);
+            }
+        });
+        return result;
+    };
+    std::vector<std::int32_t> kind(width, 0);
+    std::vector<std::size_t> first;
+    for (std::size_t d = 0; d < width; ++d) {
+        const auto like = std::find_if(first.begin(), first.end(), [&](std::size_t other) { return alike(other, d); });
+        kind[d] = static_cast<std::int32_t>(like - first.begin());
+        if (like == first.end()) first.push_back(d);
+    }
+    return kind;
+}
+
 void Problem::check() const {
     if (!graph || graph->nodes() == 0) throw std::invalid_argument("expected a graph with nodes");
     if (devices < 1 || devices > kMaxDevices) {
         throw std::invalid_argument("expected 1 to " + std::to_string(kMaxDevices) + " devices, got " +
                                     std::to_string(devices));
     }
-    const auto nodes = static_cast<std::size_t>(graph->nodes());
-    const auto width = static_cast<std::size_t>(devices);
-    expect_size(node_us.size(), nodes * width, "node_us");
-    expect_size(supported.size(), nodes * width, "supported");
-    expect_size(group.size(), nodes, "groups");
-    expect_size(transfer_us.size(), width * width, "transfer_us");
-    expect_size(transfer_us_per_byte.size(), width * width, "transfer_us_per_byte");
-    expect_size(submodel_us.size(), width, "submodel_us");
-    expect_size(memory_limit.size(), width, "memory_bytes");
-    if (!fused_with.empty() || !fusion_penalty_us.empty()) {
-        expect_size(fused_with.size(), nodes * width, "fused_with");
-        expect_size(fusion_penalty_us.size(), nodes * width, "fusion_penalty_us");
-    }
-    if (!moved_bytes.empty()) expect_size(moved_bytes.size(), graph->output_bytes.size(), "moved_bytes");
-    if (!held_bytes.empty()) expect_size(held_bytes.size(), nodes * width, "held_bytes");
-    if (!live_bytes.empty()) expect_size(live_bytes.size(), static_cast<std::size_t>(graph->outputs()), "live_bytes");
-    if (!transfer_share.empty()) expect_size(transfer_share.size(), width, "transfer_share");
-    expect_numbers(node_us, "node_us");
-    expect_numbers(transfer_us, "transfer_us");
-    expect_numbers(transfer_us_per_byte, "transfer_us_per_byte");
-    expect_numbers(submodel_us, "submodel_us");
-    expect_numbers(fusion_penalty_us, "fusion_penalty_us");
-    expect_numbers(transfer_share, "transfer_share");
-    expect_bytes(moved_bytes, "moved_bytes");
-    expect_bytes(held_bytes, "held_bytes");
-    expect_bytes(live_bytes, "live_bytes");
+    for_each_array(*this, [&](const char* name, const auto& values, const std::vector<Axis>& axes, bool optional) {
+        using Value = typename std::decay_t<decltype(values)>::value_type;
+        std::size_t expected = 1;
+        for (const Axis axis : axes) expected *= size(axis);
+        if (!optional || !values.empty()) expect_size(values.size(), expected, name);
+        if constexpr (std::is_same_v<Value, double>) expect_numbers(values, name);
+        if constexpr (std::is_same_v<Value, std::int64_t>) {
+            if (&values != &memory_limit) expect_bytes(values, name);
+        }
+    });
     if (same_submodel.size() % 2 != 0) throw std::invalid_argument("expected pairs of nodes in 'same_submodel'");
     const std::int32_t last = graph->nodes() - 1;
     expect_range(group, 0, last, "groups");

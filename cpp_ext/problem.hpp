@@ -2,6 +2,7 @@
 // is in Python, bound once; simulator and refinement refer to it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,6 +14,9 @@ namespace ov_hsdag {
 
 // Placements and sets of devices are numbers and bits: no more devices than a word has bits.
 inline constexpr std::int32_t kMaxDevices = 64;
+
+// What is along an axis of an array.
+enum class Axis { kNodes, kDevices, kOutputs };
 
 struct Problem {
     std::shared_ptr<const Graph> graph;
@@ -59,6 +63,31 @@ struct Problem {
 
     // Number of colocation groups.
     [[nodiscard]] std::int32_t groups() const;
+    // Devices that may change places in every placement without changing any cost have the same number, in the order of
+    // the first ones, [devices].
+    [[nodiscard]] std::vector<std::int32_t> kinds() const;
+    [[nodiscard]] std::size_t size(Axis axis) const;
+
+    // Calls visit(name, array, axes, whether it may be empty) for each array of a problem but `same_submodel`; the
+    // names are those of the attributes in Python.
+    template <typename Self, typename Visit>
+    static void for_each_array(Self& self, Visit visit) {
+        using enum Axis;
+        using Axes = std::vector<Axis>;
+        visit("node_us", self.node_us, Axes{kNodes, kDevices}, false);
+        visit("supported", self.supported, Axes{kNodes, kDevices}, false);
+        visit("groups", self.group, Axes{kNodes}, false);
+        visit("transfer_us", self.transfer_us, Axes{kDevices, kDevices}, false);
+        visit("transfer_us_per_byte", self.transfer_us_per_byte, Axes{kDevices, kDevices}, false);
+        visit("submodel_us", self.submodel_us, Axes{kDevices}, false);
+        visit("memory_bytes", self.memory_limit, Axes{kDevices}, false);
+        visit("fused_with", self.fused_with, Axes{kNodes, kDevices}, self.fusion_penalty_us.empty());
+        visit("fusion_penalty_us", self.fusion_penalty_us, Axes{kNodes, kDevices}, self.fused_with.empty());
+        visit("moved_bytes", self.moved_bytes, Axes{kOutputs}, true);
+        visit("held_bytes", self.held_bytes, Axes{kNodes, kDevices}, true);
+        visit("live_bytes", self.live_bytes, Axes{kOutputs}, true);
+        visit("transfer_share", self.transfer_share, Axes{kDevices}, true);
+    }
 
     // Throws std::invalid_argument where an array does not fit the graph or the number of devices, or names nodes or
     // groups that are none.

@@ -24,22 +24,12 @@ class Problem:
         self,
         graph: Graph,
         *,
-        node_us: NDArray[np.float64],
-        supported: NDArray[np.bool_],
-        groups: NDArray[np.int32],
-        transfer_us: NDArray[np.float64],
-        transfer_us_per_byte: NDArray[np.float64],
-        submodel_us: NDArray[np.float64],
-        memory_bytes: NDArray[np.int64],
         same_submodel: NDArray[np.int32],
-        fused_with: NDArray[np.int32],
-        fusion_penalty_us: NDArray[np.float64],
-        moved_bytes: NDArray[np.int64],
-        held_bytes: NDArray[np.int64],
-        live_bytes: NDArray[np.int64],
-        transfer_share: NDArray[np.float64],
         rule: int,
+        **arrays: NDArray[Any],
     ) -> None: ...
+    @property
+    def kinds(self) -> NDArray[np.int32]: ...
     def evaluate(
         self,
         placements: NDArray[np.uint8],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
@@ -38,12 +38,51 @@ class NodeKind(IntEnum):
     SINK = 4
 
 
+Metadata = dict[str, Any]
+
 KINDS = {
     "Parameter": NodeKind.PARAMETER,
     "Constant": NodeKind.CONSTANT,
     "Result": NodeKind.RESULT,
     "Assign": NodeKind.SINK,
 }
+
+
+def array(*axes: str, dtype: type[np.generic] | None = None, key: str | None = None, later: bool = False) -> Metadata:
+    """What a dataclass of arrays knows of one (`dataclasses.field`'s metadata).
+
+    Args:
+        axes: what is along each axis.
+        dtype: of the array; None: it is a tuple.
+        key: its name in files, where that is another one.
+        later: the first releases do not know it; files have it where it says something.
+    """
+    return {"axes": axes, "dtype": dtype, "key": key, "later": later}
+
+
+def check_arrays(owner: Any, sizes: Mapping[str, int], prefix: str = "") -> None:
+    """Raises ValueError where arrays of a dataclass are not as `array` describes them; None is none.
+
+    Args:
+        owner: the dataclass.
+        sizes: of the axes.
+        prefix: of the arrays' names in messages.
+    """
+    for one in fields(owner):
+        value, name = getattr(owner, one.name), prefix + one.name
+        if "axes" not in one.metadata or (value is None and one.default is None):
+            continue
+        shape, dtype = [sizes[axis] for axis in one.metadata["axes"]], one.metadata["dtype"]
+        if dtype is None:
+            if len(value) != shape[0]:
+                raise ValueError(f"expected {shape[0]} values in '{name}'")
+            continue
+        if not isinstance(value, np.ndarray):
+            raise ValueError(f"expected '{name}' to be an array, got {type(value).__name__}")
+        if list(value.shape) != shape:
+            raise ValueError(f"expected '{name}' of shape {shape}, got {list(value.shape)}")
+        if value.dtype != dtype:
+            raise ValueError(f"expected '{name}' of type {np.dtype(dtype).name}, got {value.dtype.name}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,31 +93,45 @@ class ComputationGraph:
     the output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
     """
 
-    names: tuple[str, ...]  # friendly names, [nodes]
-    types: tuple[str, ...]  # OpenVINO operation types such as "Convolution", [nodes]
-    kinds: NDArray[np.uint8]  # `NodeKind` of each node, uint8 [nodes]
-    input_ptr: NDArray[np.int32]  # int32 [nodes + 1]
-    input_output: NDArray[np.int32]  # int32 [edges]
-    output_ptr: NDArray[np.int32]  # int32 [nodes + 1]
-    output_bytes: NDArray[np.int64]  # size of each output tensor, int64 [outputs]
+    # friendly names, [nodes]
+    names: tuple[str, ...] = field(metadata=array("nodes"))
+    # OpenVINO operation types such as "Convolution", [nodes]
+    types: tuple[str, ...] = field(metadata=array("nodes"))
+    # `NodeKind` of each node, uint8 [nodes]
+    kinds: NDArray[np.uint8] = field(metadata=array("nodes", dtype=np.uint8))
+    # int32 [nodes + 1]
+    input_ptr: NDArray[np.int32] = field(metadata=array("nodes + 1", dtype=np.int32))
+    # int32 [edges]
+    input_output: NDArray[np.int32] = field(metadata=array("edges", dtype=np.int32))
+    # int32 [nodes + 1]
+    output_ptr: NDArray[np.int32] = field(metadata=array("nodes + 1", dtype=np.int32))
+    # size of each output tensor, int64 [outputs]
+    output_bytes: NDArray[np.int64] = field(metadata=array("outputs", dtype=np.int64))
     # dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's, else by their upper
     # bound, else by 1 (first dimension of an input) or 128
-    output_shapes: tuple[tuple[int, ...], ...]
-    output_ranks: NDArray[np.int16]  # rank of each output, -1 where the model leaves it open, int16 [outputs]
+    output_shapes: tuple[tuple[int, ...], ...] = field(metadata=array("outputs"))
+    # rank of each output, -1 where the model leaves it open, int16 [outputs]
+    output_ranks: NDArray[np.int16] = field(metadata=array("outputs", dtype=np.int16))
     # whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. Not those of strings or of unknown
     # rank; and not those with a dynamic dimension that cannot be 0: HETERO connects submodels with tensors that are
     # empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp)
-    output_movable: NDArray[np.bool_]
-    output_types: tuple[str, ...]  # element types such as "f32", [outputs]
-    flops: NDArray[np.float64]  # arithmetic operations of one inference, float64 [nodes]
-    weight_bytes: NDArray[np.int64]  # size of each Constant, 0 for other nodes, int64 [nodes]
-    variables: tuple[str, ...]  # variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes]
+    output_movable: NDArray[np.bool_] = field(metadata=array("outputs", dtype=np.bool_))
+    # element types such as "f32", [outputs]
+    output_types: tuple[str, ...] = field(metadata=array("outputs"))
+    # arithmetic operations of one inference, float64 [nodes]
+    flops: NDArray[np.float64] = field(metadata=array("nodes", dtype=np.float64))
+    # size of each Constant, 0 for other nodes, int64 [nodes]
+    weight_bytes: NDArray[np.int64] = field(metadata=array("nodes", dtype=np.int64))
+    # variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes]
+    variables: tuple[str, ...] = field(metadata=array("nodes"))
     # Gathers that take dimensions without bounds, and no others, of a ShapeOf, bool [nodes]. Numbers of which a
     # submodel knows as much when they are its inputs as when it computes them. None: there are none
-    open_lengths: NDArray[np.bool_] | None = None
+    open_lengths: NDArray[np.bool_] | None = field(default=None, metadata=array("nodes", dtype=np.bool_, later=True))
     # outputs that HETERO can hand over once their shape is relaxed where they cross (`ov_hsdag.model.relaxed_shapes`),
     # bool [outputs]. None: there are none
-    output_relaxable: NDArray[np.bool_] | None = None
+    output_relaxable: NDArray[np.bool_] | None = field(
+        default=None, metadata=array("outputs", dtype=np.bool_, later=True)
+    )
 
     @property
     def nodes(self) -> int:
@@ -123,7 +176,7 @@ class ComputationGraph:
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def native(self) -> _native.Graph:
@@ -207,24 +260,15 @@ class ComputationGraph:
         by_name = {name: index for index, name in enumerate(names)}
         for name, place, feeding in inputs:
             source[input_ptr[by_name[name]] + place] = by_name[feeding]
-        return ComputationGraph(
-            names=names,
-            types=tuple(self.types[number] for number in own.tolist()),
-            kinds=self.kinds[own],
-            input_ptr=input_ptr,
-            input_output=(output_ptr[source] + port).astype(np.int32),
-            output_ptr=output_ptr,
-            output_bytes=self.output_bytes[of_output],
-            output_shapes=tuple(self.output_shapes[number] for number in of_output.tolist()),
-            output_ranks=self.output_ranks[of_output],
-            output_movable=self.output_movable[of_output],
-            output_types=tuple(self.output_types[number] for number in of_output.tolist()),
-            flops=self.flops[own],
-            weight_bytes=self.weight_bytes[own],
-            variables=tuple(self.variables[number] for number in own.tolist()),
-            open_lengths=None if self.open_lengths is None else self.open_lengths[own],
-            output_relaxable=None if self.output_relaxable is None else self.output_relaxable[of_output],
-        )
+        known = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
+        known["input_output"] = (output_ptr[source] + port).astype(np.int32)
+        places = {"nodes": own, "outputs": of_output}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name not in known and value is not None:
+                at = places[one.metadata["axes"][0]]
+                known[one.name] = tuple(value[n] for n in at.tolist()) if isinstance(value, tuple) else value[at]
+        return ComputationGraph(**known)
 
     def resized(self, model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ComputationGraph:
         """The same graph with the sizes of other example shapes; faster than `from_model`, and raises as that does."""

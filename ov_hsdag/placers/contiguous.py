@@ -136,7 +136,7 @@ class CoarsePartitions:
         weights: of each group, states included, as a share of what the model needs of memory on one device [size, D].
         largest: bytes of the largest operation's inputs and outputs of each group [size].
         room: what of that need each device has memory for, inf where there is no limit [D].
-        kind: devices of equal costs have the same number, [D].
+        kind: `PlacementProblem.kinds` [D].
     """
 
     view: CoarseView
@@ -144,7 +144,7 @@ class CoarsePartitions:
     weights: Floats
     largest: Floats
     room: Floats
-    kind: NDArray[np.int64]
+    kind: NDArray[np.int32]
 
     @classmethod
     def of(
@@ -160,18 +160,7 @@ class CoarsePartitions:
             weights=np.stack([view.sums(column) for column in problem.node_held.T], axis=1) / memory.need,
             largest=_largest(problem, view.node, view.size),
             room=memory.room,
-            kind=equal_devices(
-                problem,
-                np.concatenate(
-                    [
-                        us,
-                        problem.submodel_us[None],
-                        problem.transfer_shares[None],
-                        memory.room[None],
-                        problem.group_held,
-                    ]
-                ),
-            ),
+            kind=problem.kinds,
         )
 
     def best(self, position: NDArray[np.int32]) -> ContiguousPartition:
@@ -257,50 +246,6 @@ def _best(
         ContiguousPartition(value, sequence[:count].astype(np.int64), cuts[bound[: count + 1]])
         for value, sequence, bound, count in zip(values.tolist(), devices, bounds, parts, strict=True)
     ]
-
-
-# --- devices ----------------------------------------------------------------------------------------------------------
-
-
-def equal_devices(problem: PlacementProblem, columns: Floats) -> NDArray[np.int64]:
-    """Devices that may change places without changing any cost have the same number, int64 [D].
-
-    Args:
-        problem: its transfers are compared.
-        columns: all other costs, a column for each device.
-    """
-    devices = len(problem.devices)
-    transfers = np.stack([_off_diagonal(problem.transfer_us), _off_diagonal(problem.transfer_us_per_byte)])
-    kind, first = np.zeros(devices, np.int64), [0]
-    for device in range(1, devices):
-        kind[device] = len(first)
-        for number, other in enumerate(first):
-            turned = np.arange(devices)
-            turned[[device, other]] = other, device
-            if np.array_equal(columns[:, device], columns[:, other]) and np.array_equal(
-                transfers[:, turned][:, :, turned], transfers
-            ):
-                kind[device] = number
-                break
-        else:
-            first.append(device)
-    return kind
-
-
-def interchangeable_devices(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Devices that may change places in every placement, by the problem's own costs, have one number, int64 [D]."""
-    fused_with, penalty_us = problem.fusions
-    columns = [
-        problem.node_us,
-        problem.supported,
-        fused_with,
-        penalty_us,
-        problem.submodel_us[None],
-        problem.transfer_shares[None],
-        problem.memory_bytes[None],
-        problem.node_held,
-    ]
-    return equal_devices(problem, np.concatenate(columns))
 
 
 def _states(kind: NDArray[np.int64]) -> float:

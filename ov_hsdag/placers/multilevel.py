@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.placers.base import distinct
-from ov_hsdag.placers.contiguous import interchangeable_devices
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
@@ -160,13 +159,12 @@ def search(
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The placement in which equal devices begin in the order of the list: which of them does what is the same."""
     device = np.arange(len(problem.devices))
-    kind = interchangeable_devices(problem)
     used, first = np.unique(placement[topological_groups(problem)], return_index=True)
     begins = np.full(len(device), len(placement))
     begins[used] = first
     renamed = device.copy()
-    for number in np.unique(kind):
-        members = device[kind == number]
+    for number in np.unique(problem.kinds):
+        members = device[problem.kinds == number]
         renamed[members[np.argsort(begins[members], kind="stable")]] = members
     return renamed[placement].astype(np.uint8)
 

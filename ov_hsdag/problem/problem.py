@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model import colocation, repair
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import ComputationGraph, NodeKind, array, check_arrays
 from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
@@ -25,12 +25,6 @@ FORMAT_VERSION = 1
 
 # Share of a model's work, or of its weights, above which a chain is cut; see `PlacementProblem.coarse`.
 CHAIN_SHARE = 1 / 40
-
-# Attributes that have another name in files, which releases before and after their renaming read alike.
-_FILE_KEYS = {"fusion_penalty_us": "torn_us", "storage_ratio": "kept"}
-
-# Attributes that the first releases do not know; files have them where they say something.
-_LATER_KEYS = ("open_lengths", "output_relaxable", "moved_bytes", "held_bytes", "live_bytes", "transfer_share")
 
 # The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
 OVER_MEMORY = np.uint8(4)
@@ -154,21 +148,29 @@ class PlacementProblem:
     graph: ComputationGraph
     devices: tuple[str, ...]
     objective: str
-    node_us: NDArray[np.float64]
-    supported: NDArray[np.bool_]
-    groups: NDArray[np.int32]
-    transfer_us: NDArray[np.float64]
-    transfer_us_per_byte: NDArray[np.float64]
-    submodel_us: NDArray[np.float64]
-    memory_bytes: NDArray[np.int64]
+    node_us: NDArray[np.float64] = field(metadata=array("nodes", "devices", dtype=np.float64))
+    supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))
+    groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))
+    transfer_us: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
+    transfer_us_per_byte: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
+    submodel_us: NDArray[np.float64] = field(metadata=array("devices", dtype=np.float64))
+    memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))
     rule: int
-    fused_with: NDArray[np.int32] | None = None
-    fusion_penalty_us: NDArray[np.float64] | None = None
-    storage_ratio: NDArray[np.float64] | None = None
-    moved_bytes: NDArray[np.int64] | None = None
-    held_bytes: NDArray[np.int64] | None = None
-    live_bytes: NDArray[np.int64] | None = None
-    transfer_share: NDArray[np.float64] | None = None
+    fused_with: NDArray[np.int32] | None = field(default=None, metadata=array("nodes", "devices", dtype=np.int32))
+    fusion_penalty_us: NDArray[np.float64] | None = field(
+        default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
+    )
+    storage_ratio: NDArray[np.float64] | None = field(
+        default=None, metadata=array("devices", dtype=np.float64, key="kept")
+    )
+    moved_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
+    held_bytes: NDArray[np.int64] | None = field(
+        default=None, metadata=array("nodes", "devices", dtype=np.int64, later=True)
+    )
+    live_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
+    transfer_share: NDArray[np.float64] | None = field(
+        default=None, metadata=array("devices", dtype=np.float64, later=True)
+    )
 
     def __post_init__(self) -> None:
         """Checks the objective, and the shapes and types of the arrays.
@@ -178,34 +180,14 @@ class PlacementProblem:
             ValueError: no devices, or an array whose shape or type is not the one that the attributes document.
         """
         check_objective(self.objective)
-        nodes, devices = self.graph.nodes, len(self.devices)
-        if not devices:
+        if not self.devices:
             raise ValueError("expected at least one device")
-        _expect("node_us", self.node_us, np.float64, (nodes, devices))
-        _expect("supported", self.supported, np.bool_, (nodes, devices))
-        _expect("groups", self.groups, np.int32, (nodes,))
-        _expect("transfer_us", self.transfer_us, np.float64, (devices, devices))
-        _expect("transfer_us_per_byte", self.transfer_us_per_byte, np.float64, (devices, devices))
-        _expect("submodel_us", self.submodel_us, np.float64, (devices,))
-        _expect("memory_bytes", self.memory_bytes, np.int64, (devices,))
-        if self.fused_with is not None:
-            _expect("fused_with", self.fused_with, np.int32, (nodes, devices))
-        if self.fusion_penalty_us is not None:
-            _expect("fusion_penalty_us", self.fusion_penalty_us, np.float64, (nodes, devices))
-        if self.storage_ratio is not None:
-            _expect("storage_ratio", self.storage_ratio, np.float64, (devices,))
-        if self.moved_bytes is not None:
-            _expect("moved_bytes", self.moved_bytes, np.int64, (self.graph.outputs,))
-        if self.held_bytes is not None:
-            _expect("held_bytes", self.held_bytes, np.int64, (nodes, devices))
-        if self.live_bytes is not None:
-            _expect("live_bytes", self.live_bytes, np.int64, (self.graph.outputs,))
-        if self.transfer_share is not None:
-            _expect("transfer_share", self.transfer_share, np.float64, (devices,))
+        sizes = {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs}
+        check_arrays(self, sizes)
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def group_count(self) -> int:
@@ -315,25 +297,16 @@ class PlacementProblem:
     @cached_property
     def native(self) -> _native.Problem:
         """The same problem for the native core, which copies the arrays once."""
-        fused_with, penalty_us = self.fusions
-        return _native.Problem(
-            self.graph.native,
-            node_us=self.node_us,
-            supported=self.supported,
-            groups=self.groups,
-            transfer_us=self.transfer_us,
-            transfer_us_per_byte=self.transfer_us_per_byte,
-            submodel_us=self.submodel_us,
-            memory_bytes=self.memory_bytes,
-            same_submodel=self.same_submodel,
-            fused_with=fused_with,
-            fusion_penalty_us=penalty_us,
-            moved_bytes=self._moved_bytes,
-            held_bytes=self.node_held,
-            live_bytes=self.graph.output_bytes if self.live_bytes is None else self.live_bytes,
-            transfer_share=self.transfer_shares,
-            rule=self.rule,
-        )
+        arrays = {one.name: getattr(self, one.name) for one in fields(self) if "axes" in one.metadata}
+        arrays["fused_with"], arrays["fusion_penalty_us"] = self.fusions
+        del arrays["storage_ratio"]  # for users
+        given = {name: value for name, value in arrays.items() if value is not None}
+        return _native.Problem(self.graph.native, rule=self.rule, same_submodel=self.same_submodel, **given)
+
+    @property
+    def kinds(self) -> NDArray[np.int32]:
+        """Devices that may change places in every placement without changing any cost have one number, int32 [D]."""
+        return self.native.kinds
 
     @cached_property
     def contiguous(self) -> _native.Contiguous:
@@ -495,13 +468,13 @@ class PlacementProblem:
     def save(self, path: str | Path) -> None:
         """Writes the problem as .npz: arrays and JSON text under the attributes' names, no pickles."""
         arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
-        for owner, skipped in ((self.graph, ()), (self, ("graph",))):
-            for field in fields(owner):
-                value = getattr(owner, field.name)
-                if field.name in skipped or (field.name in _LATER_KEYS and _says_nothing(field.name, value)):
+        of_problem = [one for one in fields(self) if one.name != "graph"]
+        for owner, prefix, saved in ((self.graph, "graph.", fields(self.graph)), (self, "", of_problem)):
+            for one in saved:
+                value = getattr(owner, one.name)
+                if one.metadata.get("later") and _says_nothing(one.name, value):
                     continue
-                prefix = "graph." if owner is self.graph else ""
-                key = prefix + _FILE_KEYS.get(field.name, field.name)
+                key = prefix + (one.metadata.get("key") or one.name)
                 arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
         with atomic_file(path, "wb") as file:
             np.savez_compressed(file, **arrays)
@@ -527,9 +500,9 @@ class PlacementProblem:
                 graph[key] = tuple(graph[key])
             graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
             values["devices"] = tuple(values["devices"])
-            for name, key in _FILE_KEYS.items():
-                if key in values:
-                    values[name] = values.pop(key)
+            for one in fields(cls):
+                if one.metadata.get("key") in values:
+                    values[one.name] = values.pop(one.metadata["key"])
             problem = cls(graph=ComputationGraph(**graph), **values)
             expect_sound(problem)
             return problem
@@ -573,15 +546,6 @@ def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
         of_states |= more
 
 
-def _expect(name: str, array: NDArray[Any], dtype: type[np.generic], shape: tuple[int, ...]) -> None:
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"expected '{name}' to be an array, got {type(array).__name__}")
-    if array.shape != shape:
-        raise ValueError(f"expected '{name}' of shape {list(shape)}, got {list(array.shape)}")
-    if array.dtype != dtype:
-        raise ValueError(f"expected '{name}' of type {np.dtype(dtype).name}, got {array.dtype.name}")
-
-
 # Times in µs, such that sums are finite.
 _LONGEST_US = 1e15
 
@@ -597,34 +561,18 @@ def expect_sound(problem: PlacementProblem) -> None:
     nodes, outputs = graph.nodes, graph.outputs
     if not nodes:
         raise ValueError("expected at least one node")
-    for name in ("names", "types", "variables"):
-        if len(getattr(graph, name)) != nodes:
-            raise ValueError(f"expected {nodes} values in 'graph.{name}'")
-    if len(graph.output_types) != outputs or len(graph.output_shapes) != outputs:
-        raise ValueError(f"expected {outputs} values in 'graph.output_types' and 'graph.output_shapes'")
+    check_arrays(graph, {"nodes": nodes, "nodes + 1": nodes + 1, "edges": graph.edges, "outputs": outputs}, "graph.")
     texts = (*problem.devices, *graph.names, *graph.types, *graph.variables, *graph.output_types)
     if problem.rule not in (0, 1) or not all(isinstance(text, str) for text in texts):
         raise TypeError("expected a rule of 0 or 1, and names and types that are texts")
     sizes_of_shapes = [size for shape in graph.output_shapes for size in shape]
     if not all(type(size) is int and 0 <= size <= _native.MOST_BYTES for size in sizes_of_shapes):
         raise ValueError("expected sizes in 'graph.output_shapes'")
-    _expect("graph.kinds", graph.kinds, np.uint8, (nodes,))
-    _expect("graph.input_ptr", graph.input_ptr, np.int32, (nodes + 1,))
-    _expect("graph.input_output", graph.input_output, np.int32, (graph.edges,))
-    _expect("graph.output_ptr", graph.output_ptr, np.int32, (nodes + 1,))
-    _expect("graph.output_bytes", graph.output_bytes, np.int64, (outputs,))
-    _expect("graph.output_ranks", graph.output_ranks, np.int16, (outputs,))
-    _expect("graph.output_movable", graph.output_movable, np.bool_, (outputs,))
-    _expect("graph.flops", graph.flops, np.float64, (nodes,))
-    _expect("graph.weight_bytes", graph.weight_bytes, np.int64, (nodes,))
-    if graph.open_lengths is not None:
-        _expect("graph.open_lengths", graph.open_lengths, np.bool_, (nodes,))
-    if graph.output_relaxable is not None:
-        _expect("graph.output_relaxable", graph.output_relaxable, np.bool_, (outputs,))
-    times = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fusion_penalty_us", "storage_ratio")
-    for name, array in ((name, getattr(problem, name)) for name in (*times, "transfer_share")):
-        if array is not None and not ((array >= 0) & (array <= _LONGEST_US)).all():
-            raise ValueError(f"expected '{name}' from 0 to {_LONGEST_US:g}")
+    for one in fields(problem):
+        value = getattr(problem, one.name)
+        is_time = one.metadata.get("dtype") is np.float64 and value is not None
+        if is_time and not ((value >= 0) & (value <= _LONGEST_US)).all():
+            raise ValueError(f"expected '{one.name}' from 0 to {_LONGEST_US:g}")
     if not ((graph.flops >= 0) & np.isfinite(graph.flops)).all():
         raise ValueError("expected finite numbers of operations in 'graph.flops'")
     sizes = (graph.output_bytes, graph.weight_bytes, problem.moved_bytes, problem.held_bytes, problem.live_bytes)

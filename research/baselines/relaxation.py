@@ -23,7 +23,6 @@ from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.placers.contiguous import interchangeable_devices
 from ov_hsdag.problem.problem import PlacementProblem
 
 # HiGHS meets its constraints, and closes gaps, within such a share.
@@ -230,7 +229,7 @@ class _Programme:
         largest[self._period] = np.inf
         largest[: self._used] = self._problem.group_supported.ravel()
         # Of equal devices the first has the first group that all of them run.
-        kind = interchangeable_devices(self._problem)
+        kind = self._problem.kinds
         first = [int(np.flatnonzero(kind == number)[0]) for number in kind]
         for device in range(self._devices):
             if first[device] != device:
