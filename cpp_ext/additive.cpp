@@ -175,6 +175,60 @@ void AdditiveModel::index_tensors() {
     }
 }
 
+std::uint8_t AdditiveModel::fastest(std::int32_t item) const {
+    const auto width = static_cast<std::size_t>(devices);
+    std::uint8_t result = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t d = 0; d < width; ++d) {
+        const std::size_t at = static_cast<std::size_t>(item) * width + d;
+        if (supported[at] == 0 || item_us[at] >= least) continue;
+        least = item_us[at];
+        result = static_cast<std::uint8_t>(d);
+    }
+    return result;
+}
+
+void AdditiveModel::make_supported(std::vector<std::uint8_t>& placement) const {
+    for (std::int32_t i = 0; i < items; ++i) {
+        if (!supports(i, placement[i])) placement[i] = fastest(i);
+    }
+}
+
+std::vector<double> AdditiveModel::votes(const std::vector<std::uint8_t>& placement) const {
+    const auto width = static_cast<std::size_t>(devices);
+    std::vector<double> result(placement.size() * width, 0.0);
+    for (std::size_t i = 0; i < placement.size(); ++i) {
+        result[i * width + placement[i]] = item_us[i * width + placement[i]] + 1e-3;
+    }
+    return result;
+}
+
+std::vector<double> AdditiveModel::summed(const std::vector<double>& votes,
+                                          const std::vector<std::int32_t>& item_of) const {
+    const auto width = static_cast<std::size_t>(devices);
+    std::vector<double> sums(static_cast<std::size_t>(items) * width, 0.0);
+    for (std::size_t i = 0; i < item_of.size(); ++i) {
+        for (std::size_t d = 0; d < width; ++d) {
+            sums[static_cast<std::size_t>(item_of[i]) * width + d] += votes[i * width + d];
+        }
+    }
+    return sums;
+}
+
+std::vector<std::uint8_t> AdditiveModel::elected(const std::vector<double>& votes) const {
+    const auto width = static_cast<std::size_t>(devices);
+    std::vector<std::uint8_t> result(static_cast<std::size_t>(items), 0);
+    for (std::size_t i = 0; i < result.size(); ++i) {
+        double most = -1;
+        for (std::size_t d = 0; d < width; ++d) {
+            if (supported[i * width + d] == 0 || votes[i * width + d] <= most) continue;
+            most = votes[i * width + d];
+            result[i] = static_cast<std::uint8_t>(d);
+        }
+    }
+    return result;
+}
+
 AdditiveState::AdditiveState(const AdditiveModel& model, bool throughput)
     : model_(model),
       throughput_(throughput),

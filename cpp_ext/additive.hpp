@@ -49,6 +49,16 @@ struct AdditiveModel {
         const std::size_t link = from * static_cast<std::size_t>(devices) + to;
         return transfer_us[link] + transfer_us_per_byte[link] * bytes[tensor];
     }
+    // The device that runs an item in the least time; the first where none does.
+    [[nodiscard]] std::uint8_t fastest(std::int32_t item) const;
+    // Moves items whose device does not support them to the fastest. placement: [items]
+    void make_supported(std::vector<std::uint8_t>& placement) const;
+    // Coarse items where most of a finer placement's time is spent: `votes` of the finer level, `summed` to a coarser
+    // one, are what `elected` goes by, which takes devices that support the items. [items, devices]
+    [[nodiscard]] std::vector<double> votes(const std::vector<std::uint8_t>& placement) const;
+    [[nodiscard]] std::vector<double> summed(const std::vector<double>& votes,
+                                             const std::vector<std::int32_t>& item_of) const;
+    [[nodiscard]] std::vector<std::uint8_t> elected(const std::vector<double>& votes) const;
     [[nodiscard]] bool supports(std::int32_t item, std::size_t device) const {
         return supported[static_cast<std::size_t>(item) * static_cast<std::size_t>(devices) + device] != 0;
     }

@@ -38,11 +38,7 @@ std::shared_ptr<Graph> make_graph(const Array<std::uint8_t>& kind, const Array<s
 
 py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, int rule) {
     expect_shape(device, {graph.nodes()}, "device");
-    Split split;
-    {
-        const py::gil_scoped_release release;
-        split = Splitter(graph, split_rule(rule)).split(device.data());
-    }
+    const Split split = without_gil([&]() -> Split { return Splitter(graph, split_rule(rule)).split(device.data()); });
     py::dict result;
     result["submodel"] = to_array(split.submodel);
     result["submodel_device"] = to_array(split.submodel_device);
@@ -77,47 +73,47 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     return problem;
 }
 
+// One number of each row.
+template <typename Row, typename Number>
+py::array_t<Number> column(const std::vector<Row>& rows, Number Row::* number) {
+    py::array_t<Number> result(static_cast<py::ssize_t>(rows.size()));
+    std::transform(rows.begin(), rows.end(), result.mutable_data(), [&](const Row& row) { return row.*number; });
+    return result;
+}
+
+// As many numbers of each row as `shape` says behind its number.
+template <typename Row, typename Number>
+py::array_t<Number> columns(const std::vector<Row>& rows, std::vector<Number> Row::* numbers,
+                            std::vector<py::ssize_t> shape) {
+    shape.insert(shape.begin(), static_cast<py::ssize_t>(rows.size()));
+    py::array_t<Number> result(shape);
+    Number* next = result.mutable_data();
+    for (const Row& row : rows) next = std::copy((row.*numbers).begin(), (row.*numbers).end(), next);
+    return result;
+}
+
 // The arrays of a batch's breakdowns, one after the other.
 py::dict breakdown_arrays(const Problem& problem, const std::vector<Breakdown>& breakdowns) {
-    const auto batch = static_cast<py::ssize_t>(breakdowns.size());
-    const auto devices = static_cast<py::ssize_t>(problem.devices);
-    const auto nodes = static_cast<py::ssize_t>(problem.graph->nodes());
-    py::array_t<double> node({batch, nodes}), fusion({batch, nodes});
-    py::array_t<double> latency({batch, py::ssize_t{kTerms}}), busy({batch, devices, py::ssize_t{kTerms}});
-    std::vector<std::int32_t> pointer{0}, outputs;
-    std::vector<std::uint8_t> sources, targets;
-    std::vector<std::int64_t> bytes;
-    std::vector<double> us, source_us, target_us;
-    for (py::ssize_t i = 0; i < batch; ++i) {
-        const Breakdown& one = breakdowns[static_cast<std::size_t>(i)];
-        std::copy(one.node_us.begin(), one.node_us.end(), node.mutable_data() + i * nodes);
-        std::copy(one.fusion_us.begin(), one.fusion_us.end(), fusion.mutable_data() + i * nodes);
-        std::copy(one.latency_us.begin(), one.latency_us.end(), latency.mutable_data() + i * kTerms);
-        std::copy(one.busy_us.begin(), one.busy_us.end(), busy.mutable_data() + i * devices * kTerms);
-        for (const Transfer& transfer : one.transfers) {
-            outputs.push_back(transfer.output);
-            sources.push_back(transfer.source);
-            targets.push_back(transfer.target);
-            bytes.push_back(transfer.bytes);
-            us.push_back(transfer.us);
-            source_us.push_back(transfer.source_us);
-            target_us.push_back(transfer.target_us);
-        }
-        pointer.push_back(static_cast<std::int32_t>(outputs.size()));
+    const py::ssize_t devices = problem.devices, nodes = problem.graph->nodes();
+    std::vector<std::int32_t> pointer{0};
+    std::vector<Transfer> transfers;
+    for (const Breakdown& one : breakdowns) {
+        transfers.insert(transfers.end(), one.transfers.begin(), one.transfers.end());
+        pointer.push_back(static_cast<std::int32_t>(transfers.size()));
     }
     py::dict result;
-    result["node_us"] = node;
-    result["fusion_us"] = fusion;
-    result["latency_us"] = latency;
-    result["busy_us"] = busy;
+    result["node_us"] = columns(breakdowns, &Breakdown::node_us, {nodes});
+    result["fusion_us"] = columns(breakdowns, &Breakdown::fusion_us, {nodes});
+    result["latency_us"] = columns(breakdowns, &Breakdown::latency_us, {py::ssize_t{kTerms}});
+    result["busy_us"] = columns(breakdowns, &Breakdown::busy_us, {devices, py::ssize_t{kTerms}});
     result["transfer_ptr"] = to_array(pointer);
-    result["transfer_output"] = to_array(outputs);
-    result["transfer_source"] = to_array(sources);
-    result["transfer_target"] = to_array(targets);
-    result["transfer_bytes"] = to_array(bytes);
-    result["transfer_us"] = to_array(us);
-    result["transfer_source_us"] = to_array(source_us);
-    result["transfer_target_us"] = to_array(target_us);
+    result["transfer_output"] = column(transfers, &Transfer::output);
+    result["transfer_source"] = column(transfers, &Transfer::source);
+    result["transfer_target"] = column(transfers, &Transfer::target);
+    result["transfer_bytes"] = column(transfers, &Transfer::bytes);
+    result["transfer_us"] = column(transfers, &Transfer::us);
+    result["transfer_source_us"] = column(transfers, &Transfer::source_us);
+    result["transfer_target_us"] = column(transfers, &Transfer::target_us);
     return result;
 }
 
@@ -125,51 +121,28 @@ py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements,
                   std::optional<std::int64_t> most_work, bool breakdown) {
     const std::int32_t groups = problem.groups();
     expect_placements(placements, groups, problem.devices);
-    const py::ssize_t batch = placements.shape(0);
-    const auto devices = static_cast<py::ssize_t>(problem.devices);
-    py::array_t<double> latency(batch), period(batch), busy({batch, devices});
-    py::array_t<std::int64_t> memory({batch, devices}), bytes(batch);
-    py::array_t<std::int32_t> submodels(batch), cuts(batch);
-    py::array_t<std::uint8_t> infeasible(batch);
-    std::vector<Breakdown> breakdowns(breakdown ? static_cast<std::size_t>(batch) : 0);
-    {
-        const auto* data = placements.data();
-        auto* latency_out = latency.mutable_data();
-        auto* period_out = period.mutable_data();
-        auto* busy_out = busy.mutable_data();
-        auto* memory_out = memory.mutable_data();
-        auto* bytes_out = bytes.mutable_data();
-        auto* submodels_out = submodels.mutable_data();
-        auto* cuts_out = cuts.mutable_data();
-        auto* infeasible_out = infeasible.mutable_data();
-        const py::gil_scoped_release release;
-        const auto workers = static_cast<std::size_t>(std::max(threads, 1));
-        parallel_for(static_cast<std::size_t>(batch), workers, [&](std::size_t) {
-            return [&, simulator = Simulator(problem)](std::size_t item) mutable {
-                const auto i = static_cast<py::ssize_t>(item);
-                const Evaluation& e =
-                    simulator.evaluate(data + i * groups, most_work.value_or(std::numeric_limits<std::int64_t>::max()),
-                                       breakdown ? &breakdowns[item] : nullptr);
-                latency_out[i] = e.latency_us;
-                period_out[i] = e.period_us;
-                std::copy(e.busy_us.begin(), e.busy_us.end(), busy_out + i * devices);
-                std::copy(e.memory_bytes.begin(), e.memory_bytes.end(), memory_out + i * devices);
-                bytes_out[i] = e.transfer_bytes;
-                submodels_out[i] = e.submodels;
-                cuts_out[i] = e.cut_tensors;
-                infeasible_out[i] = e.infeasible;
+    const auto batch = static_cast<std::size_t>(placements.shape(0));
+    const std::int64_t most = most_work.value_or(std::numeric_limits<std::int64_t>::max());
+    const std::uint8_t* data = placements.data();
+    std::vector<Evaluation> found(batch);
+    std::vector<Breakdown> breakdowns(breakdown ? batch : 0);
+    without_gil([&] {
+        parallel_for(batch, static_cast<std::size_t>(std::max(threads, 1)), [&](std::size_t) {
+            return [&, simulator = Simulator(problem)](std::size_t i) mutable {
+                const std::uint8_t* row = data + static_cast<std::ptrdiff_t>(i) * groups;
+                found[i] = simulator.evaluate(row, most, breakdown ? &breakdowns[i] : nullptr);
             };
         });
-    }
+    });
     py::dict result;
-    result["latency_us"] = latency;
-    result["period_us"] = period;
-    result["busy_us"] = busy;
-    result["memory_bytes"] = memory;
-    result["transfer_bytes"] = bytes;
-    result["submodels"] = submodels;
-    result["cut_tensors"] = cuts;
-    result["infeasible"] = infeasible;
+    result["latency_us"] = column(found, &Evaluation::latency_us);
+    result["period_us"] = column(found, &Evaluation::period_us);
+    result["busy_us"] = columns(found, &Evaluation::busy_us, {problem.devices});
+    result["memory_bytes"] = columns(found, &Evaluation::memory_bytes, {problem.devices});
+    result["transfer_bytes"] = column(found, &Evaluation::transfer_bytes);
+    result["submodels"] = column(found, &Evaluation::submodels);
+    result["cut_tensors"] = column(found, &Evaluation::cut_tensors);
+    result["infeasible"] = column(found, &Evaluation::infeasible);
     if (breakdown) result["breakdown"] = breakdown_arrays(problem, breakdowns);
     return result;
 }
@@ -190,12 +163,8 @@ PYBIND11_MODULE(_native, module) {
     module.def(
         "merge_groups",
         [](std::int32_t nodes, const Array<std::int32_t>& a, const Array<std::int32_t>& b) {
-            const auto first = to_vector(a);
-            const auto second = to_vector(b);
-            const py::gil_scoped_release release;
-            auto groups = merge_groups(nodes, first, second);
-            const py::gil_scoped_acquire acquire;
-            return to_array(groups);
+            const auto first = to_vector(a), second = to_vector(b);
+            return to_array(without_gil([&] { return merge_groups(nodes, first, second); }));
         },
         py::arg("nodes"), py::arg("a"), py::arg("b"),
         "Dense group numbers [nodes] after merging the pairs (a[i], b[i]).");
@@ -207,10 +176,7 @@ PYBIND11_MODULE(_native, module) {
             const auto groups = to_vector(group);
             const auto labels = to_vector(label);
             const auto weights = to_vector(weight);
-            const py::gil_scoped_release release;
-            auto merged = colocate_chains(graph, groups, labels, weights, most);
-            const py::gil_scoped_acquire acquire;
-            return to_array(merged);
+            return to_array(without_gil([&] { return colocate_chains(graph, groups, labels, weights, most); }));
         },
         py::arg("graph"), py::arg("group"), py::arg("label"), py::arg("weight"), py::arg("most"),
         "Chains of groups merged by HSDAG's co-location rule, while they weigh at most `most`; dense group numbers "

@@ -5,7 +5,10 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -28,6 +31,19 @@ using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 template <typename T>
 std::vector<T> to_vector(const Array<T>& array) {
     return {array.data(), array.data() + array.size()};
+}
+
+// What `work` returns, which must not touch Python.
+template <typename Work>
+auto without_gil(const Work& work) {
+    const py::gil_scoped_release release;
+    return work();
+}
+
+template <typename T>
+std::span<const T> to_span(const std::optional<Array<T>>& array) {
+    if (!array) return {};
+    return {array->data(), static_cast<std::size_t>(array->size())};
 }
 
 template <typename T>

@@ -104,12 +104,9 @@ void bind_model(py::module_& module) {
             const auto allowed = to_vector(supported);
             const auto devices = static_cast<std::int32_t>(supported.shape(1));
             const Pairs pairs = from_pairs(same_submodel);
-            auto result = to_vector(device);
-            {
-                const py::gil_scoped_release release;
-                result = repair(graph, groups, pairs, std::move(result), allowed, devices, split_rule(rule));
-            }
-            return to_array(result);
+            return to_array(without_gil([&, start = to_vector(device)] {
+                return repair(graph, groups, pairs, start, allowed, devices, split_rule(rule));
+            }));
         },
         py::arg("graph"), py::arg("group"), py::arg("same_submodel"), py::arg("device"), py::arg("supported"),
         py::arg("rule"), "Devices [groups] that HETERO can run: see ov_hsdag.model.repair.");

@@ -1,10 +1,9 @@
-// ov_hsdag._native, the policy's part: structural features, graph parsing, refinement.
+// ov_hsdag._native, the policy's part: structural features, graph parsing.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -15,8 +14,6 @@
 #include "features.hpp"
 #include "graph.hpp"
 #include "parse.hpp"
-#include "problem.hpp"
-#include "refine.hpp"
 
 namespace {
 
@@ -50,11 +47,7 @@ py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_inde
     options.samples = samples;
     options.seed = seed;
     options.threads = threads;
-    StructureFeatures found;
-    {
-        const py::gil_scoped_release release;
-        found = structure_features(nodes, edges.source, edges.target, options);
-    }
+    const auto found = without_gil([&] { return structure_features(nodes, edges.source, edges.target, options); });
     py::dict result;
     result["in_degree"] = to_array(found.in_degree);
     result["out_degree"] = to_array(found.out_degree);
@@ -71,12 +64,8 @@ py::array_t<std::int32_t> parse_graph(std::int32_t nodes, const Array<std::int64
     const Edges edges = edges_of(edge_index, nodes);
     if (scores.ndim() != 1) throw std::invalid_argument("expected 'scores' of shape [edges]");
     const std::span<const float> values(scores.data(), static_cast<std::size_t>(scores.size()));
-    std::vector<std::int32_t> cluster;
-    {
-        const py::gil_scoped_release release;
-        cluster = parse(nodes, edges.source, edges.target, values, levels, min_clusters);
-    }
-    return to_array(cluster);
+    return to_array(
+        without_gil([&] { return parse(nodes, edges.source, edges.target, values, levels, min_clusters); }));
 }
 
 py::array_t<float> sum_rows(const Array<float>& rows, const Array<std::int64_t>& index, std::int32_t size) {
@@ -97,35 +86,6 @@ py::array_t<float> sum_rows(const Array<float>& rows, const Array<std::int64_t>&
     return result;
 }
 
-std::unique_ptr<Refiner> make_refiner(const std::shared_ptr<Problem>& problem, const Array<std::int32_t>& coarse) {
-    expect_shape(coarse, {problem->groups()}, "coarse");
-    const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
-    const py::gil_scoped_release release;
-    return std::make_unique<Refiner>(*problem, coarse_groups);
-}
-
-py::tuple refine(const Refiner& refiner, const Array<std::uint8_t>& placements, bool throughput, std::int64_t max_moves,
-                 double budget_ms, std::int32_t threads, std::uint64_t seed, bool processor_time) {
-    expect_placements(placements, refiner.groups(), refiner.devices());
-    if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
-    const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
-    RefineOptions options;
-    options.throughput = throughput;
-    options.max_moves = max_moves;
-    options.budget_ms = budget_ms;
-    options.processor_time = processor_time;
-    options.threads = threads;
-    options.seed = seed;
-    Refined refined;
-    {
-        const py::gil_scoped_release release;
-        refined = refiner.refine(data, options);
-    }
-    py::array_t<std::uint8_t> result({placements.shape(0), placements.shape(1)});
-    std::copy(refined.placements.begin(), refined.placements.end(), result.mutable_data());
-    return py::make_tuple(result, to_array(refined.scores));
-}
-
 }  // namespace
 
 void bind_policy(py::module_& module) {
@@ -137,10 +97,4 @@ void bind_policy(py::module_& module) {
                py::arg("min_clusters"), "Clusters of nodes that dominant edges connect, int32 [nodes].");
     module.def("sum_rows", &sum_rows, py::arg("rows"), py::arg("index"), py::arg("size"),
                "Sums of the rows with the same index, float32 [size, columns]; 0 where there is none.");
-
-    py::class_<Refiner>(module, "Refiner", "Local refinement of a problem's placements; coarse: int32 [groups].")
-        .def(py::init(&make_refiner), py::arg("problem").none(false), py::arg("coarse"))
-        .def("refine", &refine, py::arg("placements"), py::arg("throughput"), py::arg("max_moves") = 0,
-             py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0, py::arg("processor_time") = false,
-             "placements: uint8 [batch, groups] → (placements, scores [batch] in µs).");
 }

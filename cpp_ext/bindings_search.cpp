@@ -1,95 +1,215 @@
-// ov_hsdag._native, the multilevel search.
+// ov_hsdag._native: searches of a problem's placements.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings.hpp"
+#include "contiguous_search.hpp"
 #include "multilevel.hpp"
+#include "refine.hpp"
 
 namespace {
 
 using namespace ov_hsdag;
 
-std::unique_ptr<Multilevel> make_multilevel(const std::shared_ptr<Problem>& problem,
-                                            const Array<std::int32_t>& coarse) {
+py::dict to_dict(const SearchSettings& settings) {
+    py::dict result;
+    SearchSettings::for_each(settings, [&](const std::string& group, const std::string& name, const auto& number) {
+        if (!result.contains(group)) result[group.c_str()] = py::dict();
+        result[group.c_str()][name.c_str()] = number;
+    });
+    return result;
+}
+
+// The name of a preset, or the numbers that differ from the default.
+SearchSettings to_settings(const py::object& given) {
+    if (given.is_none()) return {};
+    if (py::isinstance<py::str>(given)) return SearchSettings::preset(given.cast<std::string>());
+    SearchSettings settings;
+    std::size_t left = 0;
+    for (const auto& [group, numbers] : given.cast<py::dict>()) left += py::len(numbers);
+    SearchSettings::for_each(settings, [&](const std::string& group, const std::string& name, auto& number) {
+        if (!given.contains(group) || !given[group.c_str()].contains(name)) return;
+        number = given[group.c_str()][name.c_str()].cast<std::decay_t<decltype(number)>>();
+        --left;
+    });
+    if (left > 0) throw std::invalid_argument("expected the search's settings by group and name, got others");
+    settings.check();
+    return settings;
+}
+
+std::unique_ptr<SearchSpace> make_space(const std::shared_ptr<Problem>& problem, const Array<std::int32_t>& coarse) {
     expect_shape(coarse, {problem->groups()}, "coarse");
     const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
     const py::gil_scoped_release release;
-    return std::make_unique<Multilevel>(*problem, coarse_groups);
+    return std::make_unique<SearchSpace>(*problem, coarse_groups);
 }
 
-py::tuple search(const Multilevel& multilevel, bool throughput, std::int64_t max_moves, double budget_ms,
-                 std::uint64_t seed, std::int32_t target, const py::object& starts, const py::object& rating,
-                 bool processor_time, const py::object& label) {
-    Array<std::uint8_t> placements(std::vector<py::ssize_t>{0, multilevel.groups()});
-    if (!starts.is_none()) placements = starts.cast<Array<std::uint8_t>>();
-    expect_placements(placements, multilevel.groups(), multilevel.devices());
-    Array<double> ratings(std::vector<py::ssize_t>{0});
-    if (!rating.is_none()) {
-        ratings = rating.cast<Array<double>>();
-        expect_shape(ratings, {multilevel.tensors()}, "rating");
-    }
-    Array<std::uint64_t> labels(std::vector<py::ssize_t>{0});
-    if (!label.is_none()) {
-        labels = label.cast<Array<std::uint64_t>>();
-        expect_shape(labels, {multilevel.groups()}, "labels");
-    }
-    if (max_moves < 0 || !(budget_ms >= 0) || target < 2) throw std::invalid_argument("expected positive limits");
-    MultilevelOptions options;
-    options.throughput = throughput;
-    options.max_moves = max_moves;
-    options.budget_ms = budget_ms;
-    options.processor_time = processor_time;
-    options.seed = seed;
-    options.target = target;
-    options.labels = {labels.data(), static_cast<std::size_t>(labels.size())};
-    MultilevelResult result;
-    {
-        const std::span<const std::uint8_t> given(placements.data(), static_cast<std::size_t>(placements.size()));
-        const std::span<const double> rated(ratings.data(), static_cast<std::size_t>(ratings.size()));
-        const py::gil_scoped_release release;
-        result = multilevel.search(given, rated, options);
-    }
-    py::array_t<double> progress({static_cast<py::ssize_t>(result.progress.size()), py::ssize_t{2}});
-    for (std::size_t row = 0; row < result.progress.size(); ++row) {
-        progress.mutable_at(static_cast<py::ssize_t>(row), 0) = result.progress[row].ms;
-        progress.mutable_at(static_cast<py::ssize_t>(row), 1) = result.progress[row].score;
-    }
-    py::array_t<std::uint8_t> elites(
-        {static_cast<py::ssize_t>(result.elites.size()), static_cast<py::ssize_t>(multilevel.groups())});
-    std::uint8_t* row = elites.mutable_data();
-    for (const Placement& elite : result.elites) row = std::copy(elite.begin(), elite.end(), row);
-    return py::make_tuple(to_array(result.placement), result.score, progress, result.cycles, elites,
-                          to_array(result.elite_scores));
+py::array_t<std::uint8_t> rows(const std::vector<Placement>& placements, std::int32_t groups) {
+    py::array_t<std::uint8_t> result({static_cast<py::ssize_t>(placements.size()), py::ssize_t{groups}});
+    std::uint8_t* row = result.mutable_data();
+    for (const Placement& placement : placements) row = std::copy(placement.begin(), placement.end(), row);
+    return result;
 }
 
-py::array_t<std::int32_t> contracted(const Multilevel& multilevel, std::int32_t target) {
-    if (target < 1) throw std::invalid_argument("expected a positive 'target'");
-    std::vector<std::int32_t> item;
-    {
-        const py::gil_scoped_release release;
-        item = multilevel.contracted(target);
+SearchOptions to_options(bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
+                         bool processor_time, const py::object& settings) {
+    if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative limit");
+    return {.throughput = throughput,
+            .max_moves = max_moves,
+            .budget_ms = budget_ms,
+            .processor_time = processor_time,
+            .seed = seed,
+            .labels = {},
+            .settings = to_settings(settings)};
+}
+
+py::tuple refine_batch(const SearchSpace& space, const Array<std::uint8_t>& placements, bool throughput,
+                       std::int64_t max_moves, double budget_ms, std::int32_t threads, std::uint64_t seed,
+                       bool processor_time, const py::object& settings) {
+    expect_placements(placements, space.groups(), space.devices());
+    const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
+    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, processor_time, settings);
+    options.threads = threads;
+    const Refined refined = without_gil([&] { return refine(space, data, options); });
+    py::array_t<std::uint8_t> result({placements.shape(0), placements.shape(1)});
+    std::copy(refined.placements.begin(), refined.placements.end(), result.mutable_data());
+    return py::make_tuple(result, to_array(refined.scores));
+}
+
+py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
+                const std::optional<Array<std::uint8_t>>& starts, const std::optional<Array<double>>& rating,
+                bool processor_time, const std::optional<Array<std::uint64_t>>& labels, const py::object& settings) {
+    if (starts) expect_placements(*starts, space.groups(), space.devices());
+    if (rating) expect_shape(*rating, {space.levels.fine.tensors()}, "rating");
+    if (labels) expect_shape(*labels, {space.groups()}, "labels");
+    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, processor_time, settings);
+    options.labels = to_span(labels);
+    const auto found = without_gil([&] { return multilevel_search(space, to_span(starts), to_span(rating), options); });
+    py::array_t<double> progress({static_cast<py::ssize_t>(found.progress.size()), py::ssize_t{2}});
+    double* next = progress.mutable_data();
+    for (const Improvement& improvement : found.progress) {
+        *next++ = improvement.ms;
+        *next++ = improvement.score;
     }
-    return to_array(item);
+    py::dict phases;
+    phases["coarsen"] = found.phase_ms[static_cast<std::size_t>(Phase::kCoarsen)];
+    phases["place"] = found.phase_ms[static_cast<std::size_t>(Phase::kPlace)];
+    phases["refine"] = found.phase_ms[static_cast<std::size_t>(Phase::kRefine)];
+    py::dict result;
+    result["placement"] = to_array(found.placement);
+    result["score"] = found.score;
+    result["progress"] = progress;
+    result["cycles"] = found.cycles;
+    result["elites"] = rows(found.elites, space.groups());
+    result["elite_scores"] = to_array(found.elite_scores);
+    result["phases"] = phases;
+    return result;
+}
+
+py::array_t<std::int32_t> orders(const SearchSpace& space, std::int32_t random, std::uint64_t seed) {
+    if (random < 0) throw std::invalid_argument("expected a number of random orders");
+    const Problem& problem = space.problem();
+    std::vector<std::vector<std::int32_t>> found = space.ordered.group_orders();
+    std::mt19937_64 generator(seed);
+    for (std::int32_t k = 0; k < random; ++k) {
+        const auto nodes = random_branch_order(problem, space.ordered.node_orders().front(), generator);
+        found.push_back(item_order(problem, problem.group, nodes));
+    }
+    const std::vector<std::int32_t>& number = space.ordered.numbers();
+    std::vector<std::int32_t> given(number.size());
+    for (std::size_t group = 0; group < number.size(); ++group) given[number[group]] = static_cast<std::int32_t>(group);
+    py::array_t<std::int32_t> result({found.size(), number.size()});
+    std::int32_t* next = result.mutable_data();
+    for (const auto& order : found) {
+        for (const std::int32_t group : order) *next++ = given[group];
+    }
+    return result;
+}
+
+py::array_t<std::uint8_t> partitions(const SearchSpace& space, const Array<std::int32_t>& order, bool throughput,
+                                     std::int32_t cuts, double effort, std::int32_t sequences,
+                                     std::int32_t per_sequence, bool whole, double filled, bool in_list_order) {
+    const std::vector<std::int32_t>& number = space.ordered.numbers();
+    const auto groups = static_cast<py::ssize_t>(number.size());
+    expect_shape(order, {groups}, "order");
+    std::vector<std::uint8_t> seen(number.size(), 0);
+    std::vector<std::int32_t> ordered;
+    for (const std::int32_t group : to_vector(order)) {
+        if (group < 0 || group >= groups || seen[static_cast<std::size_t>(group)]++ != 0) {
+            throw std::invalid_argument("expected each group once in 'order'");
+        }
+        ordered.push_back(number[static_cast<std::size_t>(group)]);
+    }
+    if (cuts < 2 || sequences < 1 || per_sequence < 1 || !(effort > 0) || !(filled > 0)) {
+        throw std::invalid_argument("expected positive limits");
+    }
+    ContiguousOptions wanted{.cuts = cuts,
+                             .sequence = {},
+                             .whole = whole,
+                             .filled = filled,
+                             .effort = effort,
+                             .sequences = sequences,
+                             .per_sequence = per_sequence};
+    if (in_list_order) {
+        wanted.sequence.resize(static_cast<std::size_t>(space.devices()));
+        std::iota(wanted.sequence.begin(), wanted.sequence.end(), 0);
+    }
+    const std::vector<Placement> found = without_gil([&] {
+        std::vector<Placement> placements;
+        const ContiguousSearch search(space.problem(), space.levels.fine, std::move(ordered), throughput);
+        for (const ContiguousPlacement& one : search.best(wanted)) {
+            placements.push_back(space.ordered.as_given<std::uint8_t>(one.placement));
+        }
+        return placements;
+    });
+    return rows(found, space.groups());
 }
 
 }  // namespace
 
 void bind_search(py::module_& module) {
-    py::class_<Multilevel>(module, "Multilevel", "Multilevel search; coarse: int32 [groups].")
-        .def(py::init(&make_multilevel), py::arg("problem").none(false), py::arg("coarse"))
+    module.def(
+        "search_settings", [](const py::object& given) { return to_dict(to_settings(given)); },
+        py::arg("given") = py::none(), "All settings of the search by group: of a preset, or with some numbers.");
+    const ContiguousOptions by_default;
+    py::class_<SearchSpace>(module, "SearchSpace", "What searches of a problem work on; coarse: int32 [groups].")
+        .def(py::init(&make_space), py::arg("problem").none(false), py::arg("coarse"))
+        .def("refine", &refine_batch, py::arg("placements"), py::arg("throughput"), py::kw_only(),
+             py::arg("max_moves") = 0, py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
+             py::arg("processor_time") = false, py::arg("settings") = py::none(),
+             "Local refinement. placements: uint8 [batch, groups] → (placements, scores [batch] in µs).")
         .def("search", &search, py::arg("throughput"), py::kw_only(), py::arg("max_moves") = 0,
-             py::arg("budget_ms") = 0.0, py::arg("seed") = 0, py::arg("target") = MultilevelOptions{}.target,
-             py::arg("starts") = py::none(), py::arg("rating") = py::none(), py::arg("processor_time") = false,
-             py::arg("labels") = py::none(),
-             "→ (placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, cycles, elites uint8 "
-             "[count, groups], their scores).")
-        .def("contracted", &contracted, py::arg("target"),
-             "Item of each group where the coarse groups are contracted to about `target`, int32 [groups].");
+             py::arg("budget_ms") = 0.0, py::arg("seed") = 0, py::arg("starts") = py::none(),
+             py::arg("rating") = py::none(), py::arg("processor_time") = false, py::arg("labels") = py::none(),
+             py::arg("settings") = py::none(),
+             "Multilevel search → dict: placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, "
+             "cycles, elites uint8 [count, groups], elite_scores, phases: ms by name.")
+        .def(
+            "contracted",
+            [](const SearchSpace& space, std::int32_t target) {
+                if (target < 1) throw std::invalid_argument("expected a positive 'target'");
+                return to_array(without_gil([&] { return contracted(space, target); }));
+            },
+            py::arg("target"),
+            "Item of each group where the coarse groups are contracted to about `target`, int32 [groups].")
+        .def("orders", &orders, py::arg("random") = 0, py::arg("seed") = 0,
+             "Orders of the groups that do not depend on how nodes are numbered, and random ones that keep branches "
+             "together behind them: int32 [orders, groups].")
+        .def("partitions", &partitions, py::arg("order"), py::arg("throughput"), py::kw_only(),
+             py::arg("cuts") = by_default.cuts, py::arg("effort") = by_default.effort,
+             py::arg("sequences") = by_default.sequences, py::arg("per_sequence") = by_default.per_sequence,
+             py::arg("whole") = by_default.whole, py::arg("filled") = by_default.filled,
+             py::arg("in_list_order") = false,
+             "The best contiguous partitions of an order (cpp_ext/contiguous_search.hpp): uint8 [found, groups].");
 }

@@ -34,18 +34,6 @@ double mean_off_diagonal(const std::vector<double>& matrix, std::size_t width) {
     return sum / static_cast<double>(std::max<std::size_t>(width * (width - 1), 1));
 }
 
-std::size_t fastest_device(const AdditiveModel& model, std::int32_t item) {
-    const auto width = static_cast<std::size_t>(model.devices);
-    std::size_t fastest = 0;
-    double least = std::numeric_limits<double>::infinity();
-    for (std::size_t d = 0; d < width; ++d) {
-        if (!model.supports(item, d) || model.item_us[at(item, width, d)] >= least) continue;
-        least = model.item_us[at(item, width, d)];
-        fastest = d;
-    }
-    return fastest;
-}
-
 double states_of(const std::vector<std::vector<std::int32_t>>& kinds) {
     auto states = static_cast<double>(kinds.size() * kinds.size());
     for (const auto& kind : kinds) states *= static_cast<double>(kind.size() + 1);
@@ -141,7 +129,7 @@ void ContiguousSearch::measure_items() {
     work_.assign(count, 0.0);
     for (std::size_t k = 0; k < count; ++k) {
         const std::int32_t i = order_[k];
-        const std::size_t fastest = fastest_device(model_, i);
+        const std::size_t fastest = model_.fastest(i);
         for (std::size_t d = 0; d < width; ++d) {
             double& us = by_place[k * width + d];
             if (model_.supports(i, d)) {
@@ -262,7 +250,7 @@ std::vector<ContiguousPlacement> ContiguousSearch::best(const ContiguousOptions&
             const std::int32_t end = cuts[static_cast<std::size_t>(partition.bounds[part + 1])];
             for (std::int32_t k = cuts[static_cast<std::size_t>(partition.bounds[part])]; k < end; ++k) {
                 const std::int32_t i = order_[k];
-                const std::size_t device = model_.supports(i, d) ? d : fastest_device(model_, i);
+                const std::size_t device = model_.supports(i, d) ? d : model_.fastest(i);
                 placement[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(device);
             }
         }

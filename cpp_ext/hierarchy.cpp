@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::int32_t kNone = -1;
 constexpr std::int32_t kSeveral = -2;
-// An item may have so many times the mean share of the coarsest level's.
-constexpr double kShare = 1.5;
-// A level must be so much smaller than the one before.
-constexpr double kShrink = 0.95;
 
 // Work of each item on its fastest device, as a share of all; and of its weights, the larger of both. [items]
 std::vector<double> shares(const AdditiveModel& model) {
@@ -44,12 +40,13 @@ std::vector<double> shares(const AdditiveModel& model) {
 class Contraction {
 public:
     Contraction(const AdditiveModel& model, std::span<const double> rating, std::span<const double> share, double most,
-                double noise, std::span<const std::uint64_t> labels, std::mt19937_64& random)
+                const HierarchyOptions& options, std::span<const std::uint64_t> labels, std::mt19937_64& random)
         : model_(model),
           rating_(rating),
           share_(share),
           most_(most),
-          noise_(noise),
+          noise_(options.noise),
+          shrink_(options.shrink),
           labels_(labels),
           random_(random),
           place_(static_cast<std::size_t>(model.items)),
@@ -62,7 +59,7 @@ public:
         find_only_neighbours();
         match();
         count = number();
-        if (count > kShrink * model_.items) {
+        if (count > shrink_ * model_.items) {
             std::fill(partner_.begin(), partner_.end(), kNone);
             pairs_.clear();
             // Neighbours in the order have nothing between them.
@@ -70,7 +67,7 @@ public:
             match();
             count = number();
         }
-        if (count > kShrink * model_.items) return {};
+        if (count > shrink_ * model_.items) return {};
         return std::move(number_);
     }
 
@@ -200,7 +197,7 @@ private:
 
     const AdditiveModel& model_;
     std::span<const double> rating_, share_;
-    double most_, noise_;
+    double most_, noise_, shrink_;
     std::span<const std::uint64_t> labels_;
     std::mt19937_64& random_;
     std::vector<std::int32_t> place_;    // [items] in the order
@@ -217,10 +214,10 @@ Hierarchy::Hierarchy(const AdditiveModel& finest, std::span<const double> rating
     std::vector<double> ratings(rating.begin(), rating.end());
     std::vector<double> share = shares(finest);
     std::vector<std::uint64_t> labels(options.labels.begin(), options.labels.end());
-    const double most = kShare / options.target;
+    const double most = options.share / options.target;
     while (model(levels() - 1).items > options.target) {
         const AdditiveModel& finer = model(levels() - 1);
-        Contraction contraction(finer, ratings, share, most, options.noise, labels, random);
+        Contraction contraction(finer, ratings, share, most, options, labels, random);
         std::int32_t count = 0;
         std::vector<std::int32_t> item = contraction.items(count);
         if (item.empty()) break;
@@ -263,31 +260,9 @@ Placement Hierarchy::finest(Placement placement) const {
 }
 
 Placement Hierarchy::coarsest(const Placement& placement) const {
-    const auto width = static_cast<std::size_t>(finest_.devices);
-    std::vector<double> votes(placement.size() * width, 0.0);
-    for (std::size_t i = 0; i < placement.size(); ++i) {
-        votes[i * width + placement[i]] = finest_.item_us[i * width + placement[i]] + 1e-3;
-    }
-    for (const Level& level : coarser_) {
-        std::vector<double> sums(static_cast<std::size_t>(level.model.items) * width, 0.0);
-        for (std::size_t i = 0; i < level.item_of.size(); ++i) {
-            for (std::size_t d = 0; d < width; ++d) {
-                sums[static_cast<std::size_t>(level.item_of[i]) * width + d] += votes[i * width + d];
-            }
-        }
-        votes = std::move(sums);
-    }
-    const AdditiveModel& top = model(levels() - 1);
-    Placement result(static_cast<std::size_t>(top.items), 0);
-    for (std::size_t i = 0; i < result.size(); ++i) {
-        double most = -1;
-        for (std::size_t d = 0; d < width; ++d) {
-            if (top.supported[i * width + d] == 0 || votes[i * width + d] <= most) continue;
-            most = votes[i * width + d];
-            result[i] = static_cast<std::uint8_t>(d);
-        }
-    }
-    return result;
+    std::vector<double> votes = finest_.votes(placement);
+    for (const Level& level : coarser_) votes = level.model.summed(votes, level.item_of);
+    return model(levels() - 1).elected(votes);
 }
 
 std::vector<double> transfer_ratings(const AdditiveModel& model) {

@@ -10,16 +10,18 @@
 
 #include "additive.hpp"
 #include "levels.hpp"
+#include "settings.hpp"
 
 namespace ov_hsdag {
 
 struct HierarchyOptions {
-    std::int32_t target =
-        160;  // items of the coarsest level, about; no item has more than its share of work or weights
+    std::int32_t target = SearchSettings::Coarsening{}.target;
     // Ratings are multiplied by random numbers between 1 and 1 + noise: other hierarchies.
     double noise = 0.0;
     // [items of the finest level] items with other labels stay apart; empty: all may merge.
     std::span<const std::uint64_t> labels;
+    double share = SearchSettings::Coarsening{}.share;
+    double shrink = SearchSettings::Coarsening{}.shrink;
 };
 
 class Hierarchy {

@@ -1,7 +1,6 @@
 #include "levels.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 
 namespace ov_hsdag {
@@ -44,22 +43,7 @@ Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coar
       coarse(problem.problem(), of_nodes(problem.problem(), coarse_of), problem.node_orders()[node_order]) {}
 
 Placement Levels::coarsened(const Placement& placement) const {
-    const auto devices = static_cast<std::size_t>(coarse.devices);
-    std::vector<double> votes(static_cast<std::size_t>(coarse.items) * devices, 0.0);
-    for (std::size_t g = 0; g < placement.size(); ++g) {
-        const double us = fine.item_us[g * devices + placement[g]];
-        votes[static_cast<std::size_t>(coarse_of[g]) * devices + placement[g]] += us + 1e-3;
-    }
-    Placement result(static_cast<std::size_t>(coarse.items), 0);
-    for (std::size_t c = 0; c < result.size(); ++c) {
-        double most = -1;
-        for (std::size_t d = 0; d < devices; ++d) {
-            if (coarse.supported[c * devices + d] == 0 || votes[c * devices + d] <= most) continue;
-            most = votes[c * devices + d];
-            result[c] = static_cast<std::uint8_t>(d);
-        }
-    }
-    return result;
+    return coarse.elected(coarse.summed(fine.votes(placement), coarse_of));
 }
 
 Placement Levels::expanded(const Placement& placement) const {
@@ -68,17 +52,7 @@ Placement Levels::expanded(const Placement& placement) const {
     return result;
 }
 
-void Levels::make_supported(Placement& placement) const {
-    const auto devices = static_cast<std::size_t>(fine.devices);
-    for (std::size_t g = 0; g < placement.size(); ++g) {
-        if (fine.supported[g * devices + placement[g]] != 0) continue;
-        double least = std::numeric_limits<double>::infinity();
-        for (std::size_t d = 0; d < devices; ++d) {
-            if (fine.supported[g * devices + d] == 0 || fine.item_us[g * devices + d] >= least) continue;
-            least = fine.item_us[g * devices + d];
-            placement[g] = static_cast<std::uint8_t>(d);
-        }
-    }
-}
+SearchSpace::SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
+    : ordered(problem), levels(ordered, coarse_groups), other_levels(ordered, coarse_groups, 1) {}
 
 }  // namespace ov_hsdag

@@ -28,8 +28,18 @@ struct Levels {
     [[nodiscard]] Placement coarsened(const Placement& placement) const;
     // [coarse groups] → [groups]
     [[nodiscard]] Placement expanded(const Placement& placement) const;
-    // Moves groups whose device does not support them to the fastest that does. placement: [groups]
-    void make_supported(Placement& placement) const;
+};
+
+// What all searches of a problem work on: its groups in orders of their own, with levels of two of the orders.
+struct SearchSpace {
+    OrderedProblem ordered;
+    Levels levels, other_levels;
+
+    // coarse_groups: as for `Levels`.
+    SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups);
+    [[nodiscard]] const Problem& problem() const { return ordered.problem(); }
+    [[nodiscard]] std::int32_t groups() const { return levels.fine.items; }
+    [[nodiscard]] std::int32_t devices() const { return levels.fine.devices; }
 };
 
 }  // namespace ov_hsdag

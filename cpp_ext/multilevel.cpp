@@ -1,10 +1,9 @@
 #include "multilevel.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <array>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -24,62 +23,6 @@
 namespace ov_hsdag {
 namespace {
 
-// Placements of the coarsest level that are refined on all levels: of those that come from partitions, and of others.
-constexpr std::size_t kStarts = 2;
-// Partitions that stay in the pool.
-constexpr std::size_t kPartitions = 3;
-// Of the cost of submodels, in the first cycle from placements that are none. HETERO's rule makes fewer of them than
-// tensors cross, and partitions already have few.
-constexpr double kShareOfScattered = 0.25;
-// Placements that further cycles begin with.
-constexpr std::size_t kPool = 8;
-// Places where parts of contiguous partitions may end, at most, and orders of the devices in which so many are tried.
-// More than `kFewDevices` begin with fewer places, in the order of the list.
-constexpr std::int32_t kCuts = 300;
-constexpr std::size_t kFineSequences = 2;
-constexpr std::int32_t kFewDevices = 5;
-constexpr std::int32_t kFewCuts = 96;
-// Of graphs of at most so many groups all orders are looked at again, this many times as long and with more places, and
-// so many of the best with the most. Larger ones have found better by then.
-constexpr std::int32_t kAllOrders = 600;
-constexpr double kLonger = 4;
-constexpr std::int32_t kMoreOrders = 8;
-constexpr std::size_t kFineOrders = 4;
-// Graphs of at most so many groups have time for hundreds of cycles: lines of descent stay apart (offer), and a share
-// of the moves goes to a second population (search_island).
-constexpr std::int32_t kManyCycles = 2000;
-constexpr double kShareOfIsland = 0.5;
-constexpr double kShareOfIslandInThroughput = 0.25;
-// For throughput, so many partitions of so many orders of the devices are judged, once so many moves for each group,
-// and more than placing makes by default, have been made: that takes 30 ms for a thousand groups on four devices, a
-// tenth of a second on eight.
-constexpr std::int32_t kJudgedCuts = 600;
-constexpr double kJudgedEffort = 16;
-constexpr std::int32_t kJudgedOrders = 64;
-constexpr std::int32_t kJudgedOfOrder = 24;
-constexpr double kBeforeJudgedPartitions = 800;
-constexpr double kLeastBeforeJudgedPartitions = 600'000;
-// Passes on each level, and on the finest.
-constexpr int kPasses = 2;
-constexpr int kFinePasses = 4;
-// Doublings of the power that stands for the maximum (AdditiveState::sharpen), on coarse and on fine levels.
-constexpr int kCoarseSharpness = 2;
-constexpr int kFineSharpness = 4;
-// Graphs of at most so many groups are searched without a hierarchy in every second cycle, or in every fourth.
-constexpr std::int32_t kLocal = 4000;
-constexpr std::int32_t kSeldomLocal = 16'000;
-// Coarsest levels of at most so many items are searched with all moves, others with single moves.
-constexpr std::int32_t kSmall = 400;
-// Items that move together in a row, at most.
-constexpr std::int32_t kLongestRun = 64;
-// Moves after which a placement whose parts wait for each other is judged with all the work that it may take, and the
-// share of it from the beginning; that grows with each one that is not found feasible.
-constexpr double kMovesOfAllWork = 300'000;
-constexpr double kLeastWork = 1.0 / 64;
-constexpr double kMoreWork = 1.2;
-// Random numbers by which further cycles rate edges.
-constexpr double kNoise = 2.0;
-
 struct Solution {
     Placement placement;  // [groups]
     double score = std::numeric_limits<double>::infinity();
@@ -95,18 +38,19 @@ struct Refined {
 
 class Search {
 public:
-    Search(const OrderedProblem& ordered, const Levels& levels, const Levels& other_levels,
-           std::span<const double> rating, const MultilevelOptions& options)
-        : ordered_(ordered),
-          problem_(ordered.problem()),
-          model_(levels.fine),
+    Search(const SearchSpace& space, std::span<const double> rating, const SearchOptions& options)
+        : space_(space),
+          problem_(space.problem()),
+          model_(space.levels.fine),
           rating_(rating),
           options_(options),
-          judge_(problem_, levels.fine, options.throughput),
-          local_(problem_, levels, options.throughput),
-          island_search_(problem_, other_levels, options.throughput),
+          settings_(options.settings),
+          judge_(problem_, model_, options.throughput),
+          local_(problem_, space.levels, options.throughput, settings_),
+          island_search_(problem_, space.other_levels, options.throughput, settings_),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
+          since_ms_(begin_ms_),
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
                   options.processor_time),
@@ -127,23 +71,27 @@ public:
         add_single_devices(false);
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
+        enter(Phase::kRefine);
         refine_over_memory();
-        const double share = options_.throughput ? kShareOfIslandInThroughput : kShareOfIsland;
+        const SearchSettings::Population& sizes = settings_.population;
+        const double share = options_.throughput ? sizes.island_share_in_throughput : sizes.island_share;
         const std::int64_t begin = budget_.moves();
         while (budget_.left()) {
             const auto spent = static_cast<double>(begin - budget_.moves());
-            if (!judged_partitions_ &&
-                spent > std::max(kBeforeJudgedPartitions * model_.items, kLeastBeforeJudgedPartitions)) {
+            if (!judged_partitions_ && spent > std::max(settings_.partitions.judged_after_per_group * model_.items,
+                                                        settings_.partitions.judged_after)) {
                 add_judged_partitions();
-            } else if (model_.items <= kManyCycles && static_cast<double>(island_moves_) < share * spent) {
+            } else if (model_.items <= sizes.many_cycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
-            } else if (model_.items <= kSeldomLocal && random_() % (model_.items <= kLocal ? 2 : 4) == 0) {
+            } else if (model_.items <= sizes.seldom_local && random_() % (model_.items <= sizes.local ? 2 : 4) == 0) {
                 search_nearby();
             } else {
                 next_cycle();
             }
         }
-        MultilevelResult result{pool_.front().placement, pool_.front().score, std::move(progress_), cycles_, {}, {}};
+        enter(Phase::kRefine);
+        MultilevelResult result{
+            pool_.front().placement, pool_.front().score, std::move(progress_), cycles_, {}, {}, phase_ms_};
         for (Solution& solution : pool_) {
             if (solution.score >= kOverMemory) continue;
             result.elite_scores.push_back(judge_.exact_score(solution.placement));
@@ -185,12 +133,13 @@ private:
         if (model_.devices == 1 || !budget_.left() || (whole && !lacking_)) return;
         // With many orders of the devices, partitions take longer than all else before the first placement: one order
         // first.
-        if (model_.devices > kFewDevices) {
+        if (model_.devices > settings_.partitions.few_devices) {
             std::vector<std::int32_t> listed(static_cast<std::size_t>(model_.devices));
             std::iota(listed.begin(), listed.end(), 0);
-            add_partitions_in(0, listed, kFewCuts, whole);
+            add_partitions_in(0, listed, settings_.partitions.few_cuts, whole);
         }
-        add_partitions_of({.cuts = kCuts, .sequence = {}, .whole = whole}, kFineSequences);
+        add_partitions_of({.cuts = settings_.partitions.cuts, .sequence = {}, .whole = whole},
+                          settings_.partitions.fine_sequences);
     }
 
     // Where nothing fits into memory yet, in any order of the devices for all orders of the groups; also for the one in
@@ -203,7 +152,8 @@ private:
                                  options_.throughput);
         for (std::size_t order = 0; order < contiguous_.size() && budget_.left(); ++order) {
             for (const bool whole : {true, false}) {
-                for (ContiguousPlacement& found : partitions(order, {.cuts = kCuts, .sequence = {}, .whole = whole})) {
+                for (ContiguousPlacement& found :
+                     partitions(order, {.cuts = settings_.partitions.cuts, .sequence = {}, .whole = whole})) {
                     offer(std::move(found.placement));
                 }
             }
@@ -212,17 +162,21 @@ private:
 
     // Few places do not tell which orders of many devices are best.
     void add_more_partitions() {
-        if (model_.devices <= kFewDevices || model_.items > kAllOrders || !budget_.left()) return;
-        add_partitions_of(
-            {.cuts = kCuts, .sequence = {}, .effort = kLonger, .sequences = kMoreOrders, .per_sequence = 1},
-            kFineOrders);
+        const SearchSettings::Partitions& wanted = settings_.partitions;
+        if (model_.devices <= wanted.few_devices || model_.items > wanted.small_graph || !budget_.left()) return;
+        add_partitions_of({.cuts = wanted.cuts,
+                           .sequence = {},
+                           .effort = wanted.longer,
+                           .sequences = wanted.more_sequences,
+                           .per_sequence = 1},
+                          wanted.more_fine_sequences);
     }
 
     // Of an order of the groups. What partitions have in common is found out when the first is wanted: single devices
     // come before.
     std::vector<ContiguousPlacement> partitions(std::size_t order, const ContiguousOptions& wanted) {
         if (contiguous_.empty()) {
-            for (std::vector<std::int32_t>& groups : ordered_.group_orders()) {
+            for (std::vector<std::int32_t>& groups : space_.ordered.group_orders()) {
                 contiguous_.emplace_back(problem_, model_, std::move(groups), options_.throughput);
             }
         }
@@ -231,7 +185,7 @@ private:
 
     // In any order of the devices, and in the best `fine` orders again with the most places and of other orders of the
     // groups.
-    void add_partitions_of(const ContiguousOptions& wanted, std::size_t fine) {
+    void add_partitions_of(const ContiguousOptions& wanted, std::int32_t fine) {
         std::vector<std::vector<std::int32_t>> sequences;
         for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
             offer(std::move(found.placement));
@@ -239,12 +193,12 @@ private:
                 sequences.push_back(std::move(found.sequence));
             }
         }
-        if (sequences.size() > fine) sequences.resize(fine);
+        sequences.resize(std::min(sequences.size(), static_cast<std::size_t>(fine)));
         double best = std::numeric_limits<double>::infinity();
         for (std::size_t order = 0; order < std::max<std::size_t>(contiguous_.size(), 1); ++order) {
             for (const std::vector<std::int32_t>& sequence : sequences) {
                 if (sequence.size() < 2) continue;
-                const double score = add_partitions_in(order, sequence, kCuts, wanted.whole);
+                const double score = add_partitions_in(order, sequence, settings_.partitions.cuts, wanted.whole);
                 if (!better(score, best)) continue;
                 best = score;
                 best_order_ = order;
@@ -267,12 +221,17 @@ private:
     // Many partitions, for the simulator to choose from: what their submodels cost is not known before.
     void add_judged_partitions() {
         judged_partitions_ = true;
-        if (model_.items > kManyCycles || !options_.throughput || model_.devices == 1 || lacking_) return;
-        const ContiguousOptions wanted{.cuts = kJudgedCuts,
+        if (model_.items > settings_.population.many_cycles || !options_.throughput || model_.devices == 1 ||
+            lacking_) {
+            return;
+        }
+        enter(Phase::kPlace);
+        const SearchSettings::Partitions& judged = settings_.partitions;
+        const ContiguousOptions wanted{.cuts = judged.judged_cuts,
                                        .sequence = {},
-                                       .effort = kJudgedEffort,
-                                       .sequences = kJudgedOrders,
-                                       .per_sequence = kJudgedOfOrder};
+                                       .effort = judged.judged_effort,
+                                       .sequences = judged.judged_sequences,
+                                       .per_sequence = judged.judged_per_sequence};
         for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
             if (!budget_.left()) return;
             offer(std::move(found.placement));
@@ -308,25 +267,12 @@ private:
         offer(std::move(best.placement));
     }
 
-    void make_supported(Placement& placement) const {
-        const auto width = static_cast<std::size_t>(model_.devices);
-        for (std::size_t i = 0; i < placement.size(); ++i) {
-            if (model_.supports(static_cast<std::int32_t>(i), placement[i])) continue;
-            double least = std::numeric_limits<double>::infinity();
-            for (std::size_t d = 0; d < width; ++d) {
-                if (model_.supported[i * width + d] == 0 || model_.item_us[i * width + d] >= least) continue;
-                least = model_.item_us[i * width + d];
-                placement[i] = static_cast<std::uint8_t>(d);
-            }
-        }
-    }
-
     void first_cycle() {
         // Partitions are much alike: what comes next shall have room beside them.
         const std::vector<Solution> simple = pool_;
-        if (pool_.size() > kPartitions) pool_.resize(kPartitions);
-        const Hierarchy hierarchy(model_, rating_, {.target = options_.target, .noise = 0, .labels = options_.labels},
-                                  random_);
+        const auto kept = static_cast<std::size_t>(settings_.population.partitions);
+        if (pool_.size() > kept) pool_.resize(kept);
+        const Hierarchy hierarchy = coarsened(settings_.coarsening.target, 0, options_.labels);
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         std::vector<Placement> found;
         for (const Solution& solution : simple) found.push_back(hierarchy.coarsest(solution.placement));
@@ -341,11 +287,13 @@ private:
         // By what the best one so far tells of submodels and memory.
         if (!pool_.empty()) judge_.go_by(pool_.front().estimates);
         std::vector<Refined> refined;
-        Neighbourhoods search(top, options_.throughput, kLongestRun, kCoarseSharpness);
+        const SearchSettings::Moves& moves = settings_.moves;
+        const double scattered = settings_.population.scattered_share;
+        Neighbourhoods search(top, options_.throughput, moves, moves.run, moves.coarse_sharpness);
         for (std::size_t i = 0; i < found.size() && (i == 0 || budget_.left()); ++i) {
-            const double share = i < simple.size() ? 1.0 : kShareOfScattered;
+            const double share = i < simple.size() ? 1.0 : scattered;
             search.reset(found[i], judge_.surcharge(share), judge_.reserved());
-            search.passes(kFinePasses, budget_);
+            search.passes(moves.fine_passes, budget_);
             const auto same = [&](const Refined& other) { return other.placement == search.placement(); };
             if (std::any_of(refined.begin(), refined.end(), same)) continue;
             refined.push_back({search.us(), i >= simple.size(), search.placement()});
@@ -353,10 +301,10 @@ private:
         std::stable_sort(refined.begin(), refined.end(),
                          [](const Refined& a, const Refined& b) { return a.us < b.us; });
         // Some of those that come from partitions, and some of the others: they are seldom alike.
-        std::size_t chosen[2] = {0, 0};
+        std::int32_t chosen[2] = {0, 0};
         for (Refined& start : refined) {
-            if (chosen[start.from_devices ? 1 : 0]++ >= kStarts) continue;
-            uncoarsen(hierarchy, std::move(start.placement), start.from_devices ? kShareOfScattered : 1.0);
+            if (chosen[start.from_devices ? 1 : 0]++ >= settings_.population.starts) continue;
+            uncoarsen(hierarchy, std::move(start.placement), start.from_devices ? scattered : 1.0);
             if (!budget_.left()) return;
         }
     }
@@ -395,7 +343,7 @@ private:
         Placement placement(static_cast<std::size_t>(model_.items), 0);
         if (number < width) {
             std::fill(placement.begin(), placement.end(), static_cast<std::uint8_t>(number));
-            make_supported(placement);
+            model_.make_supported(placement);
             return placement;
         }
         for (std::size_t i = 0; i < placement.size(); ++i) {
@@ -408,8 +356,7 @@ private:
 
     // From one or two placements of the pool: what they have apart stays apart while coarsening.
     void next_cycle() {
-        constexpr double kShares[] = {1.0, 1.0, 0.5, 0.0, 1.5};
-        const double share = kShares[random_() % std::size(kShares)];
+        const double share = draw_share(random_);
         // The better a placement, the more often it is the start.
         const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
         const std::size_t other = random_() % pool_.size();
@@ -428,8 +375,8 @@ private:
             for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] << 32 | options_.labels[i];
         }
         // Coarse levels of many sizes: the moves of one are not those of another.
-        const std::int32_t target = std::max<std::int32_t>(options_.target >> (random_() % 3), 12);
-        const Hierarchy hierarchy(model_, rating_, {.target = target, .noise = kNoise, .labels = labels}, random_);
+        const std::int32_t target = std::max<std::int32_t>(settings_.coarsening.target >> (random_() % 3), 12);
+        const Hierarchy hierarchy = coarsened(target, settings_.coarsening.noise, labels);
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         judge_.go_by(pool_[chosen].estimates);
         Placement placement = hierarchy.coarsest(start);
@@ -437,18 +384,31 @@ private:
         uncoarsen(hierarchy, std::move(placement), share, chosen);
     }
 
-    [[nodiscard]] Placement fastest(const AdditiveModel& top) const {
-        const auto width = static_cast<std::size_t>(top.devices);
-        Placement result(static_cast<std::size_t>(top.items), 0);
-        for (std::size_t i = 0; i < result.size(); ++i) {
-            double least = std::numeric_limits<double>::infinity();
-            for (std::size_t d = 0; d < width; ++d) {
-                if (top.supported[i * width + d] == 0 || top.item_us[i * width + d] >= least) continue;
-                least = top.item_us[i * width + d];
-                result[i] = static_cast<std::uint8_t>(d);
-            }
-        }
+    [[nodiscard]] Hierarchy coarsened(std::int32_t target, double noise, std::span<const std::uint64_t> labels) {
+        enter(Phase::kCoarsen);
+        Hierarchy hierarchy(model_, rating_,
+                            {.target = target,
+                             .noise = noise,
+                             .labels = labels,
+                             .share = settings_.coarsening.share,
+                             .shrink = settings_.coarsening.shrink},
+                            random_);
+        enter(Phase::kPlace);
+        return hierarchy;
+    }
+
+    [[nodiscard]] static Placement fastest(const AdditiveModel& top) {
+        Placement result(static_cast<std::size_t>(top.items));
+        for (std::int32_t i = 0; i < top.items; ++i) result[i] = top.fastest(i);
         return result;
+    }
+
+    // What was spent since the last call is the phase's before.
+    void enter(Phase phase) {
+        const double now = now_ms(options_.processor_time);
+        phase_ms_[static_cast<std::size_t>(phase_)] += now - since_ms_;
+        since_ms_ = now;
+        phase_ = phase;
     }
 
     // parent: of the placement (offer).
@@ -458,15 +418,17 @@ private:
         for (std::size_t level = hierarchy.levels(); level-- > 0;) {
             const AdditiveModel& model = hierarchy.model(level);
             if (level + 1 < hierarchy.levels()) placement = hierarchy.refined(level + 1, placement);
-            Neighbourhoods search(model, options_.throughput, kLongestRun,
-                                  level == 0 ? kFineSharpness : kCoarseSharpness);
+            const SearchSettings::Moves& moves = settings_.moves;
+            Neighbourhoods search(model, options_.throughput, moves, moves.run,
+                                  level == 0 ? moves.fine_sharpness : moves.coarse_sharpness);
             search.reset(placement, judge_.surcharge(share), judge_.reserved());
-            if (level + 1 == hierarchy.levels() && model.items <= kSmall) {
+            if (level + 1 == hierarchy.levels() && model.items <= moves.small_level) {
                 search.descend(budget_);
             } else {
-                search.passes(level == 0 ? kFinePasses : kPasses, budget_);
+                search.passes(level == 0 ? moves.fine_passes : moves.passes, budget_);
             }
             placement = search.placement();
+            enter(Phase::kRefine);
         }
         offer(std::move(placement), parent);
     }
@@ -475,7 +437,9 @@ private:
     void limit_work() {
         if (!limited_work_) return;
         const auto spent = static_cast<double>(all_moves_ - budget_.moves());
-        const double share = std::max(spent / kMovesOfAllWork, kLeastWork * std::pow(kMoreWork, infeasible_));
+        const double share =
+            std::max(spent / settings_.judging.moves_of_all_work,
+                     settings_.judging.least_work * std::pow(settings_.judging.more_work, infeasible_));
         judge_.limit_work(std::min(share, 1.0));
     }
 
@@ -499,8 +463,9 @@ private:
         if (pool_.empty() || better(score, pool_.front().score)) {
             if (score < kOverMemory) progress_.push_back({now_ms(options_.processor_time) - begin_ms_, score});
         }
-        if (model_.items > kManyCycles) parent.reset();
-        if (parent && pool_.size() == kPool && !better(score, pool_[*parent].score)) return score;
+        const auto most = static_cast<std::size_t>(settings_.population.size);
+        if (model_.items > settings_.population.many_cycles) parent.reset();
+        if (parent && pool_.size() == most && !better(score, pool_[*parent].score)) return score;
         Solution solution{std::move(placement), score, judge_.estimates()};
         if (parent && better(score, pool_[*parent].score)) {
             pool_[*parent] = std::move(solution);
@@ -509,21 +474,24 @@ private:
         }
         std::stable_sort(pool_.begin(), pool_.end(),
                          [](const Solution& a, const Solution& b) { return a.score < b.score; });
-        if (pool_.size() > kPool) pool_.pop_back();
+        if (pool_.size() > most) pool_.pop_back();
         return score;
     }
 
-    const OrderedProblem& ordered_;
+    const SearchSpace& space_;
     const Problem& problem_;
     const AdditiveModel& model_;
     std::span<const double> rating_;
-    const MultilevelOptions& options_;
+    const SearchOptions& options_;
+    const SearchSettings& settings_;
     Judge judge_;
     PlacementSearch local_, island_search_;
     std::vector<ContiguousSearch> contiguous_;  // of each order of the groups
     std::size_t best_order_ = 0;                // of these
     std::mt19937_64 random_;
-    double begin_ms_;
+    double begin_ms_, since_ms_;
+    Phase phase_ = Phase::kPlace;
+    std::array<double, 3> phase_ms_{};
     std::int64_t all_moves_;
     Budget budget_;
     bool lacking_;  // some device lacks operations
@@ -540,23 +508,21 @@ private:
 
 }  // namespace
 
-Multilevel::Multilevel(const Problem& problem, std::span<const std::int32_t> coarse_groups)
-    : problem_(problem), levels_(problem_, coarse_groups), other_levels_(problem_, coarse_groups, 1) {}
-
-std::vector<std::int32_t> Multilevel::contracted(std::int32_t target) const {
-    const AdditiveModel& model = levels_.coarse;
+std::vector<std::int32_t> contracted(const SearchSpace& space, std::int32_t target) {
+    const AdditiveModel& model = space.levels.coarse;
     std::mt19937_64 random(0);
-    const HierarchyOptions options{.target = target, .noise = 0, .labels = {}};
-    const std::vector<std::int32_t> item = Hierarchy(model, transfer_ratings(model), options, random).items();
-    std::vector<std::int32_t> result(levels_.coarse_of.size());
-    for (std::size_t g = 0; g < result.size(); ++g) result[g] = item[static_cast<std::size_t>(levels_.coarse_of[g])];
-    return problem_.as_given<std::int32_t>(result);
+    const std::vector<std::int32_t> item =
+        Hierarchy(model, transfer_ratings(model), {.target = target, .labels = {}}, random).items();
+    std::vector<std::int32_t> result;
+    for (const std::int32_t coarse : space.levels.coarse_of) result.push_back(item[static_cast<std::size_t>(coarse)]);
+    return space.ordered.as_given<std::int32_t>(result);
 }
 
-MultilevelResult Multilevel::search(std::span<const std::uint8_t> starts, std::span<const double> rating,
-                                    const MultilevelOptions& options) const {
+MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,
+                                   std::span<const double> rating, const SearchOptions& options) {
     if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");
-    const AdditiveModel& model = levels_.fine;
+    options.settings.check();
+    const AdditiveModel& model = space.levels.fine;
     std::vector<double> ratings = transfer_ratings(model);
     if (!rating.empty()) {
         if (rating.size() != ratings.size()) throw std::invalid_argument("expected one rating per tensor");
@@ -567,12 +533,13 @@ MultilevelResult Multilevel::search(std::span<const std::uint8_t> starts, std::s
             ratings[t] = rating[static_cast<std::size_t>(at)];
         }
     }
-    MultilevelOptions ordered = options;
-    const std::vector<std::uint64_t> labels = problem_.ordered(options.labels);
+    SearchOptions ordered = options;
+    const OrderedProblem& problem = space.ordered;
+    const std::vector<std::uint64_t> labels = problem.ordered(options.labels);
     ordered.labels = labels;
-    MultilevelResult result = Search(problem_, levels_, other_levels_, ratings, ordered).run(problem_.ordered(starts));
-    result.placement = problem_.as_given<std::uint8_t>(result.placement);
-    for (Placement& elite : result.elites) elite = problem_.as_given<std::uint8_t>(elite);
+    MultilevelResult result = Search(space, ratings, ordered).run(problem.ordered(starts));
+    result.placement = problem.as_given<std::uint8_t>(result.placement);
+    for (Placement& elite : result.elites) elite = problem.as_given<std::uint8_t>(elite);
     if (result.score >= kOverMemory) result.score = std::numeric_limits<double>::infinity();
     return result;
 }

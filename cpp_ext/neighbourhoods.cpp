@@ -8,27 +8,10 @@
 #include "groups.hpp"
 
 namespace ov_hsdag {
-namespace {
-
-// Rounds of passes, flips and runs in one descent.
-constexpr int kRounds = 12;
-// Doublings of the power that stands for the maximum, in the end.
-constexpr int kSharp = 5;
-// Levels of at most so many items look at every move of each; larger ones at those that may pay.
-constexpr std::int32_t kAllMoves = 256;
-// On levels of at most so many items every entry is made anew after each move: work and memory count for all of them.
-constexpr std::int32_t kFresh = 48;
-// Tensors with more consumers do not bring them all up again when one of them moves.
-constexpr std::int32_t kManyConsumers = 64;
-// A pass ends after so many moves without a new best.
-constexpr std::size_t kPatience = 40;
-// Moves that one search for runs may try.
-constexpr std::int64_t kRunMoves = 20'000;
-
-}  // namespace
-
-Neighbourhoods::Neighbourhoods(const AdditiveModel& model, bool throughput, std::int32_t longest_run, int sharpness)
+Neighbourhoods::Neighbourhoods(const AdditiveModel& model, bool throughput, const SearchSettings::Moves& settings,
+                               std::int32_t longest_run, int sharpness)
     : model_(model),
+      settings_(settings),
       throughput_(throughput),
       longest_run_(longest_run),
       sharpness_(sharpness),
@@ -46,7 +29,7 @@ void Neighbourhoods::passes(int most, Budget& budget) {
 
 void Neighbourhoods::descend(Budget& budget) {
     int sharpness = sharpness_;
-    for (int round = 0; round < kRounds && budget.left(); ++round) {
+    for (int round = 0; round < settings_.rounds && budget.left(); ++round) {
         state_.sharpen(sharpness);
         const double before = state_.score();
         while (pass(budget)) {
@@ -54,7 +37,7 @@ void Neighbourhoods::descend(Budget& budget) {
         flips(budget);
         best_run(budget);
         if (better(state_.score(), before)) continue;
-        if (!throughput_ || sharpness == kSharp) break;
+        if (!throughput_ || sharpness == settings_.most_sharpness) break;
         ++sharpness;
     }
 }
@@ -63,6 +46,7 @@ bool Neighbourhoods::pass(Budget& budget) {
     const double before = state_.score();
     double best = before;
     std::size_t kept = 0;
+    const auto patience = static_cast<std::size_t>(settings_.patience);
     trail_.clear();
     queue_.clear();
     const auto items = static_cast<std::size_t>(model_.items);
@@ -72,7 +56,7 @@ bool Neighbourhoods::pass(Budget& budget) {
     for (std::int32_t item = 0; item < model_.items; ++item) enqueue(item, false);
     std::make_heap(queue_.begin(), queue_.end(), later);
     budget.spend(model_.items);
-    while (!queue_.empty() && trail_.size() - kept <= kPatience && budget.left()) {
+    while (!queue_.empty() && trail_.size() - kept <= patience && budget.left()) {
         const Entry next = queue_.front();
         std::pop_heap(queue_.begin(), queue_.end(), later);
         queue_.pop_back();
@@ -104,7 +88,7 @@ bool Neighbourhoods::later(const Entry& a, const Entry& b) {
 
 // The best move of an item, where one may pay.
 void Neighbourhoods::enqueue(std::int32_t item, bool sorted) {
-    if (model_.items > kAllMoves && !state_.may_pay(item)) return;
+    if (model_.items > settings_.every_move && !state_.may_pay(item)) return;
     Entry entry{std::numeric_limits<double>::infinity(), item, ++stamp_[item], 0};
     for (std::uint8_t d = 0; d < model_.devices; ++d) {
         if (d == state_.device(item) || !model_.supports(item, d)) continue;
@@ -132,12 +116,12 @@ std::int32_t Neighbourhoods::enqueue_neighbours(std::int32_t item) {
         const std::int32_t end = model_.consumer_ptr[t + 1];
         touch(model_.source[t]);
         // One of many consumers decides little for the others.
-        if (end - begin > kManyConsumers) return;
+        if (end - begin > settings_.many_consumers) return;
         for (std::int32_t c = begin; c < end; ++c) touch(model_.consumer[c]);
     };
     touched_.resize(stamp_.size(), 0);
     ++touches_;
-    if (model_.items <= kFresh) {
+    if (model_.items <= settings_.fresh) {
         for (std::int32_t other = 0; other < model_.items; ++other) touch(other);
         return seen / 4;  // about as many as its neighbours are
     }
@@ -249,8 +233,8 @@ void Neighbourhoods::for_each_run(Budget& budget, Visit visit) {
         }
     }
     const std::int64_t moves_each = 2 * std::int64_t{std::min(longest_run_, n)} * model_.devices;
-    const auto most =
-        static_cast<std::size_t>(std::max<std::int64_t>(kRunMoves / std::max<std::int64_t>(moves_each, 1), 4));
+    const auto most = static_cast<std::size_t>(
+        std::max<std::int64_t>(settings_.run_moves / std::max<std::int64_t>(moves_each, 1), 4));
     const std::size_t stride = (boundaries.size() + most - 1) / most;
     for (std::size_t b = 0; b < boundaries.size() && budget.left(); b += stride) {
         for (const std::int32_t step : {1, -1}) {

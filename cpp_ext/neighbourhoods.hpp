@@ -11,6 +11,7 @@
 
 #include "additive.hpp"
 #include "budget.hpp"
+#include "settings.hpp"
 
 namespace ov_hsdag {
 
@@ -28,7 +29,8 @@ class Neighbourhoods {
 public:
     // longest_run: items that a run may have. sharpness: doublings of the power that stands for the maximum
     // (AdditiveState::sharpen) with which a descent begins.
-    Neighbourhoods(const AdditiveModel& model, bool throughput, std::int32_t longest_run, int sharpness);
+    Neighbourhoods(const AdditiveModel& model, bool throughput, const SearchSettings::Moves& settings,
+                   std::int32_t longest_run, int sharpness);
 
     // The placement from which the next search starts; see AdditiveState::reset.
     void reset(const std::vector<std::uint8_t>& placement, const std::vector<double>& surcharge_us,
@@ -77,6 +79,7 @@ private:
     void undo(std::size_t kept);
 
     const AdditiveModel& model_;
+    SearchSettings::Moves settings_;
     bool throughput_;
     std::int32_t longest_run_;
     int sharpness_;

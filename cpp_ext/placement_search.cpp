@@ -11,29 +11,26 @@ namespace ov_hsdag {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Doublings of the power that stands for the maximum at first (AdditiveState::sharpen): what is close to the optimum is
-// searched with more.
-constexpr int kCoarseSharpness = 2;
-constexpr int kFineSharpness = 4;
-// Items that a run of colocation groups may have; one of coarse groups may have all.
-constexpr std::int32_t kFineRun = 256;
-// A coarse placement this close to the best is worth a finer search.
-constexpr double kClose = 1.03;
-// Runs that the simulator tries before it gives up on improving a placement by one.
-constexpr std::size_t kTries = 12;
 
 }  // namespace
 
-PlacementSearch::PlacementSearch(const Problem& problem, const Levels& levels, bool throughput)
+double draw_share(std::mt19937_64& random) {
+    constexpr double kShares[] = {1.0, 1.0, 0.5, 0.0, 1.5};
+    return kShares[random() % std::size(kShares)];
+}
+
+PlacementSearch::PlacementSearch(const Problem& problem, const Levels& levels, bool throughput,
+                                 const SearchSettings& settings)
     : levels_(levels),
+      settings_(settings.local),
       judge_(problem, levels.fine, throughput),
-      fine_(levels.fine, throughput, kFineRun, kFineSharpness),
-      coarse_(levels.coarse, throughput, levels.coarse.items, kCoarseSharpness) {}
+      fine_(levels.fine, throughput, settings.moves, settings_.fine_run, settings.moves.fine_sharpness),
+      coarse_(levels.coarse, throughput, settings.moves, levels.coarse.items, settings.moves.coarse_sharpness) {}
 
 void PlacementSearch::refine_coarse(Candidate& best, Budget& budget) {
     best.score = judge_.score(best.placement, budget);
     Placement start = best.placement;
-    levels_.make_supported(start);
+    levels_.fine.make_supported(start);
     offer(best, start, budget);
     Candidate shifted{start, best.score, best.origin};
     improve_runs(shifted, true, budget);
@@ -44,15 +41,14 @@ void PlacementSearch::refine_coarse(Candidate& best, Budget& budget) {
 void PlacementSearch::refine_fine(Candidate& best, Budget& budget) {
     judge_.score(best.placement, budget);
     Placement start = best.placement;
-    levels_.make_supported(start);
+    levels_.fine.make_supported(start);
     descend_fine(best, start, 1.0, budget);
     improve_runs(best, false, budget);
 }
 
 void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other, std::mt19937_64& random,
                                          Budget& budget) {
-    constexpr double kShares[] = {1.0, 1.0, 0.5, 0.0, 1.5};
-    const double share = kShares[random() % std::size(kShares)];
+    const double share = draw_share(random);
     judge_.score(best.placement, budget);
     // Small coarse graphs hide much of what colocation groups can do.
     if (random() % 2 == 0) {
@@ -72,7 +68,7 @@ void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other
     perturb(start, levels_.coarsened(other), levels_.coarse, random);
     const Candidate found = descend_coarse(best, levels_.expanded(start), share, budget);
     // Colocation groups are worth the time where the coarse search came close.
-    if (found.score < kClose * best.score || !std::isfinite(best.score)) {
+    if (found.score < settings_.close * best.score || !std::isfinite(best.score)) {
         improve_fine(best, found.placement, share, budget);
     }
 }
@@ -113,7 +109,7 @@ void PlacementSearch::descend_fine(Candidate& best, const Placement& start, doub
 void PlacementSearch::improve_fine(Candidate& best, const Placement& start, double share, Budget& budget) {
     Candidate found{start, kInfinity, best.origin};
     descend_fine(found, start, share, budget);
-    if (found.score < kClose * best.score) improve_runs(found, false, budget);
+    if (found.score < settings_.close * best.score) improve_runs(found, false, budget);
     if (better(found.score, best.score)) best = found;
 }
 
@@ -127,7 +123,7 @@ void PlacementSearch::improve_runs(Candidate& best, bool coarse, Budget& budget)
         if (coarse && levels_.expanded(start) != best.placement) return;
         level.reset(start, judge_.surcharge(0.0), judge_.reserved());
         // What adds up says little about the memory of live tensors: limits are met by trying more.
-        const std::size_t tries = best.score < kOverMemory ? kTries : 8 * kTries;
+        const auto tries = static_cast<std::size_t>(best.score < kOverMemory ? settings_.tries : 8 * settings_.tries);
         for (const Run& run : level.promising_runs(best.score, tries, budget)) {
             if (!better(run.us, best.score) || !budget.left()) break;
             Placement moved = start;

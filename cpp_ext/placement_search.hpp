@@ -12,6 +12,7 @@
 #include "levels.hpp"
 #include "neighbourhoods.hpp"
 #include "problem.hpp"
+#include "settings.hpp"
 
 namespace ov_hsdag {
 
@@ -24,11 +25,14 @@ struct Candidate {
 
 inline bool by_score(const Candidate& a, const Candidate& b) { return a.score < b.score; }
 
+// The share of what submodels cost that the moves of one cycle go by.
+[[nodiscard]] double draw_share(std::mt19937_64& random);
+
 // Searches never make a candidate worse. Results do not depend on what the object searched before. It refers to the
 // problem and the levels. One per thread.
 class PlacementSearch {
 public:
-    PlacementSearch(const Problem& problem, const Levels& levels, bool throughput);
+    PlacementSearch(const Problem& problem, const Levels& levels, bool throughput, const SearchSettings& settings);
 
     // From the candidate itself and from what the supported devices leave of it, on coarse groups. Sets the score.
     void refine_coarse(Candidate& best, Budget& budget);
@@ -49,6 +53,7 @@ private:
     void improve_runs(Candidate& best, bool coarse, Budget& budget);
 
     const Levels& levels_;
+    SearchSettings::Local settings_;
     Judge judge_;
     Neighbourhoods fine_, coarse_;
 };

@@ -14,11 +14,6 @@
 namespace ov_hsdag {
 namespace {
 
-// Placements that are refined on colocation groups, and perturbed, where moves are limited.
-constexpr std::size_t kElites = 6;
-// Searches from perturbed placements share the budget equally; their number is part of the result.
-constexpr std::size_t kIslands = 2;
-
 bool has_placement(const std::vector<Candidate>& candidates, const Placement& placement) {
     return std::any_of(candidates.begin(), candidates.end(),
                        [&](const Candidate& candidate) { return candidate.placement == placement; });
@@ -27,13 +22,11 @@ bool has_placement(const std::vector<Candidate>& candidates, const Placement& pl
 // The refinement of one batch. Budgets are divided beforehand, so that threads cannot change what is found.
 class BatchRefinement {
 public:
-    BatchRefinement(const Problem& problem, const Levels& levels, const Levels& other_levels,
-                    std::span<const std::uint8_t> placements, const RefineOptions& options)
-        : problem_(problem),
-          levels_(levels),
-          other_levels_(other_levels),
+    BatchRefinement(const SearchSpace& space, std::span<const std::uint8_t> placements, const SearchOptions& options)
+        : space_(space),
           options_(options),
-          width_(static_cast<std::size_t>(levels.fine.items)),
+          width_(static_cast<std::size_t>(space.groups())),
+          most_elites_(static_cast<std::size_t>(options.settings.local.elites)),
           limited_(options.max_moves > 0 || options.budget_ms > 0),
           moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4) {
         if (options.budget_ms > 0) end_ms_ = now_ms(options.processor_time) + options.budget_ms;
@@ -55,7 +48,7 @@ public:
             const bool known = std::any_of(promising_.begin(), promising_.end(), [&](std::size_t j) {
                 return candidates_[j].placement == candidates_[i].placement;
             });
-            if (!limited_ || (!known && promising_.size() < kElites)) promising_.push_back(i);
+            if (!limited_ || (!known && promising_.size() < most_elites_)) promising_.push_back(i);
         }
         for_each(promising_, limited_ ? (moves_ - spent_) / 2 : moves_,
                  [](PlacementSearch& search, Candidate& candidate, Budget& budget) {
@@ -67,13 +60,15 @@ public:
     void search_islands() {
         const std::int64_t left = moves_ - spent_;
         if (!limited_ || left <= 0 || promising_.empty()) return;
-        std::vector<std::vector<Candidate>> islands(kIslands, elites());
-        parallel_for(kIslands, threads(), [&](std::size_t) {
+        // Their number is part of the result.
+        const auto count = static_cast<std::size_t>(options_.settings.local.islands);
+        std::vector<std::vector<Candidate>> islands(count, elites());
+        parallel_for(count, threads(), [&](std::size_t) {
             return [&](std::size_t island) {
-                PlacementSearch search(problem_, island % 2 == 0 ? levels_ : other_levels_, options_.throughput);
-                std::mt19937_64 random(options_.seed * kIslands + island);
-                search_island(search, islands[island], random,
-                              Budget(left / std::int64_t{kIslands}, end_ms_, options_.processor_time));
+                PlacementSearch search = searching(island % 2 == 0 ? space_.levels : space_.other_levels);
+                std::mt19937_64 random(options_.seed * count + island);
+                Budget budget(left / static_cast<std::int64_t>(count), end_ms_, options_.processor_time);
+                while (budget.left()) search.improve_one(islands[island], random, budget);
             };
         });
         for (const std::vector<Candidate>& pool : islands) {
@@ -85,7 +80,7 @@ public:
     }
 
     [[nodiscard]] Refined result(std::span<const std::uint8_t> placements) const {
-        Judge judge(problem_, levels_.fine, options_.throughput);
+        Judge judge(space_.problem(), space_.levels.fine, options_.throughput);
         Refined result;
         result.placements.assign(placements.begin(), placements.end());
         result.scores.assign(candidates_.size(), std::numeric_limits<double>::infinity());
@@ -121,7 +116,7 @@ private:
     template <typename Work>
     void for_each(const std::vector<std::size_t>& chosen, std::int64_t moves, const Work& work) {
         parallel_for(chosen.size(), threads(), [&](std::size_t) {
-            return [&, search = PlacementSearch(problem_, levels_, options_.throughput)](std::size_t i) mutable {
+            return [&, search = searching(space_.levels)](std::size_t i) mutable {
                 const std::int64_t share = moves / static_cast<std::int64_t>(chosen.size());
                 Budget budget(share, end_ms_, options_.processor_time);
                 work(search, candidates_[chosen[i]], budget);
@@ -137,24 +132,20 @@ private:
         std::stable_sort(sorted.begin(), sorted.end(), by_score);
         std::vector<Candidate> result;
         for (const Candidate& candidate : sorted) {
-            if (result.size() < kElites && !has_placement(result, candidate.placement)) result.push_back(candidate);
+            if (result.size() < most_elites_ && !has_placement(result, candidate.placement))
+                result.push_back(candidate);
         }
         return result;
     }
 
-    // pool: sorted by score, and so it stays.
-    static void search_island(PlacementSearch& search, std::vector<Candidate>& pool, std::mt19937_64& random,
-                              Budget budget) {
-        while (budget.left()) search.improve_one(pool, random, budget);
+    [[nodiscard]] PlacementSearch searching(const Levels& levels) const {
+        return {space_.problem(), levels, options_.throughput, options_.settings};
     }
-
     [[nodiscard]] std::size_t threads() const { return static_cast<std::size_t>(std::max(options_.threads, 1)); }
 
-    const Problem& problem_;
-    const Levels& levels_;
-    const Levels& other_levels_;  // of another order
-    const RefineOptions& options_;
-    std::size_t width_;
+    const SearchSpace& space_;
+    const SearchOptions& options_;
+    std::size_t width_, most_elites_;
     bool limited_;
     std::int64_t moves_;
     double end_ms_ = Budget::kNoEnd;
@@ -168,17 +159,14 @@ private:
 
 }  // namespace
 
-Refiner::Refiner(const Problem& problem, std::span<const std::int32_t> coarse_groups)
-    : problem_(problem), levels_(problem_, coarse_groups), other_levels_(problem_, coarse_groups, 1) {}
-
-Refined Refiner::refine(std::span<const std::uint8_t> placements, const RefineOptions& options) const {
-    const std::vector<std::uint8_t> ordered = problem_.ordered(placements);
-    BatchRefinement batch(problem_.problem(), levels_, other_levels_, ordered, options);
+Refined refine(const SearchSpace& space, std::span<const std::uint8_t> placements, const SearchOptions& options) {
+    const std::vector<std::uint8_t> ordered = space.ordered.ordered(placements);
+    BatchRefinement batch(space, ordered, options);
     batch.refine_coarse();
     batch.refine_fine();
     batch.search_islands();
     Refined refined = batch.result(ordered);
-    refined.placements = problem_.as_given<std::uint8_t>(refined.placements);
+    refined.placements = space.ordered.as_given<std::uint8_t>(refined.placements);
     return refined;
 }
 

@@ -1,12 +1,14 @@
 """Types of the native core (cpp_ext/bindings*.cpp)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 MOST_BYTES: int
+
+Settings = str | Mapping[str, Mapping[str, float]] | None
 
 class Graph:
     def __init__(
@@ -38,21 +40,22 @@ class Problem:
         breakdown: bool = False,
     ) -> dict[str, Any]: ...
 
-class Refiner:
+def search_settings(given: Settings = None) -> dict[str, dict[str, float]]: ...
+
+class SearchSpace:
     def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...
     def refine(
         self,
         placements: NDArray[np.uint8],
         throughput: bool,
+        *,
         max_moves: int = 0,
         budget_ms: float = 0.0,
         threads: int = 1,
         seed: int = 0,
         processor_time: bool = False,
+        settings: Settings = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]: ...
-
-class Multilevel:
-    def __init__(self, problem: Problem, coarse: NDArray[np.int32]) -> None: ...
     def search(
         self,
         throughput: bool,
@@ -60,13 +63,27 @@ class Multilevel:
         max_moves: int = 0,
         budget_ms: float = 0.0,
         seed: int = 0,
-        target: int = 160,
         starts: NDArray[np.uint8] | None = None,
         rating: NDArray[np.float64] | None = None,
         processor_time: bool = False,
         labels: NDArray[np.uint64] | None = None,
-    ) -> tuple[NDArray[np.uint8], float, NDArray[np.float64], int, NDArray[np.uint8], NDArray[np.float64]]: ...
+        settings: Settings = None,
+    ) -> dict[str, Any]: ...
     def contracted(self, target: int) -> NDArray[np.int32]: ...
+    def orders(self, random: int = 0, seed: int = 0) -> NDArray[np.int32]: ...
+    def partitions(
+        self,
+        order: NDArray[np.integer[Any]],
+        throughput: bool,
+        *,
+        cuts: int = 300,
+        effort: float = 1.0,
+        sequences: int = 4,
+        per_sequence: int = 2,
+        whole: bool = False,
+        filled: float = 1.0,
+        in_list_order: bool = False,
+    ) -> NDArray[np.uint8]: ...
 
 def split(graph: Graph, device: NDArray[np.uint8], rule: int) -> dict[str, Any]: ...
 def merge_groups(nodes: int, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]: ...
@@ -97,24 +114,6 @@ def contiguous_partitions(
     sequences: int = 1,
     per_sequence: int = 1,
 ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]: ...
-
-class Contiguous:
-    def __init__(self, problem: Problem) -> None: ...
-    def orders(self, random: int = 0, seed: int = 0) -> NDArray[np.int32]: ...
-    def best(
-        self,
-        order: NDArray[np.int32],
-        throughput: bool,
-        *,
-        cuts: int = 300,
-        effort: float = 1.0,
-        sequences: int = 4,
-        per_sequence: int = 2,
-        whole: bool = False,
-        filled: float = 1.0,
-        in_list_order: bool = False,
-    ) -> NDArray[np.uint8]: ...
-
 def split_rule_of(openvino_version: str) -> int: ...
 
 class Legality:
@@ -129,18 +128,19 @@ class Legality:
         shape_ptr: NDArray[np.int32],
         dimensions: NDArray[np.int64],
     ) -> None: ...
+    # Attributes are arrays by node; the rules and their reasons stand in cpp_ext/colocation.hpp and docs/facts.md.
     @property
-    def constant(self) -> NDArray[np.bool_]: ...
+    def constant(self) -> NDArray[np.bool_]: ...  # rests on constants alone and gives the same at each run
     @property
-    def replicable(self) -> NDArray[np.bool_]: ...
+    def replicable(self) -> NDArray[np.bool_]: ...  # has to be where its consumers are: copied where they are several
     @property
-    def colocated(self) -> NDArray[np.int32]: ...
+    def colocated(self) -> NDArray[np.int32]: ...  # [pairs, 2] must share a device; without replicable producers
     @property
     def hosts(self) -> NDArray[np.int32]: ...
     @property
-    def groups(self) -> NDArray[np.int32]: ...
+    def groups(self) -> NDArray[np.int32]: ...  # dense numbers: nodes of a group share a device, otherwise all is legal
     @property
-    def same_submodel(self) -> NDArray[np.int32]: ...
+    def same_submodel(self) -> NDArray[np.int32]: ...  # [pairs, 2] must share a submodel, not only a device
     def host_devices(self, known: NDArray[np.int32], devices: int) -> NDArray[np.int32]: ...
     def replication(
         self, home: NDArray[np.int32], copyable: NDArray[np.bool_]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import openvino as ov
 
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.corpus import extract
 from ov_hsdag.utils.errors import RunError, UserError, one_line

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 
@@ -215,7 +214,7 @@ def _template(graph: ComputationGraph, like: PlacementProblem) -> PlacementProbl
         graph=graph,
         node_us=np.zeros(shape),
         supported=np.ones(shape, bool),
-        groups=colocation.colocation(graph),
+        groups=graph.legality.groups,
         fused_with=None,
         fusion_penalty_us=None,
         moved_bytes=None,

@@ -10,8 +10,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 

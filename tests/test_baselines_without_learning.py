@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES
 from ov_hsdag.training import corpus

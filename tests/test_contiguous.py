@@ -240,7 +240,7 @@ def test_placements_are_contiguous_and_supported(seed: int, devices: int, object
     if limited:
         need = int(problem.evaluate(problem.single(0)).memory_bytes.sum())
         problem = dataclasses.replace(problem, memory_bytes=np.full(devices, need // 2))
-    orders = [*problem.contiguous.orders(random=1, seed=seed), topological_groups(problem)]
+    orders = [*problem.search_space.orders(random=1, seed=seed), topological_groups(problem)]
     for in_list_order in (False, True):
         for placement in contiguous_placements(problem, in_list_order=in_list_order):
             assert problem.group_supported[np.arange(problem.group_count), placement].all()
@@ -296,10 +296,10 @@ def test_what_a_device_lacks_another_one_runs_inside_its_part(seed: int, devices
     objective = "throughput" if throughput else "latency"
     problem = random_problem(seed, nodes=30, devices=devices, objective=objective, missing=0.1, grouped=True)
     everywhere = dataclasses.replace(problem, supported=np.ones_like(problem.supported))
-    for order in problem.contiguous.orders(random=2, seed=seed):
-        placements = problem.contiguous.best(order, throughput, sequences=2, per_sequence=1, filled=0.5)
+    for order in problem.search_space.orders(random=2, seed=seed):
+        placements = problem.search_space.partitions(order, throughput, sequences=2, per_sequence=1, filled=0.5)
         assert problem.group_supported[np.arange(problem.group_count), placements].all()
-        placements = everywhere.contiguous.best(order, throughput, sequences=2, per_sequence=1)
+        placements = everywhere.search_space.partitions(order, throughput, sequences=2, per_sequence=1)
         assert (np.count_nonzero(np.diff(placements[:, order]), axis=1) < devices).all()
 
 

@@ -27,7 +27,7 @@ import ov_hsdag
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.requests import MOST, requests_in_flight
 from ov_hsdag.integration import extension, extension_build
-from ov_hsdag.model import colocation, normalize, output_tags, shapes
+from ov_hsdag.model import normalize, output_tags, shapes
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
@@ -155,7 +155,7 @@ def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES
     """Normalizes the model; a device for each legality group by uniform random assignment."""
     normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
-    groups = colocation.colocation(graph)
+    groups = graph.legality.groups
     dice = np.random.default_rng(seed).integers(0, len(devices), int(groups.max()) + 1)
     return Placement(tuple(devices), {name: devices[dice[g]] for name, g in zip(graph.names, groups, strict=True)})
 
@@ -855,7 +855,7 @@ def test_c_plus_plus_reads_of_a_model_what_python_reads(
         for output, shape in enumerate(graph.output_shapes):
             numbers = (int(graph.output_movable[output]), graph.output_ranks[output], *shape)
             lines.append(f"output {' '.join(map(str, numbers))}")
-        lines.append(f"groups {' '.join(map(str, colocation.colocation(graph)))}")
+        lines.append(f"groups {' '.join(map(str, graph.legality.groups))}")
         assert found[str(path)] == lines, name
 
 

@@ -41,9 +41,8 @@ def test_coarse_groups_that_are_none_are_refused(number: int) -> None:
     problem = random_problem(np.random.default_rng(1), nodes=9)
     coarse = np.zeros(problem.group_count, np.int32)
     coarse[-1] = number
-    for make in (_native.Refiner, _native.Multilevel):
-        with pytest.raises(ValueError, match="coarse group numbers"):
-            make(problem.native, coarse)
+    with pytest.raises(ValueError, match="coarse group numbers"):
+        _native.SearchSpace(problem.native, coarse)
 
 
 def test_costs_without_an_order_are_refused() -> None:

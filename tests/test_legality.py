@@ -13,7 +13,7 @@ from openvino.preprocess import PrePostProcessor
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model import affinities, colocation, complete, normalize, repair, support
+from ov_hsdag.model import affinities, colocation, complete, normalize, support
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
@@ -35,7 +35,7 @@ from tests.graphs import (
 
 def groups_by_name(model: ov.Model) -> dict[str, int]:
     graph = ComputationGraph.from_model(model)
-    return dict(zip(graph.names, colocation.colocation(graph).tolist(), strict=True))
+    return dict(zip(graph.names, graph.legality.groups.tolist(), strict=True))
 
 
 def dynamic_reshape_model(batch: ov.Dimension | int = -1) -> ov.Model:
@@ -59,7 +59,7 @@ def test_dimensions_that_come_from_values_are_not_relied_on(two_cpu_core: ov.Cor
     assert all(movable[name] for name in ("x", "first", "tanh", "sigmoid", "second", "relu"))
     normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
-    groups = colocation.colocation(graph)
+    groups = graph.legality.groups
     assert groups[graph.index("back")] == groups[graph.index("exp")] == groups[graph.index("second")]
     assert groups[graph.index("first")] != groups[graph.index("sigmoid")] != groups[graph.index("second")]
     tokens = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
@@ -85,7 +85,7 @@ def test_static_shapes_are_folded_though_a_converter_forbids_it() -> None:
 def test_shape_arithmetic_stays_with_its_consumer() -> None:
     model = dynamic_reshape_model(ov.Dimension(0, 8))
     graph = ComputationGraph.from_model(model)
-    replicable = dict(zip(graph.names, colocation.replicable_producers(graph).tolist(), strict=True))
+    replicable = dict(zip(graph.names, graph.legality.replicable.tolist(), strict=True))
     assert replicable["shape"]
     assert replicable["batch"]
     assert replicable["rows"]
@@ -97,7 +97,7 @@ def test_shape_arithmetic_stays_with_its_consumer() -> None:
 def test_an_open_length_stays_with_the_tensor_and_crosses_as_a_number() -> None:
     model = dynamic_reshape_model()
     graph = ComputationGraph.from_model(model)
-    replicable = dict(zip(graph.names, colocation.replicable_producers(graph).tolist(), strict=True))
+    replicable = dict(zip(graph.names, graph.legality.replicable.tolist(), strict=True))
     assert replicable["pattern"]  # it has a known element besides
     assert not replicable["shape"] and not replicable["batch"] and not replicable["rows"]
     groups = groups_by_name(model)
@@ -138,7 +138,7 @@ def test_dynamic_reshape_runs_wherever_its_consumers_are(two_cpu_core: ov.Core, 
         model = dynamic_reshape_model()
         normalize.normalize(model)
         graph = ComputationGraph.from_model(model)
-        groups = colocation.colocation(graph)
+        groups = graph.legality.groups
         devices = np.random.default_rng(number).integers(0, 2, groups.max() + 1)[groups]
         if expected is None:
             expected = two_cpu_core.compile_model(dynamic_reshape_model(), "CPU_A")(data)
@@ -244,7 +244,7 @@ def test_normalizing_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: in
 
 def test_support_that_is_missing_names_the_operation() -> None:
     graph = ComputationGraph.from_model(shared_constant_model())
-    groups = colocation.colocation(graph)
+    groups = graph.legality.groups
     supported = np.ones((graph.nodes, 2), bool)
     supported[graph.types.index("Minimum")] = False
     with pytest.raises(UserError, match=r"'second' of type Minimum.*none of GPU, CPU"):
@@ -255,7 +255,7 @@ def test_chains_merge_where_support_agrees() -> None:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
     model = ov.Model([ops.result(ops.tanh(ops.relu(x, name="relu"), name="tanh"))], [x], "chain")
     graph = ComputationGraph.from_model(model)
-    groups = colocation.colocation(graph)
+    groups = graph.legality.groups
     assert colocation.coarsen(graph, groups).max() == 0
     supported = np.ones((graph.nodes, 2), bool)
     supported[graph.index("tanh"), 1] = False
@@ -379,7 +379,7 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
 def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core: ov.Core, fused: bool) -> None:
     def together(model: ov.Model) -> bool:
         graph = ComputationGraph.from_model(model)
-        groups = colocation.colocation(graph)
+        groups = graph.legality.groups
         return bool(groups[graph.names.index("attention")] == groups[graph.names.index("tokens first")])
 
     assert not together(attention(8, 4, fused))
@@ -390,7 +390,7 @@ def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core
         return  # wrong where a Transpose before it is in another submodel, too (docs/facts.md)
     data = np.random.default_rng(1).normal(size=(1, 4, 32)).astype(np.float32)
     expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
-    groups = colocation.colocation(ComputationGraph.from_model(model))
+    groups = ComputationGraph.from_model(model).legality.groups
     for seed in range(12):
         chosen = np.random.default_rng(seed).integers(0, 2, groups.max() + 1)[groups]
         placed = model.clone()
@@ -434,7 +434,7 @@ def cached(fused: bool) -> ov.Model:
 @pytest.mark.parametrize("fused", [True, False])
 def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, fused: bool) -> None:
     graph = ComputationGraph.from_model(cached(fused))
-    groups = colocation.colocation(graph)
+    groups = graph.legality.groups
     assert groups.max() > 4
     for layer in range(2):
         names = [f"keys.{layer}", f"values.{layer}"]
@@ -479,14 +479,14 @@ def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, fused: bool) ->
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40))
 def test_constraints_are_those_of_the_oracle(seed: int, nodes: int) -> None:
     graph = random_typed_graph(np.random.default_rng(seed), nodes)
-    assert colocation.constant_nodes(graph).tolist() == legality_oracle.constant_nodes(graph)
-    assert colocation.replicable_producers(graph).tolist() == legality_oracle.replicable_producers(graph)
-    pairs = sorted(map(tuple, colocation.colocation_constraints(graph).tolist()))
+    assert graph.legality.constant.tolist() == legality_oracle.constant_nodes(graph)
+    assert graph.legality.replicable.tolist() == legality_oracle.replicable_producers(graph)
+    pairs = sorted(map(tuple, graph.legality.colocated.tolist()))
     assert set(pairs) == set(legality_oracle.colocation_constraints(graph))
-    together = list(map(tuple, colocation.same_submodel_constraints(graph).tolist()))
+    together = list(map(tuple, graph.legality.same_submodel.tolist()))
     assert together == legality_oracle.same_submodel_constraints(graph)  # repair begins with the first
     assert graph.legality.hosts.tolist() == legality_oracle.hosts(graph)
-    assert colocation.colocation(graph).tolist() == legality_oracle.colocation(graph)
+    assert graph.legality.groups.tolist() == legality_oracle.colocation(graph)
 
 
 @settings(max_examples=150, deadline=None)
@@ -509,11 +509,11 @@ def test_completion_is_that_of_the_oracle(seed: int, nodes: int, devices: int, r
 def test_repair_is_that_of_the_oracle(seed: int, nodes: int, devices: int, rule: int) -> None:
     generator = np.random.default_rng(seed)
     graph = random_typed_graph(generator, nodes)
-    groups, pairs = colocation.colocation(graph), colocation.same_submodel_constraints(graph)
+    groups, pairs = graph.legality.groups, graph.legality.same_submodel
     count = int(groups.max()) + 1
     supported = generator.random((count, devices)) < 0.8
     placement = generator.integers(0, devices, count).astype(np.uint8)
-    repaired = repair.repair(graph, groups, pairs, placement, supported, rule)
+    repaired = _native.repair(graph.native, groups, pairs, placement, supported, rule)
     assert repaired.tolist() == legality_oracle.repair(graph, groups, pairs, placement, supported, rule).tolist()
 
 
@@ -523,16 +523,16 @@ def test_completed_placements_keep_all_constraints(seed: int, nodes: int, device
     generator = np.random.default_rng(seed)
     graph = random_typed_graph(generator, nodes)
     device = graph.legality.settle(generator.integers(0, devices, nodes).astype(np.int32), devices, 1)
-    for a, b in colocation.colocation_constraints(graph):
+    for a, b in graph.legality.colocated:
         assert device[a] == device[b]
-    replicable = colocation.replicable_producers(graph)
+    replicable = graph.legality.replicable
     for source, target in zip(graph.input_source, graph.input_node, strict=True):
         assert not replicable[source] or device[source] == device[target]
     split = _native.split(graph.native, device, 1)
     submodel = split["submodel"]
     if len(set(device.tolist())) > 1:  # else nothing helped, and all is on one device
         assert split["sortable"]
-        assert all(submodel[a] == submodel[b] for a, b in colocation.same_submodel_constraints(graph))
+        assert all(submodel[a] == submodel[b] for a, b in graph.legality.same_submodel)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel, search

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
@@ -151,12 +151,12 @@ def test_orders_follow_from_the_structure() -> None:
     def names(order: NDArray[np.int32], numbered: PlacementProblem) -> list[list[float]]:
         return numbered.group_us[order].tolist()
 
-    expected = [names(order, problem) for order in problem.contiguous.orders()]
+    expected = [names(order, problem) for order in problem.search_space.orders()]
     assert len(expected) > 1
     for seed in range(3):
         other = renumbered(problem, random_order(problem.graph, seed))
-        assert [names(order, other) for order in other.contiguous.orders()] == expected
-        for order in other.contiguous.orders(random=3, seed=seed):
+        assert [names(order, other) for order in other.search_space.orders()] == expected
+        for order in other.search_space.orders(random=3, seed=seed):
             place = np.argsort(order)
             source, target = other.groups[other.graph.input_source], other.groups[other.graph.input_node]
             assert (place[source] < place[target])[source != target].all()

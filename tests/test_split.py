@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ov_hsdag import _native
-from ov_hsdag.model import colocation, normalize
+from ov_hsdag.model import normalize
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.utils.compat import opset13 as ops
 from tests.graphs import random_inputs, random_model, set_affinities
 
@@ -61,7 +61,7 @@ def test_any_affinities_of_random_models(two_cpu_core: ov.Core, seed: int, place
 def test_legal_placements_of_random_models(two_cpu_core: ov.Core, seed: int, placement: int) -> None:
     model = random_model(seed, nodes=40)
     normalize.normalize(model)
-    groups = colocation.colocation(ComputationGraph.from_model(model))
+    groups = ComputationGraph.from_model(model).legality.groups
     devices = np.random.default_rng(placement).integers(0, 2, groups.max() + 1).astype(np.uint8)
     check_against_hetero(two_cpu_core, model, devices[groups])
 

@@ -18,7 +18,7 @@ from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
 from ov_hsdag.integration import core as hook
-from ov_hsdag.model import colocation, complete, normalize
+from ov_hsdag.model import complete, normalize
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
@@ -497,7 +497,7 @@ def test_threads_place_at_once(core: ov.Core) -> None:
 def test_a_cache_follows_a_new_placement_of_the_same_file(core: ov.Core, tmp_path: Path) -> None:
     case = network()
     normalize.normalize(case.model)
-    groups = colocation.colocation(ComputationGraph.from_model(case.model)).tolist()
+    groups = ComputationGraph.from_model(case.model).legality.groups.tolist()
     names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
     pair = ("CPU_A", "CPU_B")
     cache = {"CACHE_DIR": str(tmp_path / "cache")}

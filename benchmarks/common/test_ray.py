@@ -19,7 +19,7 @@ from benchmarks.common.machine import processor
 from benchmarks.common.workers import Workers
 from benchmarks.field import paper_table
 from benchmarks.field.paper_table import Task
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import UserError

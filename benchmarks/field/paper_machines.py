@@ -34,8 +34,8 @@ from scipy.optimize import least_squares
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, DeviceProfile, Profile
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus

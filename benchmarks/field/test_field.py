@@ -19,7 +19,7 @@ from benchmarks.field import generalisation, measured, outside, paper_machines, 
 from benchmarks.field.paper_machines import interval
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import virtual
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem

@@ -13,7 +13,7 @@ from benchmarks.common.policies import Policies
 from benchmarks.field import generalisation
 from benchmarks.field.generalisation import CELLS, KINDS, Cell, Task
 from benchmarks.quality import anytime, placement_quality
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.training import corpus
 from research.zoo.catalog import ZOO
 

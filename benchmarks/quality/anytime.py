@@ -169,7 +169,7 @@ Curve = list[tuple[float, float]]
 def searched(problem: PlacementProblem, seconds: float, seed: int = 1) -> Curve:
     """The search's progress, with the time that native objects take to be made."""
     begin = time.process_time()
-    _native.Multilevel(problem.native, problem.chains)
+    _native.SearchSpace(problem.native, problem.chains)
     made = time.process_time() - begin
     found = search(problem, seconds=seconds, seed=seed, processor_time=True)
     return [(made + ms / 1e3, score) for ms, score in found.progress.tolist()]

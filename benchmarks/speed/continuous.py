@@ -40,8 +40,8 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model import complete
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.placing.place import place
 from ov_hsdag.placing.rivals import Rival, measure

@@ -193,19 +193,14 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     const bool throughput = bytes.byte() % 2 == 0;
     std::vector<std::int32_t> coarse = bytes.many(some, [&] { return bytes.index(groups); });
     attempt([&] {
-        const Refiner refiner(*problem, coarse);
-        RefineOptions options;
+        const SearchSpace space(*problem, coarse);
+        SearchOptions options;
         options.throughput = throughput;
         options.max_moves = 50;
-        (void)refiner.refine(placement, options);
-    });
-    attempt([&] {
-        const Multilevel multilevel(*problem, coarse);
-        MultilevelOptions options;
-        options.throughput = throughput;
+        (void)refine(space, placement, options);
         options.max_moves = 200;
-        options.target = 2 + bytes.below(8);
-        (void)multilevel.search(placement, {}, options);
+        options.settings.coarsening.target = 2 + bytes.below(8);
+        (void)multilevel_search(space, placement, {}, options);
     });
     attempt([&] {
         Pairs pairs;

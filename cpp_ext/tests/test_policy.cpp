@@ -102,10 +102,10 @@ std::vector<std::uint8_t> random_placement(std::mt19937& random, std::int32_t it
 void test_no_placements_are_refined_to_none() {
     std::mt19937 random(17);
     const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 12), 2, 1.0));
-    const Refiner refiner(*problem, problem->group);
-    RefineOptions options;
+    const SearchSpace space(*problem, problem->group);
+    SearchOptions options;
     options.max_moves = 1000;
-    CHECK(refiner.refine({}, options).scores.empty());
+    CHECK(refine(space, {}, options).scores.empty());
 }
 
 void test_orders_are_topological() {
@@ -266,15 +266,15 @@ void test_refinement_keeps_its_promises() {
         std::vector<std::int32_t> coarse(static_cast<std::size_t>(graph.nodes()));
         for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 2);
         problem.rule = round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
-        const Refiner refiner(problem, coarse);
+        const SearchSpace space(problem, coarse);
         const auto batch = random_placement(random, 3 * graph.nodes(), devices);
         Simulator simulator(problem);
-        RefineOptions options;
+        SearchOptions options;
         options.throughput = round % 3 == 0;
         options.max_moves = round % 5 == 0 ? 0 : 3000;
-        const Refined refined = refiner.refine(batch, options);
+        const Refined refined = refine(space, batch, options);
         options.threads = 3;
-        const Refined again = refiner.refine(batch, options);
+        const Refined again = refine(space, batch, options);
         CHECK(again.placements == refined.placements);
         CHECK(again.scores == refined.scores);
         const auto score_of = [&](const std::uint8_t* placement) {
@@ -296,14 +296,14 @@ void test_searches_on_threads_find_what_they_find_alone() {
     const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 120), 3, 7.0));
     std::vector<std::int32_t> coarse(problem->group.size());
     for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 4);
-    const Multilevel multilevel(*problem, coarse);
+    const SearchSpace space(*problem, coarse);
     const auto search = [&](std::size_t seed) {
-        MultilevelOptions options;
+        SearchOptions options;
         options.throughput = seed % 2 == 0;
         options.max_moves = 20000;
         options.seed = seed;
-        options.target = 20;
-        return multilevel.search({}, {}, options);
+        options.settings.coarsening.target = 20;
+        return multilevel_search(space, {}, {}, options);
     };
     std::vector<MultilevelResult> together(6);
     parallel_for(together.size(), 3,

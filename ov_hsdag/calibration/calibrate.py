@@ -23,7 +23,7 @@ from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
-from ov_hsdag.model import repair
+from ov_hsdag.model import colocation
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import TimedInputs, timed_inputs
@@ -352,12 +352,12 @@ def latency_problem(
         objective="latency",
         node_us=np.stack([measured.us for measured in times.values()], axis=1),
         supported=prepared.supported_by(names),
-        groups=prepared.groups,
+        groups=prepared.graph.legality.groups,
         transfer_us=transfer_us,
         transfer_us_per_byte=transfer_us_per_byte,
         submodel_us=profile.submodel_us(names),
         memory_bytes=np.full(len(names), -1, np.int64),
-        rule=repair.split_rule(ov.__version__),
+        rule=colocation.split_rule(ov.__version__),
         fused_with=fused_with,
         fusion_penalty_us=fusion_penalty_us,
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.shapes import counted_input_shapes
@@ -72,5 +71,5 @@ def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: 
         graph = normalize(fixed)
     except RuntimeError:
         return ""
-    nodes, total = most_together(graph, colocation.colocation(graph))
+    nodes, total = most_together(graph, graph.legality.groups)
     return f"with fixed sizes they need not: ovc --input {','.join(given)}" if len(nodes) < share * total else ""

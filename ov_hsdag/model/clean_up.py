@@ -18,18 +18,12 @@ _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
 class CleanUp(NamedTuple):
-    """What `clean_up` did.
+    """What `clean_up` did."""
 
-    Attributes:
-        worked: whether the transformations work. Otherwise the model computes what it did, with the same Parameters and
-            Results.
-        part: the excerpt of a large model that was left as it was; None for any other.
-        nodes: the nodes of such a model.
-    """
-
+    # whether the transformations work. Otherwise the model computes what it did, with the same Parameters and Results
     worked: bool
-    part: Excerpt | None = None
-    nodes: Nodes | None = None
+    part: Excerpt | None = None  # the excerpt of a large model that was left as it was; None for any other
+    nodes: Nodes | None = None  # the nodes of such a model
 
 
 def clean_up(model: ov.Model) -> CleanUp:

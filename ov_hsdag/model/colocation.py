@@ -1,7 +1,7 @@
-"""Which nodes must share a device, so that every placement compiles and computes the same outputs.
+"""Groups of nodes that share a device, which devices run them, and chains of them.
 
-The rules stand in the native core (cpp_ext/colocation.hpp), which the C++ library uses as well; here they are asked
-about a `ComputationGraph`, which computes them once (`ComputationGraph.legality`).
+The rules of what must share a device stand in the native core (cpp_ext/colocation.hpp), which the C++ library uses as
+well; `ComputationGraph.legality` has what they say of a graph.
 """
 
 from __future__ import annotations
@@ -11,50 +11,6 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.graph import ComputationGraph
-
-
-def constant_nodes(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Constants and operations that rest on constants alone and give the same at each run. Returns bool [nodes]."""
-    return graph.legality.constant
-
-
-def replicable_producers(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Nodes that must be where their consumers are, and are copied where these are on several devices.
-
-    They are constants, nodes that rest on constants alone (decompressed weights), and shape arithmetic (ShapeOf …
-    Gather … Concat → Reshape), without which a consumer's submodel has no static shapes. Returns bool [nodes].
-    """
-    return graph.legality.replicable
-
-
-def colocation_constraints(graph: ComputationGraph) -> NDArray[np.int32]:
-    """Pairs of nodes that must share a device, but replicable producers with their consumers, int32 [pairs, 2].
-
-    The nodes of a state and all between its ReadValue and Assign, Results with their producers, both ends of a tensor
-    that HETERO cannot hand over, Parameters with a consumer, and attention that the CPU plugin misreads when it is cut
-    (docs/facts.md).
-    """
-    return graph.legality.colocated
-
-
-def same_submodel_constraints(graph: ComputationGraph) -> NDArray[np.int32]:
-    """Pairs of nodes that must share a submodel, not only a device, int32 [pairs, 2].
-
-    HETERO splits devices further against cycles. Shape arithmetic and decompressed weights with their consumers
-    (constants alone are never taken off), tensors that HETERO cannot hand over with theirs, and each ReadValue with its
-    Assign.
-    """
-    return graph.legality.same_submodel
-
-
-def colocation(graph: ComputationGraph) -> NDArray[np.int32]:
-    """Colocation groups: nodes of a group must share a device, and any assignment of devices to groups is legal.
-
-    Replicable producers are in the group of their consumers; `normalize` has copied those whose consumers are in
-    several groups, otherwise they join these groups. Dense numbers, in the order of the groups' first nodes, int32
-    [nodes].
-    """
-    return graph.legality.groups
 
 
 def coarsen(
@@ -86,3 +42,8 @@ def group_support(groups: NDArray[np.int32], supported: NDArray[np.bool_]) -> ND
     allowed = np.ones((int(groups.max()) + 1, supported.shape[1]), bool)
     np.logical_and.at(allowed, groups, supported)
     return allowed
+
+
+def split_rule(openvino_version: str) -> int:
+    """Which of HETERO's splitting rules a release of OpenVINO ("2026.4.1-…") has (native `SplitRule`)."""
+    return _native.split_rule_of(openvino_version)

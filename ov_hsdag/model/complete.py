@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import replicate, unique_names
 from ov_hsdag.model.relaxed_shapes import restore_shapes
-from ov_hsdag.model.repair import split_rule
 
 if TYPE_CHECKING:
     import openvino as ov

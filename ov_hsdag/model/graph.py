@@ -61,13 +61,7 @@ def array(*axes: str, dtype: type[np.generic] | None = None, key: str | None = N
 
 
 def check_arrays(owner: Any, sizes: Mapping[str, int], prefix: str = "") -> None:
-    """Raises ValueError where arrays of a dataclass are not as `array` describes them; None is none.
-
-    Args:
-        owner: the dataclass.
-        sizes: of the axes.
-        prefix: of the arrays' names in messages.
-    """
+    """Raises ValueError where arrays of a dataclass are not as `array` describes them, with axes of these sizes."""
     for one in fields(owner):
         value, name = getattr(owner, one.name), prefix + one.name
         if "axes" not in one.metadata or (value is None and one.default is None):
@@ -260,7 +254,7 @@ class ComputationGraph:
         by_name = {name: index for index, name in enumerate(names)}
         for name, place, feeding in inputs:
             source[input_ptr[by_name[name]] + place] = by_name[feeding]
-        known = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
+        known: dict[str, Any] = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
         known["input_output"] = (output_ptr[source] + port).astype(np.int32)
         places = {"nodes": own, "outputs": of_output}
         for one in fields(self):

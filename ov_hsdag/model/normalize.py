@@ -117,16 +117,11 @@ class _Names:
 
 
 class Replication(NamedTuple):
-    """What `replicate` did.
+    """What `replicate` did."""
 
-    Attributes:
-        homes: of every node of the changed model, by friendly name.
-        copied: number of the node that each copy was made of, by the copy's friendly name.
-        inputs: input ports that a copy feeds: name of their node, number among its ports, name of the copy.
-    """
-
-    homes: dict[str, int]
-    copied: dict[str, int]
+    homes: dict[str, int]  # of every node of the changed model, by friendly name
+    copied: dict[str, int]  # number of the node that each copy was made of, by the copy's friendly name
+    # input ports that a copy feeds: name of their node, number among its ports, name of the copy
     inputs: list[tuple[str, int, str]]
 
 

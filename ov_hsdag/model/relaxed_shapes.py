@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ov_hsdag import _native
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import KINDS, NodeKind
 from ov_hsdag.model.lengths import relaxed
 from ov_hsdag.model.nodes import Nodes
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:

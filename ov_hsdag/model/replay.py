@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 
 def infer(request: ov.InferRequest, inputs: Any) -> None:
-    """One inference. Raises RuntimeError where it fails.
+    """One inference. Raises RuntimeError where it fails. Not for requests of an AsyncInferQueue, which would count it.
 
-    `InferRequest.infer` does not: where an operation of a dynamic model fails on a CPU device of one thread, it returns
-    empty outputs, or those of before, and the next inference may end the process with "pure virtual method called"
-    (2026.4). Not for requests of an AsyncInferQueue, which would count it.
+    `InferRequest.infer` returns empty outputs, or those of before, where an operation of a dynamic model fails on a CPU
+    device of one thread, and the next inference may end the process (2026.4).
     """
     request.start_async(inputs)
     request.wait()

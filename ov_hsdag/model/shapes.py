@@ -300,8 +300,8 @@ class Inference:
     def _with_sized_states(self, copy: ov.Model) -> list[ov.Node]:
         """The nodes, with Parameters of static shapes in the place of the states that grow.
 
-        A state has the dimensions of its initial value where those are not empty (the batch). Where they are, it has
-        the length that mask and tokens tell, or that of an input of unknown length.
+        A state has the dimensions of its initial value where those are not empty (the batch), else the length that mask
+        and tokens tell, or that of an input of unknown length.
         """
         from ov_hsdag.utils.compat import op
 

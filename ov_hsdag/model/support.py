@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
-from ov_hsdag.model.colocation import constant_nodes, group_support
+from ov_hsdag.model.colocation import group_support
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -104,7 +104,7 @@ def _compile_alone(
     """Whether the device compiles each of the nodes as a model of its own, with its constant inputs."""
     if not nodes:
         return []
-    constant = {graph.names[node] for node in np.flatnonzero(constant_nodes(graph))}
+    constant = {graph.names[node] for node in np.flatnonzero(graph.legality.constant)}
     copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
     kinds = [_kind(copies[graph.names[number]], constant) for number in nodes]
     known: dict[str, bool] = {}

@@ -52,17 +52,11 @@ _EXCESS = 10.0
 
 @dataclass(frozen=True, eq=False)
 class ContiguousPartition:
-    """Parts of an order of items, and their devices.
+    """Parts of an order of items, and their devices."""
 
-    Attributes:
-        value: estimate of the objective, µs.
-        sequence: devices in the order of their parts, each at most once, int64 [parts].
-        bounds: part k has the items bounds[k] … bounds[k + 1] - 1, perhaps none; int64 [parts + 1].
-    """
-
-    value: float
-    sequence: NDArray[np.int64]
-    bounds: NDArray[np.int64]
+    value: float  # estimate of the objective, µs
+    sequence: NDArray[np.int64]  # devices in the order of their parts, each at most once, int64 [parts]
+    bounds: NDArray[np.int64]  # part k has the items bounds[k] … bounds[k + 1] - 1, perhaps none; int64 [parts + 1]
 
     @property
     def devices(self) -> NDArray[np.int64]:
@@ -101,7 +95,7 @@ def contiguous_placements(
     """
 
     def best(order: NDArray[np.int32], sequences: int, per_sequence: int) -> NDArray[np.uint8]:
-        return problem.contiguous.best(
+        return problem.search_space.partitions(
             order,
             problem.objective == "throughput",
             cuts=_MOST_CUTS,
@@ -112,7 +106,7 @@ def contiguous_placements(
             in_list_order=in_list_order,
         )
 
-    orders = problem.contiguous.orders()
+    orders = problem.search_space.orders()
     found = [best(order, 1, 1) for order in orders] if len(orders) > 1 else []
     scores = [problem.scores(placements).min(initial=np.inf) for placements in found]
     if len(orders) > 1 and np.isinf(scores).all():
@@ -128,23 +122,16 @@ def contiguous_placements(
 
 @dataclass(frozen=True, eq=False)
 class CoarsePartitions:
-    """What contiguous partitions of any topological order of a problem's coarse groups are made of.
+    """What contiguous partitions of any topological order of a problem's coarse groups are made of."""
 
-    Attributes:
-        view: the problem by coarse groups.
-        us: times with guesses for what a device lacks: the fastest does it, with transfers in and out; µs [size, D].
-        weights: of each group, states included, as a share of what the model needs of memory on one device [size, D].
-        largest: bytes of the largest operation's inputs and outputs of each group [size].
-        room: what of that need each device has memory for, inf where there is no limit [D].
-        kind: `PlacementProblem.kinds` [D].
-    """
-
-    view: CoarseView
+    view: CoarseView  # the problem by coarse groups
+    # times with guesses for what a device lacks: the fastest does it, with transfers in and out; µs [size, D]
     us: Floats
+    # of each group, states included, as a share of what the model needs of memory on one device [size, D]
     weights: Floats
-    largest: Floats
-    room: Floats
-    kind: NDArray[np.int32]
+    largest: Floats  # bytes of the largest operation's inputs and outputs of each group [size]
+    room: Floats  # what of that need each device has memory for, inf where there is no limit [D]
+    kind: NDArray[np.int32]  # `PlacementProblem.kinds` [D]
 
     @classmethod
     def of(
@@ -178,12 +165,7 @@ class CoarsePartitions:
         return found[0] if found and listed.value > found[0].value * _IN_LIST_ORDER else listed
 
     def _parts(self, position: NDArray[np.int32], filled: float) -> tuple[Floats, NDArray[np.int64]]:
-        """Time of a part of an order between each two candidate cuts, µs [D, P, P], and these cuts [P].
-
-        Args:
-            position: place of each group in the order [size].
-            filled: share of the devices' room that may be filled.
-        """
+        """Time of a part of an order between each two cuts, µs [D, P, P], and the cuts [P]; filled: of the room."""
         problem, view = self.view.problem, self.view
         order = np.argsort(position)
         first, last = view.spans(position)
@@ -215,16 +197,10 @@ class CoarsePartitions:
     def _find(
         self, span: Floats, cuts: NDArray[np.int64], sequences: int, *, in_list_order: bool = False
     ) -> list[ContiguousPartition]:
-        """The best partition for each of the best sequences of all devices.
-
-        Args:
-            span, cuts: of `_parts`.
-            sequences: at most so many.
-            in_list_order: only the sequence of the device list.
-        """
+        """The best partition for each of the best sequences of all devices; span, cuts: of `_parts`."""
         problem, kind = self.view.problem, self.kind
         if in_list_order or _states(kind) > _MOST_STATES:
-            kind, in_list_order = np.arange(len(problem.devices)), True
+            kind, in_list_order = np.arange(len(problem.devices), dtype=np.int32), True
         return _best(
             kind,
             problem.objective == "throughput",
@@ -237,10 +213,10 @@ class CoarsePartitions:
 
 
 def _best(
-    kind: NDArray[np.int64], throughput: bool, cuts: NDArray[np.int64], **arguments: Any
+    kind: NDArray[np.int32], throughput: bool, cuts: NDArray[np.int64], **arguments: Any
 ) -> list[ContiguousPartition]:
     """The partitions that `_native.contiguous_partitions` finds, best sequences first."""
-    values, devices, bounds = _native.contiguous_partitions(kind.astype(np.int32), throughput, **arguments)
+    values, devices, bounds = _native.contiguous_partitions(kind, throughput, **arguments)
     parts = (devices >= 0).sum(axis=1).tolist()
     return [
         ContiguousPartition(value, sequence[:count].astype(np.int64), cuts[bound[: count + 1]])
@@ -248,7 +224,7 @@ def _best(
     ]
 
 
-def _states(kind: NDArray[np.int64]) -> float:
+def _states(kind: NDArray[np.int32]) -> float:
     """Pairs of a device's kind and what is left behind it: Σ_k m_k Π_{j ≠ k} (m_j + 1) for m_k devices of kind k."""
     members = np.bincount(kind).astype(np.float64)
     return float((members / (members + 1)).sum() * (members + 1).prod())
@@ -287,13 +263,9 @@ def _before(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _spans(work: Floats, enter: Floats, fixed: Floats, leave: Floats, excess: Floats | float) -> Floats:
-    """Time of a part between each two cuts, inf where it would be empty or end before it begins, µs [D, P, P].
+    """Time of a part between each two cuts, µs [D, P, P], inf where it would be empty or end before it begins.
 
-    Args:
-        work: time of all items before each cut [D, P].
-        enter, leave: of what crosses its first and its last cut [D, P].
-        fixed: of every part [D].
-        excess: cost of memory that is exceeded [D, P, P].
+    Of all before each cut (work), crossing its ends (enter, leave) [D, P], of every part [D], over memory [D, P, P].
     """
     cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + fixed[:, None, None] + leave[:, None, :] + excess
     return np.where(np.tri(work.shape[1], dtype=bool), np.inf, cost)
@@ -313,10 +285,7 @@ def _memory_shares(problem: PlacementProblem) -> _MemoryShares:
 
 
 def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:
-    """Bytes of the largest operation's inputs and outputs, constants aside, of each group [size].
-
-    group: of each node [nodes].
-    """
+    """Bytes of the largest operation's inputs and outputs, constants aside, of each group [size]; group: [nodes]."""
     graph = problem.graph
     bytes_ = graph.output_bytes if problem.live_bytes is None else problem.live_bytes
     moved = np.where(graph.kinds[graph.output_node] == NodeKind.CONSTANT, 0, bytes_).astype(np.float64)
@@ -339,14 +308,9 @@ def _alive(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
 
 
 def _excess(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64], work: Floats) -> Floats:
-    """Cost of what parts between two cuts exceed memory by, µs [D, P, P].
+    """Cost of what parts between two cuts exceed memory by, µs [D, P, P]. work: of all before each cut, µs [D, P].
 
-    Args:
-        weights: of each item [n, D], like all of these a share of what the model needs.
-        alive: tensors that are alive at once while each item runs [n]; a part needs the most of its items.
-        room: of each device [D].
-        cuts: [P].
-        work: time of all items before each cut, µs [D, P].
+    Shares of what the model needs: weights [n, D], `_alive` [n] (a part needs the most of its items), room [D].
     """
     held = _before(weights)[cuts]
     most = np.zeros((len(cuts), len(cuts)))

@@ -26,7 +26,7 @@ class Filling:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`."""
-        for order in (*problem.contiguous.orders(), topological_groups(problem)):
+        for order in (*problem.search_space.orders(), topological_groups(problem)):
             best = self._fill(problem, order)
             if not problem.evaluate(best).infeasible[0]:
                 break
@@ -80,12 +80,9 @@ def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) 
 
 
 def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where the part of each device ends that takes as much as there is room for, [devices].
+    """Where each device's part ends if it takes as much as there is room for [devices].
 
-    Args:
-        held: bytes of all groups before each place of the order, [groups + 1, devices].
-        cuts: places where parts may end, the last one included.
-        room: of each device [devices].
+    held: bytes of all groups before each place [groups + 1, devices]. cuts: places where parts may end, the last, too.
     """
     at, ends = 0, []
     for device, most in enumerate(room):

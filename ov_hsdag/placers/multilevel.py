@@ -13,24 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import _native
 from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.refine import refine
+from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
-
-# Moves that are tried by default: 20 to 120 ms on one core for models of up to a thousand groups on two devices. On
-# more, where as many stop 2 to 4% short in throughput, so many more, up to 350 ms.
-_MOVES = 500_000
-_MOVES_PER_GROUP = 100
-_MORE_ON_MORE_DEVICES = 10_000  # for each group
-_MOST_MORE = 3_500_000
-
-# Where a device cannot hold the model, good placements are rarer: so many moves at least, and so many times as many.
-# Local search begins with so many of those that were found.
-_CROWDED_MOVES = 6_000_000
-_MORE_MOVES = 3
-_REFINED = 4
 
 
 @dataclass(frozen=True)
@@ -39,18 +26,14 @@ class Multilevel:
 
     Where a device cannot hold the model, the best of what was found go through local search by the simulator: live
     tensors count for limits, and moves on coarse graphs know nothing of them.
-
-    Attributes:
-        seconds: to search; results then depend on the machine. None: as many moves as are tried in one to three tenths
-            of a second for models of a thousand groups (half a second where memory is short), always with the same
-            result.
-        seed: of the random numbers.
-        threads: searches at the same time, each with a seed of its own.
     """
 
+    # to search; results then depend on the machine. None: as many moves as are tried in one to three tenths of a second
+    # for models of a thousand groups (half a second where memory is short), always with the same result
     seconds: float | None = None
-    seed: int = 0
-    threads: int = 1
+    seed: int = 0  # of the random numbers
+    threads: int = 1  # searches at the same time, each with a seed of its own
+    settings: SearchSettings = "default"  # of the search, see `ov_hsdag.placers.settings`
     name: str = "search"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
@@ -65,39 +48,43 @@ class Multilevel:
 
     def _found(self, problem: PlacementProblem) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """The best placement, and the search's elites."""
-        full = crowded(problem)
-        moves = max(_CROWDED_MOVES, _MORE_MOVES * default_moves(problem)) if full else default_moves(problem)
-        most = moves if self.seconds is None else None
-        found = search(problem, seconds=self.seconds, max_moves=most, seed=self.seed, threads=self.threads)
+        full, effort = crowded(problem), search_settings(self.settings)["effort"]
+        most: float | None = None
+        if self.seconds is None:
+            most = default_moves(problem, self.settings)
+            if full:
+                most = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * most)
+        found = search(
+            problem,
+            seconds=self.seconds,
+            max_moves=None if most is None else int(most),
+            seed=self.seed,
+            threads=self.threads,
+            settings=self.settings,
+        )
         best = found.placement
         if full:
             simple = np.stack([found.placement, Filling().place(problem)])
-            starts = found.elites[:_REFINED] if len(found.elites) else simple
-            refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed)
+            starts = found.elites[: int(effort["refined_in_little_memory"])] if len(found.elites) else simple
+            refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed, settings=self.settings)
             best = refined[scores.argmin()] if scores.min() < found.score else best
         return best, found.elites
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        placement: uint8 [groups].
-        score: as `PlacementProblem.scores` gives it, µs, inf where nothing feasible was found.
-        progress: when a better placement was found, ms since the beginning, and its score, µs; float64 [improvements,
-            2].
-        cycles: how often the search went from the coarsest to the finest graph.
-        elites: the best feasible placements that were found, the best first, uint8 [count, groups].
-        elite_scores: their scores, µs, float64 [count].
-    """
-
-    placement: NDArray[np.uint8]
-    score: float
+    placement: NDArray[np.uint8]  # uint8 [groups]
+    score: float  # as `PlacementProblem.scores` gives it, µs, inf where nothing feasible was found
+    # when a better placement was found, ms since the beginning, and its score, µs; float64 [improvements, 2]
     progress: NDArray[np.float64]
-    cycles: int
-    elites: NDArray[np.uint8]
-    elite_scores: NDArray[np.float64]
+    cycles: int  # how often the search went from the coarsest to the finest graph
+    elites: NDArray[np.uint8]  # the best feasible placements that were found, the best first, uint8 [count, groups]
+    elite_scores: NDArray[np.float64]  # their scores, µs, float64 [count]
+    # ms spent on "coarsen" (contracting edges), "place" (partitions, single devices, the coarsest graphs) and "refine"
+    # (finer graphs, local search)
+    phases: dict[str, float]
 
 
 def search(
@@ -111,6 +98,7 @@ def search(
     threads: int = 1,
     processor_time: bool = False,
     labels: NDArray[np.uint64] | None = None,
+    settings: SearchSettings = "default",
 ) -> Found:
     """Searches for the best placement of a problem.
 
@@ -126,18 +114,19 @@ def search(
         labels: uint64 [groups] below 2**32; groups with other labels are never contracted into one. None: all may be.
         threads: so many searches run at the same time, with the seeds from `seed` on and the limits each; the best
             counts, of equally good ones the first, and with it its progress.
-        processor_time: `seconds` and `Found.progress` are processor time of the process, not wall time.
+        processor_time: `seconds`, `Found.progress` and `Found.phases` are processor time of the process, not wall time.
+        settings: see `ov_hsdag.placers.settings`.
 
     Raises:
         ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
     """
     if seconds is None and max_moves is None:
-        max_moves = default_moves(problem)
-    native = _native.Multilevel(problem.native, problem.chains)
+        max_moves = default_moves(problem, settings)
+    space = problem.search_space
 
     def one(number: int) -> Found:
         return Found(
-            *native.search(
+            **space.search(
                 problem.objective == "throughput",
                 max_moves=max_moves or 0,
                 budget_ms=1e3 * (seconds or 0.0),
@@ -146,6 +135,7 @@ def search(
                 rating=rating,
                 processor_time=processor_time,
                 labels=labels,
+                settings=settings,
             )
         )
 
@@ -169,9 +159,10 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
     return renamed[placement].astype(np.uint8)
 
 
-def default_moves(problem: PlacementProblem) -> int:
+def default_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
     """Moves that are tried by default."""
-    moves = _MOVES + _MOVES_PER_GROUP * problem.group_count
+    effort = search_settings(settings)["effort"]
+    moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:
-        moves += min(_MORE_ON_MORE_DEVICES * problem.group_count, _MOST_MORE)
-    return moves
+        moves += min(effort["more_per_group"] * problem.group_count, effort["most_more"])
+    return int(moves)

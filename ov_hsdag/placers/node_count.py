@@ -13,13 +13,9 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The first `share` of the operations on the first device; the others have equal parts of the rest, in order.
+    """The first `share` of the operations on the first device; the others have equal parts of the rest, in order."""
 
-    Attributes:
-        share: 0 … 1.
-    """
-
-    share: float
+    share: float  # 0 … 1
 
     @property
     def name(self) -> str:

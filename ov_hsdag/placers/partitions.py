@@ -44,14 +44,10 @@ class Partitions:
 
     For throughput, random orders are tried as well; where no partition is feasible, so are cuts of a topological order
     for each two devices, and partitions that leave room in memory.
-
-    Attributes:
-        refined: how many of the best partitions are refined; 0: none is.
-        seed: of the orders and the refinement; the same problem always gets the same placement.
     """
 
-    refined: int = 4
-    seed: int = 0
+    refined: int = 4  # how many of the best partitions are refined; 0: none is
+    seed: int = 0  # of the orders and the refinement; the same problem always gets the same placement
     name: str = "partitions"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
@@ -59,14 +55,14 @@ class Partitions:
         threads = usable_cores()
         full = crowded(problem)
         kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
-        starts = [problem.singles, _partitions(problem, problem.contiguous.orders(), _SEQUENCES)]
+        starts = [problem.singles, _partitions(problem, problem.search_space.orders(), _SEQUENCES)]
         orders = min(_ORDERED_GROUPS // (int(problem.coarse.max()) + 1), _ORDERS)
         if problem.objective == "throughput" and orders:
-            branches = problem.contiguous.orders(orders, self.seed)[-orders:]
+            branches = problem.search_space.orders(orders, self.seed)[-orders:]
             starts.append(_partitions(problem, branches, _ORDERED_SEQUENCES))
         candidates = ranked(problem, np.concatenate(starts), threads)[:kept]
         if problem.evaluate(candidates[0]).infeasible[0]:
-            main = problem.contiguous.orders()[:1]
+            main = problem.search_space.orders()[:1]
             partitions = [_partitions(problem, main, _SEQUENCES, filled) for filled in _ROOMS]
             candidates = np.concatenate([candidates, _splits(problem), *partitions])
             repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
@@ -81,22 +77,15 @@ class Partitions:
 def _partitions(
     problem: PlacementProblem, orders: NDArray[np.int32], sequences: int, filled: float = 1.0
 ) -> NDArray[np.uint8]:
-    """The best contiguous partition of each order of the groups for each of the best sequences of devices.
-
-    Args:
-        problem: to place.
-        orders: [orders, groups].
-        sequences: at most so many for each order.
-        filled: share of the memory limits that may be filled.
-    """
+    """The best partition of each order [orders, groups] for each of the best sequences of devices; filled: share."""
     throughput = problem.objective == "throughput"
-    best = problem.contiguous.best
+    best = problem.search_space.partitions
     return np.concatenate([best(o, throughput, sequences=sequences, per_sequence=1, filled=filled) for o in orders])
 
 
 def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     """A topological order cut in two, for each two devices: feasible where few other placements are."""
-    order = problem.contiguous.orders()[0]
+    order = problem.search_space.orders()[0]
     place = np.empty(problem.group_count, np.int64)
     place[order] = np.arange(problem.group_count)
     found = [problem.where_supported(single) for single in problem.singles]

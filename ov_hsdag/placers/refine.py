@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag import _native
+from ov_hsdag.placers.settings import SearchSettings
 from ov_hsdag.problem.problem import PlacementProblem
 
 # Moves that are tried by default: about 15 ms on one core for a model of 500 groups. Larger models get more in
@@ -29,6 +29,7 @@ def refine(
     threads: int = 1,
     seed: int = 0,
     processor_time: bool = False,
+    settings: SearchSettings = "default",
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Improves placements, each on its own and then the best of them together.
 
@@ -41,6 +42,7 @@ def refine(
         threads: threads for the batch; results do not depend on their number.
         seed: of the perturbations; equal arguments give equal results.
         processor_time: `budget_ms` is processor time of the process, not wall time.
+        settings: groups "moves" and "local" of `search_settings`.
 
     Returns:
         Placements, uint8 [batch, groups], and their scores as `PlacementProblem.scores` gives them, µs, float64
@@ -52,8 +54,16 @@ def refine(
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:
         max_moves = default_moves(problem)
-    refiner = _native.Refiner(problem.native, problem.chains)
-    return refiner.refine(batch, problem.objective == "throughput", max_moves, budget_ms, threads, seed, processor_time)
+    return problem.search_space.refine(
+        batch,
+        problem.objective == "throughput",
+        max_moves=max_moves,
+        budget_ms=budget_ms,
+        threads=threads,
+        seed=seed,
+        processor_time=processor_time,
+        settings=settings,
+    )
 
 
 def default_moves(problem: PlacementProblem) -> int:

@@ -13,13 +13,9 @@ from ov_hsdag.problem.problem import PlacementProblem
 
 @dataclass(frozen=True)
 class SingleDevice:
-    """Everything on one device. Groups that it does not support make the placement infeasible.
+    """Everything on one device. Groups that it does not support make the placement infeasible."""
 
-    Attributes:
-        device: its name, which is the placer's name as well.
-    """
-
-    device: str
+    device: str  # its name, which is the placer's name as well
 
     @property
     def name(self) -> str:

@@ -168,7 +168,7 @@ def coarse_groups(problem: PlacementProblem, most: int | None = None) -> NDArray
     most = MOST_NODES if most is None else most
     if int(problem.coarse.max()) < most:
         return problem.coarse
-    return _native.Multilevel(problem.native, problem.coarse).contracted(most)
+    return _native.SearchSpace(problem.native, problem.coarse).contracted(most)
 
 
 def _log(ratio: Any) -> Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
-from ov_hsdag.model import colocation, normalize
+from ov_hsdag.model import normalize
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.support import require_support, support
 from ov_hsdag.utils.errors import UserError
@@ -25,41 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ModelAnalysis:
-    """What of a model does not depend on what things cost; calibration and placement share it.
+    """What of a model does not depend on what things cost; calibration and placement share it."""
 
-    Attributes:
-        model: normalized.
-        shapes: example shapes of its dynamic inputs.
-        graph: of the model.
-        devices: names, in HETERO's order.
-        supported: which devices run which nodes, bool [nodes, devices].
-    """
-
-    model: ov.Model
-    shapes: Mapping[str, Sequence[int]] | None
-    graph: ComputationGraph
-    devices: tuple[str, ...]
-    supported: NDArray[np.bool_]
-
-    @cached_property
-    def groups(self) -> NDArray[np.int32]:
-        """Colocation groups: nodes of one group share a device. Dense numbers, int32 [nodes]."""
-        return colocation.colocation(self.graph)
-
-    @cached_property
-    def replicable_producers(self) -> NDArray[np.bool_]:
-        """Nodes that must be where their consumers are, bool [nodes]."""
-        return colocation.replicable_producers(self.graph)
-
-    @cached_property
-    def colocation_constraints(self) -> NDArray[np.int32]:
-        """Pairs of nodes that must share a device, those of replicable producers left out, int32 [pairs, 2]."""
-        return colocation.colocation_constraints(self.graph)
-
-    @cached_property
-    def same_submodel_constraints(self) -> NDArray[np.int32]:
-        """Pairs of nodes that must share a submodel, int32 [pairs, 2]."""
-        return colocation.same_submodel_constraints(self.graph)
+    model: ov.Model  # normalized
+    shapes: Mapping[str, Sequence[int]] | None  # example shapes of its dynamic inputs
+    graph: ComputationGraph  # of the model
+    devices: tuple[str, ...]  # names, in HETERO's order
+    supported: NDArray[np.bool_]  # which devices run which nodes, bool [nodes, devices]
 
     def supported_by(self, names: Sequence[str]) -> NDArray[np.bool_]:
         """The columns of `supported` of these devices, bool [nodes, len(names)]."""
@@ -96,7 +67,7 @@ def prepare(
         raise UserError("the model is empty: it has no operations")
     graph, part = normalize.normalize_by_excerpt(model, shapes, clock)
     with clock("legality"):
-        groups = colocation.colocation(graph)
+        groups = graph.legality.groups
     with clock("support"):
         supported = cost_model.assumed_support(profile, graph, names)
         absent = discovery.absent(core, names)

@@ -16,51 +16,32 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class CoarseView:
-    """A problem by coarse groups. "Group" means a coarse group here, D is the number of devices.
+    """A problem by coarse groups. "Group" means a coarse group here, D is the number of devices."""
 
-    Attributes:
-        problem: the problem; each of its colocation groups has a device that supports it.
-        size: number of groups.
-        node: group of each node, int32 [nodes].
-        us: time of each group on each device, µs, inf without support, float64 [size, D].
-        best: the least of each row of `us`, float64 [size].
-        tensor_bytes: size of each tensor with a consumer in another colocation group, float64 [T].
-        producer: group that produces each of these tensors, int32 [T].
-        received: tensor of each possible transfer, a tensor and another group that consumes it, int64 [R].
-        receiver: consuming group of each possible transfer, int32 [R].
-        edge_index: producing and consuming group of each edge between groups, each pair once, int64 [2, E].
-        edge_of: edge of each possible transfer, int64 [R].
-        mean_transfer: time of each tensor's transfer, mean over all pairs of devices, µs, float64 [T].
-        into: time to bring a group on a device what it consumes, mean over the other devices, µs, float64 [size, D].
-        out_of: time to bring what it produces to another device, mean over the other devices, µs, float64 [size, D].
-        structure: position, degrees, fractal dimension and closeness of each group, see `_native.structure_features`.
-    """
-
-    problem: PlacementProblem
-    size: int
-    node: NDArray[np.int32]
-    us: Floats
-    best: Floats
-    tensor_bytes: Floats
-    producer: NDArray[np.int32]
+    problem: PlacementProblem  # the problem; each of its colocation groups has a device that supports it
+    size: int  # number of groups
+    node: NDArray[np.int32]  # group of each node, int32 [nodes]
+    us: Floats  # time of each group on each device, µs, inf without support, float64 [size, D]
+    best: Floats  # the least of each row of `us`, float64 [size]
+    tensor_bytes: Floats  # size of each tensor with a consumer in another colocation group, float64 [T]
+    producer: NDArray[np.int32]  # group that produces each of these tensors, int32 [T]
+    # tensor of each possible transfer, a tensor and another group that consumes it, int64 [R]
     received: NDArray[np.int64]
-    receiver: NDArray[np.int32]
+    receiver: NDArray[np.int32]  # consuming group of each possible transfer, int32 [R]
+    # producing and consuming group of each edge between groups, each pair once, int64 [2, E]
     edge_index: NDArray[np.int64]
-    edge_of: NDArray[np.int64]
-    mean_transfer: Floats
+    edge_of: NDArray[np.int64]  # edge of each possible transfer, int64 [R]
+    mean_transfer: Floats  # time of each tensor's transfer, mean over all pairs of devices, µs, float64 [T]
+    # time to bring a group on a device what it consumes, mean over the other devices, µs, float64 [size, D]
     into: Floats
+    # time to bring what it produces to another device, mean over the other devices, µs, float64 [size, D]
     out_of: Floats
+    # position, degrees, fractal dimension and closeness of each group, see `_native.structure_features`
     structure: dict[str, Any]
 
     @classmethod
     def of(cls, problem: PlacementProblem, threads: int = 1, coarse: NDArray[np.int32] | None = None) -> CoarseView:
-        """The view of a problem.
-
-        Args:
-            problem: each of its groups has a device that supports it.
-            threads: for the structural features.
-            coarse: group of each colocation group, int32 [colocation groups]; None: `PlacementProblem.coarse`.
-        """
+        """The view of a problem, by its own coarse groups or others, int32 [groups]; threads: for `structure`."""
         coarse = problem.coarse if coarse is None else coarse
         size = int(coarse.max()) + 1
         devices = len(problem.devices)

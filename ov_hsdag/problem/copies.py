@@ -22,13 +22,10 @@ def copy_devices(problem: PlacementProblem) -> tuple[str, ...]:
 
 
 def copies_summary(problem: PlacementProblem) -> dict[str, Any] | None:
-    """The prediction for a copy on each device, all at work at once; None where `copy_devices` names none.
+    """As `PlacementProblem.summary`: throughput of a copy on each device together, latency of the slowest, bytes.
 
-    Devices are taken to work undisturbed by each other. Copies on CPU devices share the bandwidth of one memory, so
-    that what is measured may be less.
-
-    Returns:
-        As `PlacementProblem.summary`: throughput of all together, latency of the slowest, bytes on each device.
+    None where `copy_devices` names none. Devices are taken to work undisturbed; copies on CPU devices share one
+    memory's bandwidth, so that what is measured may be less.
     """
     names = copy_devices(problem)
     if not names:

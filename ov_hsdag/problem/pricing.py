@@ -18,7 +18,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.model import repair
+from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
@@ -192,18 +192,13 @@ def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
 
 @dataclass(frozen=True, eq=False)
 class WorkloadProblem:
-    """What `price_workload` makes.
+    """What `price_workload` makes."""
 
-    Attributes:
-        problem: of the mean inference.
-        phases: the problem of each phase that occurs, by its name. They share the problem's groups, and its memory.
-        counts: inferences of each phase in a run of the workload.
-        output_bytes: sizes of all outputs in each phase, those that do not occur too, int64 [outputs].
-    """
-
-    problem: PlacementProblem
+    problem: PlacementProblem  # of the mean inference
+    # the problem of each phase that occurs, by its name. They share the problem's groups, and its memory
     phases: Mapping[str, PlacementProblem]
-    counts: Mapping[str, float]
+    counts: Mapping[str, float]  # inferences of each phase in a run of the workload
+    # sizes of all outputs in each phase, those that do not occur too, int64 [outputs]
     output_bytes: Mapping[str, NDArray[np.int64]]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, dict[str, float]]:
@@ -217,17 +212,11 @@ class WorkloadProblem:
 
 @dataclass(frozen=True, eq=False)
 class _Priced:
-    """Inferences of one size: the graph of that size, how many there are, and what they cost.
+    """Inferences of one size: the graph of that size, how many there are, and what they cost."""
 
-    Attributes:
-        graph: with the sizes.
-        count: of inferences.
-        costs: attributes of `PlacementProblem` by name.
-    """
-
-    graph: ComputationGraph
-    count: float
-    costs: Mapping[str, Any]
+    graph: ComputationGraph  # with the sizes
+    count: float  # of inferences
+    costs: Mapping[str, Any]  # attributes of `PlacementProblem` by name
 
     @classmethod
     def of(cls, graph: ComputationGraph, count: float, profile: Profile, names: Sequence[str]) -> _Priced:
@@ -306,9 +295,9 @@ def _problem(
         devices=names,
         objective=objective,
         supported=analysis.supported,
-        groups=analysis.groups,
+        groups=analysis.graph.legality.groups,
         memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
-        rule=repair.split_rule(ov.__version__),
+        rule=colocation.split_rule(ov.__version__),
         storage_ratio=kept,
         moved_bytes=moved,
         held_bytes=held,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model import colocation, repair
+from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, NodeKind, array, check_arrays
 from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
@@ -202,7 +202,7 @@ class PlacementProblem:
     @cached_property
     def same_submodel(self) -> NDArray[np.int32]:
         """Same-submodel constraints: pairs of nodes that must be in one submodel, int32 [pairs, 2]."""
-        return colocation.same_submodel_constraints(self.graph)
+        return self.graph.legality.same_submodel
 
     @cached_property
     def group_us(self) -> NDArray[np.float64]:
@@ -309,9 +309,9 @@ class PlacementProblem:
         return self.native.kinds
 
     @cached_property
-    def contiguous(self) -> _native.Contiguous:
-        """Orders of the groups that do not depend on how nodes are numbered, and contiguous partitions of them."""
-        return _native.Contiguous(self.native)
+    def search_space(self) -> _native.SearchSpace:
+        """What the native core's searches work on, with orders of the groups that no numbering of nodes changes."""
+        return _native.SearchSpace(self.native, self.chains)
 
     def evaluate(
         self, placements: NDArray[np.integer[Any]], threads: int = 1, most_work: int | None = None
@@ -416,11 +416,18 @@ class PlacementProblem:
         return np.where(supported, placements, self.group_supported.argmax(axis=1)).astype(np.uint8)
 
     def repair(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placement with some groups moved until HETERO runs it, uint8 [groups]; see `ov_hsdag.model.repair`.
+        """The placement with some groups moved until HETERO runs it (cpp_ext/repair.hpp), uint8 [groups].
 
-        Memory limits are not considered.
+        It is itself where nothing is wrong, and one device where nothing else helps. Memory limits are not considered.
         """
-        return repair.repair(self.graph, self.groups, self.same_submodel, placement, self.group_supported, self.rule)
+        return _native.repair(
+            self.graph.native,
+            self.groups,
+            self.same_submodel,
+            np.asarray(placement, np.uint8),
+            self.group_supported,
+            self.rule,
+        )
 
     def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """The placement itself where HETERO runs it, memory limits aside, else repaired; uint8 [groups]."""
@@ -598,21 +605,13 @@ def _plain(value: NDArray[Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """Tensors whose consumers are not all in the producer's group; constants and model outputs never move.
+    """Tensors whose consumers are not all in the producer's group; constants and model outputs never move."""
 
-    Attributes:
-        output: number of the tensor among the graph's outputs, int32 [tensors].
-        source: producing group, int32 [tensors].
-        bytes: that a transfer moves, int64 [tensors].
-        consumer_ptr: int32 [tensors + 1].
-        consumers: consuming groups other than the producer's, each once, int32.
-    """
-
-    output: NDArray[np.int32]
-    source: NDArray[np.int32]
-    bytes: NDArray[np.int64]
-    consumer_ptr: NDArray[np.int32]
-    consumers: NDArray[np.int32]
+    output: NDArray[np.int32]  # number of the tensor among the graph's outputs, int32 [tensors]
+    source: NDArray[np.int32]  # producing group, int32 [tensors]
+    bytes: NDArray[np.int64]  # that a transfer moves, int64 [tensors]
+    consumer_ptr: NDArray[np.int32]  # int32 [tensors + 1]
+    consumers: NDArray[np.int32]  # consuming groups other than the producer's, each once, int32
 
     @classmethod
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
 from ov_hsdag.model import colocation, normalize
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.model.repair import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
 
@@ -133,7 +133,7 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
         objective="latency",
         node_us=np.zeros((graph.nodes, count)),
         supported=np.ones((graph.nodes, count), bool),
-        groups=colocation.colocation(graph),
+        groups=graph.legality.groups,
         transfer_us=np.zeros((count, count)),
         transfer_us_per_byte=np.zeros((count, count)),
         submodel_us=np.zeros(count),

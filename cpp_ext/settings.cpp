@@ -1,0 +1,38 @@
+#include "settings.hpp"
+
+#include <cmath>
+#include <stdexcept>
+
+namespace ov_hsdag {
+
+SearchSettings SearchSettings::preset(const std::string& name) {
+    SearchSettings settings;
+    const auto scale = [&](std::int64_t times, std::int64_t parts) {
+        SearchSettings::Effort& effort = settings.effort;
+        for (auto* moves : {&effort.moves, &effort.moves_per_group, &effort.more_per_group, &effort.most_more,
+                            &effort.moves_in_little_memory}) {
+            *moves = *moves * times / parts;
+        }
+    };
+    if (name == "fast") {
+        scale(1, 5);
+    } else if (name == "thorough") {
+        scale(8, 1);
+    } else if (name != "default") {
+        throw std::invalid_argument("expected the preset fast, default or thorough, got '" + name + "'");
+    }
+    return settings;
+}
+
+void SearchSettings::check() const {
+    for_each(*this, [](const std::string& group, const std::string& name, const auto& number) {
+        const double value = static_cast<double>(number);
+        const bool counts = !std::is_same_v<std::decay_t<decltype(number)>, double>;
+        const double least = name == "target" || name == "cuts" || name.ends_with("_cuts") ? 2.0 : counts ? 1.0 : 0.0;
+        if (std::isfinite(value) && value >= least) return;
+        throw std::invalid_argument("expected at least " + std::to_string(static_cast<int>(least)) + " for '" + group +
+                                    "." + name + "'");
+    });
+}
+
+}  // namespace ov_hsdag
