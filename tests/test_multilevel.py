@@ -18,6 +18,7 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel, search
 from ov_hsdag.placers.refine import refine
+from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem, topological_groups
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.compat import opset13 as ops
@@ -313,3 +314,45 @@ def test_parts_leave_out_what_a_device_lacks() -> None:
     for number, part in enumerate(parts):
         part[order[8 * number :]] = 0
     assert search(problem, max_moves=10_000).score <= problem.scores(parts).min() * 1.02
+
+
+def test_settings_are_set_by_name() -> None:
+    problem = random_problem(5, nodes=300, devices=2, submodel_us=6.0)
+    default, fast, thorough = (search_settings(name) for name in ("default", "fast", "thorough"))
+    assert fast["effort"]["moves"] < default["effort"]["moves"] < thorough["effort"]["moves"]
+    assert {group: set(numbers) for group, numbers in fast.items()} == {
+        group: set(numbers) for group, numbers in default.items()
+    }
+    changed = search_settings()
+    changed["coarsening"]["target"] = 20
+    changed["population"]["size"] = 3
+    assert search_settings(changed) == search_settings({"coarsening": {"target": 20}, "population": {"size": 3}})
+    plain, same, other = (search(problem, max_moves=200_000, settings=one) for one in ("default", default, changed))
+    np.testing.assert_array_equal(plain.elites, same.elites)
+    assert len(plain.elites) > len(other.elites) and len(other.elites) <= 3
+    quick = Multilevel(settings="fast").place(problem)
+    assert problem.scores(quick)[0] <= problem.scores(problem.singles).min()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("quick", "expected the preset fast, default or thorough, got 'quick'"),
+        ({"moves": {"pases": 3}}, "settings by group and name"),
+        ({"coarsening": {"target": 1}}, "at least 2 for 'coarsening.target'"),
+        ({"population": {"size": 0}}, "at least 1 for 'population.size'"),
+        ({"coarsening": {"noise": float("nan")}}, "at least 0 for 'coarsening.noise'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: SearchSettings, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        search_settings(wrong)
+
+
+def test_the_time_of_phases_is_told() -> None:
+    problem = random_problem(5, nodes=300, devices=3, submodel_us=6.0)
+    begin = time.perf_counter()
+    found = search(problem, max_moves=300_000)
+    seconds = time.perf_counter() - begin
+    assert list(found.phases) == ["coarsen", "place", "refine"] and min(found.phases.values()) > 0
+    assert sum(found.phases.values()) <= 1e3 * seconds

@@ -103,3 +103,36 @@ def test_a_changed_problem_is_evaluated_by_its_own_arrays() -> None:
     slower = replace(problem, node_us=problem.node_us + 1.0)
     assert slower.evaluate(placement).latency_us[0] == before + problem.graph.nodes
     assert problem.evaluate(placement).latency_us[0] == before
+
+
+def test_devices_of_equal_costs_are_of_one_kind() -> None:
+    problem = make(devices=4, fusing=True)
+    column = [0, 1, 1, 0]
+    arrays = ("node_us", "supported", "fused_with", "fusion_penalty_us")
+    alike = replace(
+        problem,
+        **{name: getattr(problem, name)[:, column] for name in arrays},
+        **{name: getattr(problem, name)[column] for name in ("submodel_us", "memory_bytes")},
+        transfer_us=np.where(np.eye(4, dtype=bool), 0.0, 2.0),
+        transfer_us_per_byte=np.zeros((4, 4)),
+    )
+    assert alike.kinds.tolist() == [0, 1, 1, 0]
+    other = {"node_us": (0, 2), "fusion_penalty_us": (3, 2), "submodel_us": 2, "transfer_us": (2, 0)}
+    for name, index in other.items():
+        array = getattr(alike, name).copy()
+        array[index] += 1
+        # A link that is slower from the third to the first device tells the first from the fourth, too.
+        expected = [0, 1, 2, 3] if name == "transfer_us" else [0, 1, 2, 0]
+        assert replace(alike, **{name: array}).kinds.tolist() == expected, name
+    assert replace(alike, held_bytes=np.arange(80).reshape(20, 4)).kinds.tolist() == [0, 1, 2, 3]
+
+
+def test_what_hetero_runs_is_left_as_it_is_and_the_rest_repaired() -> None:
+    problem = random_problem(3, nodes=40, devices=2, grouped=True)
+    repaired = 0
+    for single in (*problem.singles, *np.random.default_rng(0).integers(0, 2, (20, problem.group_count))):
+        legal = problem.legalized(single)
+        broken = problem.evaluate(single).broken[0]
+        repaired += broken
+        assert not problem.evaluate(legal).broken[0] and (broken or (legal == single).all())
+    assert repaired and not problem.singles.flags.writeable

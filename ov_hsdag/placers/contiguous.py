@@ -84,14 +84,8 @@ def contiguous_placements(
 ) -> list[NDArray[np.uint8]]:
     """Placements of the best contiguous partitions of that order of colocation groups which has the best one.
 
-    Args:
-        problem: to place.
-        in_list_order: only devices in the order of the list, some perhaps left out.
-        sequences: at most so many sequences of devices, best first.
-        per_sequence: at most so many partitions of each, with different cuts before the last device.
-
-    Returns:
-        uint8 [groups] each, those on fewer devices first; what a device does not run is in none of its parts.
+    At most so many sequences of devices, and partitions of each with different cuts before the last device; uint8
+    [groups] each, those on fewer devices first. What a device does not run is in none of its parts.
     """
 
     def best(order: NDArray[np.int32], sequences: int, per_sequence: int) -> NDArray[np.uint8]:
@@ -153,11 +147,7 @@ class CoarsePartitions:
     def best(self, position: NDArray[np.int32]) -> ContiguousPartition:
         """The best partition of a topological order, or one that is about as good and in the order of the device list.
 
-        Args:
-            position: place of each group in the order [size].
-
-        Returns:
-            A partition in whose sequence all devices are, some perhaps without items.
+        All devices are in its sequence, some perhaps without items. position: place of each group in the order [size].
         """
         span, cuts = self._parts(position, 1.0)
         (listed,) = self._find(span, cuts, 1, in_list_order=True)

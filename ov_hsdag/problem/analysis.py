@@ -46,19 +46,10 @@ def prepare(
     shapes: Mapping[str, Sequence[int]] | None = None,
     clock: Clock | None = None,
 ) -> ModelAnalysis:
-    """Normalizes `model`, in place, and asks which devices run what.
+    """Normalizes `model`, in place, and asks which devices run what: the core's own, or the profile for others.
 
-    Args:
-        model: any.
-        names: of the devices, in HETERO's order.
-        core: asked for the devices that it has.
-        profile: for those that it lacks.
-        shapes: example shapes of dynamic inputs.
-        clock: counts the phases.
-
-    Raises:
-        UserError: an unknown device, a model without operations, or an operation that no device runs.
-        RunError: a device cannot say what it supports.
+    Raises UserError (an unknown device, a model without operations, an operation that no device runs) and RunError (a
+    device cannot say what it supports).
     """
     clock = clock or Clock()
     for name in names:

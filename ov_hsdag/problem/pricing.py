@@ -122,12 +122,7 @@ def price(
 ) -> PlacementProblem:
     """The placement problem: operations and boundaries cost what `costs` measured where they hold, else the profile's.
 
-    Args:
-        analysis: of the model.
-        objective: "latency" or "throughput".
-        profile: has every device of the analysis.
-        core: tells whether measured costs hold for its devices.
-        costs: measured costs; None for none. A warning names devices that they do not hold for.
+    A warning names devices that measured costs do not hold for, as the core tells.
     """
     by_profile = _Priced.of(analysis.graph, 1.0, profile, analysis.devices)
     problem = _problem(analysis, objective, profile, core, [by_profile], analysis.graph)
@@ -148,18 +143,9 @@ def price_workload(
     """The placement problem of a workload: the mean over its inferences, memory for the largest.
 
     Costs add up: times of operations are means over the phases, a transfer takes as long as the mean of what it moves,
-    and a submodel is started once in each inference. So the times of the problem are those of a mean inference.
-
-    Args:
-        analysis: of the model.
-        objective: "latency" or "throughput".
-        profile: has every device of the analysis.
-        core: tells whether measured costs hold for its devices.
-        phases: inferences of the workload; a phase that does not occur counts for memory alone.
-        costs: measured costs of phases, by their names.
-
-    Raises:
-        UserError: shapes of a phase do not fit the model.
+    and a submodel is started once in each inference. So the times of the problem are those of a mean inference. A phase
+    that does not occur counts for memory alone; `costs` are by phases' names. Raises UserError for shapes that do not
+    fit.
     """
     graphs = {phase.name: graph_of(analysis, phase) for phase in phases}
     priced = {
