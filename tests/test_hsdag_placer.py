@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.repair import split_rule
+from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.placers import partitions
 from ov_hsdag.placing.candidates import best_by_prediction, find_candidates
 from ov_hsdag.policy import bundle, features
