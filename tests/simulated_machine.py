@@ -92,7 +92,10 @@ class SharedHost:
         self._random = np.random.default_rng(seed)
         self.busy, self.predicted, self.now = busy, predicted, 0.0
         shares = np.random.default_rng(0).uniform(0.6, 1.0, (4000, 2))
-        self.true = {name: float(np.mean([self._rate(one, share) for share in shares])) for name, one in busy.items()}
+        self.true = {
+            name: float(np.min([shares[:, core] / us for core, us in enumerate(one) if us], axis=0).mean())
+            for name, one in busy.items()
+        }
         self._share, self._until = self._random.uniform(0.6, 1.0, 2), 0.5
 
     @classmethod
