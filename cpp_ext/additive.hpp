@@ -44,11 +44,6 @@ struct AdditiveModel {
                   std::vector<std::int32_t>& kept);
 
     [[nodiscard]] std::int32_t tensors() const { return static_cast<std::int32_t>(source.size()); }
-    // The time of a transfer between two devices, µs.
-    [[nodiscard]] double link_us(std::int32_t tensor, std::size_t from, std::size_t to) const {
-        const std::size_t link = from * static_cast<std::size_t>(devices) + to;
-        return transfer_us[link] + transfer_us_per_byte[link] * bytes[tensor];
-    }
     // The device that runs an item in the least time; the first where none does.
     [[nodiscard]] std::uint8_t fastest(std::int32_t item) const;
     // Moves items whose device does not support them to the fastest. placement: [items]

@@ -193,7 +193,6 @@ PYBIND11_MODULE(_native, module) {
             "placements: uint8 [batch, groups] → dict of arrays [batch] and [batch, devices]; 'breakdown': the terms.");
 
     bind_policy(module);
-    bind_placers(module);
     bind_search(module);
     bind_model(module);
 }

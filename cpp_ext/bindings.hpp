@@ -19,7 +19,6 @@ namespace py = pybind11;
 
 // Each part adds its classes and functions to the module.
 void bind_model(py::module_& module);
-void bind_placers(py::module_& module);
 void bind_policy(py::module_& module);
 void bind_search(py::module_& module);
 

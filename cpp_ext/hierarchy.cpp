@@ -241,22 +241,8 @@ Hierarchy::Hierarchy(const AdditiveModel& finest, std::span<const double> rating
 std::vector<std::int32_t> Hierarchy::items() const {
     std::vector<std::int32_t> item(static_cast<std::size_t>(finest_.items));
     std::iota(item.begin(), item.end(), 0);
-    for (const Level& level : coarser_) {
-        for (std::int32_t& number : item) number = level.item_of[static_cast<std::size_t>(number)];
-    }
+    for (const Level& level : coarser_) item = gathered(level.item_of, item);
     return item;
-}
-
-Placement Hierarchy::refined(std::size_t level, const Placement& placement) const {
-    const std::vector<std::int32_t>& item_of = coarser_[level - 1].item_of;
-    Placement result(item_of.size());
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = placement[static_cast<std::size_t>(item_of[i])];
-    return result;
-}
-
-Placement Hierarchy::finest(Placement placement) const {
-    for (std::size_t level = coarser_.size(); level > 0; --level) placement = refined(level, placement);
-    return placement;
 }
 
 Placement Hierarchy::coarsest(const Placement& placement) const {

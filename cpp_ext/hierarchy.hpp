@@ -38,9 +38,9 @@ public:
     // [items of the finest level] numbers of the coarsest level's.
     [[nodiscard]] std::vector<std::int32_t> items() const;
     // A placement of a level's items as one of the next finer level's.
-    [[nodiscard]] Placement refined(std::size_t level, const Placement& placement) const;
-    // A placement of the coarsest level's items as one of the finest level's.
-    [[nodiscard]] Placement finest(Placement placement) const;
+    [[nodiscard]] Placement refined(std::size_t level, const Placement& placement) const {
+        return gathered(placement, coarser_[level - 1].item_of);
+    }
     // A placement of the finest level, each item of the coarsest where most of its time is spent, on a device that
     // supports it.
     [[nodiscard]] Placement coarsest(const Placement& placement) const;

@@ -28,31 +28,15 @@ std::vector<std::int32_t> ordered_coarse_groups(const OrderedProblem& problem,
     return result;
 }
 
-// Coarse group of each node, [nodes].
-std::vector<std::int32_t> of_nodes(const Problem& problem, std::span<const std::int32_t> coarse_groups) {
-    std::vector<std::int32_t> result(problem.group.size());
-    for (std::size_t node = 0; node < result.size(); ++node) result[node] = coarse_groups[problem.group[node]];
-    return result;
-}
-
 }  // namespace
 
 Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order)
     : coarse_of(ordered_coarse_groups(problem, coarse_groups)),
       fine(problem.problem(), problem.problem().group, problem.node_orders()[node_order]),
-      coarse(problem.problem(), of_nodes(problem.problem(), coarse_of), problem.node_orders()[node_order]) {}
+      coarse(problem.problem(), gathered(coarse_of, problem.problem().group), problem.node_orders()[node_order]) {}
 
 Placement Levels::coarsened(const Placement& placement) const {
     return coarse.elected(coarse.summed(fine.votes(placement), coarse_of));
 }
-
-Placement Levels::expanded(const Placement& placement) const {
-    Placement result(coarse_of.size());
-    for (std::size_t g = 0; g < result.size(); ++g) result[g] = placement[static_cast<std::size_t>(coarse_of[g])];
-    return result;
-}
-
-SearchSpace::SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
-    : ordered(problem), levels(ordered, coarse_groups), other_levels(ordered, coarse_groups, 1) {}
 
 }  // namespace ov_hsdag

@@ -1,6 +1,7 @@
 // The two levels on which placements are refined, and the way between them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -13,6 +14,14 @@ namespace ov_hsdag {
 
 using Placement = std::vector<std::uint8_t>;  // device numbers of a level's items
 
+// values[index[i]] for each i.
+template <typename T>
+[[nodiscard]] std::vector<T> gathered(const std::vector<T>& values, std::span<const std::int32_t> index) {
+    std::vector<T> result;
+    for (const std::int32_t i : index) result.push_back(values[static_cast<std::size_t>(i)]);
+    return result;
+}
+
 // Colocation groups are the fine level, coarse groups of them the coarse one, as in multilevel partitioning.
 struct Levels {
     std::vector<std::int32_t> coarse_of;  // [groups] dense number of the coarse group
@@ -20,14 +29,13 @@ struct Levels {
     AdditiveModel coarse;
 
     // coarse_groups: [groups as given] dense numbers. Throws std::invalid_argument where there is not one for each
-    // group.
-    // node_order: of the problem's.
+    // group. node_order: of the problem's.
     Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order = 0);
 
     // Each coarse group where most of its time is spent, among the devices that support it. [groups] → [coarse groups]
     [[nodiscard]] Placement coarsened(const Placement& placement) const;
     // [coarse groups] → [groups]
-    [[nodiscard]] Placement expanded(const Placement& placement) const;
+    [[nodiscard]] Placement expanded(const Placement& placement) const { return gathered(placement, coarse_of); }
 };
 
 // What all searches of a problem work on: its groups in orders of their own, with levels of two of the orders.
@@ -36,7 +44,8 @@ struct SearchSpace {
     Levels levels, other_levels;
 
     // coarse_groups: as for `Levels`.
-    SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups);
+    SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
+        : ordered(problem), levels(ordered, coarse_groups), other_levels(ordered, coarse_groups, 1) {}
     [[nodiscard]] const Problem& problem() const { return ordered.problem(); }
     [[nodiscard]] std::int32_t groups() const { return levels.fine.items; }
     [[nodiscard]] std::int32_t devices() const { return levels.fine.devices; }

@@ -276,9 +276,11 @@ private:
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         std::vector<Placement> found;
         for (const Solution& solution : simple) found.push_back(hierarchy.coarsest(solution.placement));
-        found.push_back(fastest(top));
+        Placement fastest(static_cast<std::size_t>(top.items));
+        for (std::int32_t i = 0; i < top.items; ++i) fastest[i] = top.fastest(i);
+        found.push_back(fastest);
         for (std::size_t d = 0; d < static_cast<std::size_t>(model_.devices); ++d) {
-            Placement placement = fastest(top);
+            Placement placement = fastest;
             for (std::size_t i = 0; i < placement.size(); ++i) {
                 if (top.supports(static_cast<std::int32_t>(i), d)) placement[i] = static_cast<std::uint8_t>(d);
             }
@@ -397,12 +399,6 @@ private:
         return hierarchy;
     }
 
-    [[nodiscard]] static Placement fastest(const AdditiveModel& top) {
-        Placement result(static_cast<std::size_t>(top.items));
-        for (std::int32_t i = 0; i < top.items; ++i) result[i] = top.fastest(i);
-        return result;
-    }
-
     // What was spent since the last call is the phase's before.
     void enter(Phase phase) {
         const double now = now_ms(options_.processor_time);
@@ -513,9 +509,7 @@ std::vector<std::int32_t> contracted(const SearchSpace& space, std::int32_t targ
     std::mt19937_64 random(0);
     const std::vector<std::int32_t> item =
         Hierarchy(model, transfer_ratings(model), {.target = target, .labels = {}}, random).items();
-    std::vector<std::int32_t> result;
-    for (const std::int32_t coarse : space.levels.coarse_of) result.push_back(item[static_cast<std::size_t>(coarse)]);
-    return space.ordered.as_given<std::int32_t>(result);
+    return space.ordered.as_given<std::int32_t>(gathered(item, space.levels.coarse_of));
 }
 
 MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,

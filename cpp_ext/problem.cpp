@@ -35,15 +35,8 @@ void expect_numbers(const std::vector<double>& values, const char* name) {
 std::int32_t Problem::groups() const { return group.empty() ? 0 : *std::max_element(group.begin(), group.end()) + 1; }
 
 std::size_t Problem::size(Axis axis) const {
-    switch (axis) {
-        case Axis::kNodes:
-            return static_cast<std::size_t>(graph->nodes());
-        case Axis::kDevices:
-            return static_cast<std::size_t>(devices);
-        case Axis::kOutputs:
-            break;
-    }
-    return static_cast<std::size_t>(graph->outputs());
+    if (axis == Axis::kDevices) return static_cast<std::size_t>(devices);
+    return static_cast<std::size_t>(axis == Axis::kNodes ? graph->nodes() : graph->outputs());
 }
 
 std::vector<std::int32_t> Problem::kinds() const {

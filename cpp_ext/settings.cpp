@@ -6,20 +6,14 @@
 namespace ov_hsdag {
 
 SearchSettings SearchSettings::preset(const std::string& name) {
-    SearchSettings settings;
-    const auto scale = [&](std::int64_t times, std::int64_t parts) {
-        SearchSettings::Effort& effort = settings.effort;
-        for (auto* moves : {&effort.moves, &effort.moves_per_group, &effort.more_per_group, &effort.most_more,
-                            &effort.moves_in_little_memory}) {
-            *moves = *moves * times / parts;
-        }
-    };
-    if (name == "fast") {
-        scale(1, 5);
-    } else if (name == "thorough") {
-        scale(8, 1);
-    } else if (name != "default") {
+    if (name != "fast" && name != "default" && name != "thorough") {
         throw std::invalid_argument("expected the preset fast, default or thorough, got '" + name + "'");
+    }
+    SearchSettings settings;
+    SearchSettings::Effort& effort = settings.effort;
+    for (auto* moves : {&effort.moves, &effort.moves_per_group, &effort.more_per_group, &effort.most_more,
+                        &effort.moves_in_little_memory}) {
+        *moves = name == "fast" ? *moves / 5 : name == "thorough" ? *moves * 8 : *moves;
     }
     return settings;
 }

@@ -216,12 +216,12 @@ void test_hierarchies_are_acyclic() {
         }
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         const Placement coarse = random_placement(random, top.items, devices);
-        const Placement fine = hierarchy.finest(coarse);
+        const Placement fine = gathered(coarse, hierarchy.items());
         CHECK(hierarchy.coarsest(fine) == coarse);
         if (!labels.empty()) {
             // Items of other labels stayed apart: the labels are a placement of the coarsest level.
             Placement by_label(labels.begin(), labels.end());
-            CHECK(hierarchy.finest(hierarchy.coarsest(by_label)) == by_label);
+            CHECK(gathered(hierarchy.coarsest(by_label), hierarchy.items()) == by_label);
         }
         for (const bool throughput : {false, true}) {
             const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
