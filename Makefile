@@ -142,12 +142,9 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-# The package as users get it: a wheel. What an earlier build left goes first, because setuptools would pack modules that
-# are gone, and keep a native core that other options built.
-INSTALL = rm -rf build/lib* build/temp* build/bdist* && $(PIP)
-
+# The package as users get it: a wheel. What is compiled already lies in build/compiled (see setup.py).
 $(VENV)/.installed: $(PACKAGE) constraints.txt $(VENV)/.created
-	$(INSTALL) .
+	$(PIP) .
 	touch $@
 
 $(VENV)/.demo: constraints.txt $(VENV)/.created
@@ -160,7 +157,7 @@ test test-slow test-all pytest lint format: export OV_HSDAG_WERROR := 1
 $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.created
 	$(PIP) torch $(TORCH_OPTIONS)
 	$(PIP) openvino  # before the package: setup.py compiles the extension library against it
-	$(INSTALL) ".[test]"
+	$(PIP) ".[test]"
 	touch $(VENV)/.installed $@
 
 # The core of the tests on other releases of OpenVINO, each in an environment of its own; minutes.
