@@ -66,7 +66,7 @@ py::array_t<std::uint8_t> rows(const std::vector<Placement>& placements, std::in
 
 SearchOptions to_options(bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
                          bool processor_time, const py::object& settings) {
-    if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative limit");
+    if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
     return {.throughput = throughput,
             .max_moves = max_moves,
             .budget_ms = budget_ms,
