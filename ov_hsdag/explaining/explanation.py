@@ -5,7 +5,7 @@ Every figure is the simulator's: a move is judged by evaluating the placement wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -101,6 +101,11 @@ class Explanation:
 
     problem: PlacementProblem
     placement: NDArray[np.uint8]  # device numbers, uint8 [groups]
+    # What was worked out, by group and device, as nodes of a group share it: moves that were asked for, what `_tried`
+    # returns, and what `_parted_by` does, by group alone.
+    _moves: dict[tuple[int, int], Move] = field(default_factory=dict, init=False, repr=False)
+    _outcomes: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict, init=False, repr=False)
+    _parted: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def breakdown(self) -> Breakdown:
@@ -142,16 +147,8 @@ class Explanation:
     def cuts(self) -> tuple[Cut, ...]:
         """The tensors that move between devices, in the order of the graph."""
         found, node = self.breakdown, self.problem.graph.output_node
-        columns = (
-            node[found.transfer_output],
-            found.transfer_output,
-            found.transfer_source,
-            found.transfer_target,
-            found.transfer_bytes,
-            found.transfer_us,
-            found.transfer_source_us,
-            found.transfer_target_us,
-        )
+        names = ("output", "source", "target", "bytes", "us", "source_us", "target_us")
+        columns = (node[found.transfer_output], *(getattr(found, f"transfer_{name}") for name in names))
         return tuple(Cut(*cut) for cut in zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
@@ -163,25 +160,18 @@ class Explanation:
         """What moving a colocation group would change. Raises ValueError for the device that it is on."""
         if self.placement[group] == device:
             raise ValueError(f"group {group} is on device {device} already")
-        if (group, device) not in self._moves:
-            self._moves[group, device] = self._evaluated_move(group, device)
-        return self._moves[group, device]
-
-    def _evaluated_move(self, group: int, device: int) -> Move:
+        if (group, device) in self._moves:
+            return self._moves[group, device]
         problem = self.problem
         found = problem.breakdown(self._with(group, device))
         result = found.evaluation
         over = result.memory_bytes[0] - problem.memory_limits
         value = result.latency_us if problem.objective == "latency" else result.period_us
         infeasible = int(result.infeasible[0])
-        return Move(
-            group,
-            device,
-            np.inf if infeasible else float(value[0]) - self.score_us,
-            Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist()),
-            infeasible,
-            int(max(over.max(), 0)),
-        )
+        cost = np.inf if infeasible else float(value[0]) - self.score_us
+        parts = Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist())
+        self._moves[group, device] = Move(group, device, cost, parts, infeasible, int(max(over.max(), 0)))
+        return self._moves[group, device]
 
     @cached_property
     def move_us(self) -> NDArray[np.float64]:
@@ -285,21 +275,6 @@ class Explanation:
     @property
     def _objective(self) -> str:
         return "latency" if self.problem.objective == "latency" else "time between results"
-
-    @cached_property
-    def _moves(self) -> dict[tuple[int, int], Move]:
-        """The moves that were asked for, by group and device: the nodes of a group have them in common."""
-        return {}
-
-    @cached_property
-    def _outcomes(self) -> dict[tuple[int, int], tuple[float, int, int]]:
-        """What `_tried` returns, by group and device."""
-        return {}
-
-    @cached_property
-    def _parted(self) -> dict[int, tuple[int, int]]:
-        """What `_parted_by` returns, by group."""
-        return {}
 
     @cached_property
     def _split(self) -> dict[str, Any]:
