@@ -147,8 +147,16 @@ class Explanation:
     def cuts(self) -> tuple[Cut, ...]:
         """The tensors that move between devices, in the order of the graph."""
         found, node = self.breakdown, self.problem.graph.output_node
-        names = ("output", "source", "target", "bytes", "us", "source_us", "target_us")
-        columns = (node[found.transfer_output], *(getattr(found, f"transfer_{name}") for name in names))
+        columns = (
+            node[found.transfer_output],
+            found.transfer_output,
+            found.transfer_source,
+            found.transfer_target,
+            found.transfer_bytes,
+            found.transfer_us,
+            found.transfer_source_us,
+            found.transfer_target_us,
+        )
         return tuple(Cut(*cut) for cut in zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property

@@ -88,10 +88,12 @@ def _picture(explained: Explanation, placement: Placement, title: str, sequence:
             "runs": _runs(explained),
             "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
             "cuts": {
-                name: [getattr(cut, attribute) for cut in explained.cuts]
-                for name, attribute in (("from", "source"), ("to", "target"), ("bytes", "bytes"), ("us", "us"))
+                "from": [cut.source for cut in explained.cuts],
+                "to": [cut.target for cut in explained.cuts],
+                "bytes": [cut.bytes for cut in explained.cuts],
+                "us": [cut.us for cut in explained.cuts],
             },
-            "stages": {name: [getattr(stage, name) for stage in sequence] for name in ("submodel", "cut", "us")},
+            "stages": _columns(sequence),
             "starts": {"one": one_request(sequence)},
             "memory": _memory(explained),
             "record": {
@@ -294,6 +296,14 @@ def _runs(explained: Explanation) -> dict[str, Any]:
         "device": device[first],
         "operations": np.diff(np.r_[first, len(nodes)]),
         "us": np.add.reduceat(explained.node_us[nodes], first) if len(first) else [],
+    }
+
+
+def _columns(sequence: list[Stage]) -> dict[str, Any]:
+    return {
+        "submodel": [stage.submodel for stage in sequence],
+        "cut": [stage.cut for stage in sequence],
+        "us": [stage.us for stage in sequence],
     }
 
 

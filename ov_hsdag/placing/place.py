@@ -62,9 +62,6 @@ from ov_hsdag.utils.timing import Clock
 if TYPE_CHECKING:
     import openvino as ov
 
-# Standard errors from the middle of a 95% confidence interval to its ends.
-_INTERVAL = 1.96
-
 # Cores that other programs use before what is measured on CPU devices is doubted.
 _BUSY = 0.5
 
