@@ -25,16 +25,8 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
 
     The loss of an update is that of imitation, of edge scores, of entropy and of REINFORCE (Williams 1992, Machine
     Learning 8). Measured placements are imitated, weighted by their rewards; REINFORCE's samples are judged by the
-    simulator with corrected costs, as measuring them would take days.
-
-    Args:
-        state: of the run; its network and optimizer are changed.
-        task: of the run.
-        settings: of the run.
-        fit: posterior of the corrections.
-
-    Returns:
-        The last update's scalars, by their names in TensorBoard; none where the policy proposes nothing.
+    simulator with corrected costs (their posterior is `fit`), as measuring them would take days. Returned are the last
+    update's scalars, by their names in TensorBoard; none where the policy proposes nothing.
     """
     if settings.proposer == "search":
         return {}

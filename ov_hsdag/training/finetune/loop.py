@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
-from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.curves import plot_of_finetuning, write_plot
 from ov_hsdag.training.events import SummaryWriter
+from ov_hsdag.training.export import export
 from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.learning import learn
@@ -89,11 +89,25 @@ def run(
         UserError: there is no run to continue, one of another problem, or one already where a new one was asked for.
         RunError: neither a device alone nor HETERO runs the model.
     """
+    begin, path = time.monotonic(), output / CHECKPOINT
     if network is None:
-        ongoing = _Run.resumed(output, problem, judge_of, budget)
+        metadata = read_metadata(path, FORMAT)
+        with damage_told(path):
+            settings, about = Settings.from_dict(metadata["settings"]), dict(metadata["about"])
+            budget = budget or Budget.from_dict(about["budget"])
+        state = load_checkpoint(path, problem, settings)
     else:
-        ongoing = _Run.new(output, problem, judge_of, network, budget or Budget(), settings or Settings(), about or {})
-    state, settings = ongoing.state, ongoing.settings
+        refuse_existing(output)
+        settings, budget = settings or Settings(), budget or Budget()
+        state = new_state(network, settings)
+    devices = state.network.config.devices
+    if devices not in (None, len(problem.devices)):
+        raise UserError(f"the policy places on {devices} devices, not on {len(problem.devices)}; choose another policy")
+    output.mkdir(parents=True, exist_ok=True)
+    about = {**(about or {}), "budget": budget.to_dict()}
+    ongoing = _Run(
+        path, problem, judge_of, state, settings, budget, about, fingerprint_of(problem), state.seconds, begin
+    )
     ongoing.measure_singles()
     task = Task.of(problem, state.network.config, state.reference)
     with SummaryWriter(str(output), purge_step=len(state.measured)) as writer:
@@ -118,11 +132,9 @@ def run(
     fit = task.fit(state)
     learn(state, task, settings, fit)
     choice = choose(state, problem, settings)
-    record = make_record(state, task, settings, ongoing.about, fit, choice)
+    record = make_record(state, task, settings, about, fit, choice)
     write_json(output / "record.json", record)
     write_plot(output, plot_of_finetuning(record))
-    from ov_hsdag.training.export import export
-
     export(state.network, output / "policy", {key: record[key] for key in ("about", "settings", "best", "seconds")})
     return Outcome(record, choice, state)
 
@@ -131,7 +143,7 @@ def run(
 class _Run:
     """A run that is going on: its state, its judge (made when it is first needed), its clock and its checkpoint."""
 
-    output: Path
+    path: Path
     problem: PlacementProblem
     judge_of: Callable[[str | None], Judge]
     state: State
@@ -142,44 +154,6 @@ class _Run:
     before: float
     begin: float
     _judge: Judge | None = field(default=None)
-
-    @classmethod
-    def new(
-        cls,
-        output: Path,
-        problem: PlacementProblem,
-        judge_of: Callable[[str | None], Judge],
-        network: HSDAGNetwork,
-        budget: Budget,
-        settings: Settings,
-        about: Mapping[str, Any],
-    ) -> _Run:
-        begin = time.monotonic()
-        refuse_existing(output)
-        _check_devices(network.config, problem)
-        output.mkdir(parents=True, exist_ok=True)
-        about = {**about, "budget": budget.to_dict()}
-        state, fingerprint = new_state(network, settings), fingerprint_of(problem)
-        return cls(output, problem, judge_of, state, settings, budget, about, fingerprint, 0.0, begin)
-
-    @classmethod
-    def resumed(
-        cls,
-        output: Path,
-        problem: PlacementProblem,
-        judge_of: Callable[[str | None], Judge],
-        budget: Budget | None,
-    ) -> _Run:
-        begin = time.monotonic()
-        path = output / CHECKPOINT
-        metadata = read_metadata(path, FORMAT)
-        with damage_told(path):
-            settings, about = Settings.from_dict(metadata["settings"]), dict(metadata["about"])
-            budget = budget or Budget.from_dict(about["budget"])
-        state = load_checkpoint(path, problem, settings)
-        _check_devices(state.network.config, problem)
-        about, fingerprint = {**about, "budget": budget.to_dict()}, fingerprint_of(problem)
-        return cls(output, problem, judge_of, state, settings, budget, about, fingerprint, state.seconds, begin)
 
     @property
     def judge(self) -> Judge:
@@ -255,11 +229,4 @@ class _Run:
     def save(self) -> None:
         """Writes the checkpoint."""
         self.state.seconds = self.seconds()
-        save_checkpoint(self.output / CHECKPOINT, self.state, self.settings, self.about, self.fingerprint)
-
-
-def _check_devices(config: HSDAGConfig, problem: PlacementProblem) -> None:
-    if config.devices not in (None, len(problem.devices)):
-        raise UserError(
-            f"the policy places on {config.devices} devices, not on {len(problem.devices)}; choose another policy"
-        )
+        save_checkpoint(self.path, self.state, self.settings, self.about, self.fingerprint)

@@ -60,14 +60,7 @@ class Proposal:
 
 
 def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal | None:
-    """Returns the most promising placement that was not measured yet; None where nothing new is found.
-
-    Args:
-        state: of the run; its policy proposes.
-        task: of the run.
-        settings: of the run.
-        fit: posterior of the corrections.
-    """
+    """The most promising placement that was not measured yet; None where nothing new is found."""
     step = len(state.measured)
     generator = np.random.default_rng([settings.seed, 1, step])
     factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)

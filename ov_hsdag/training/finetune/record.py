@@ -25,14 +25,6 @@ def make_record(
     Measurements are counted from 1, without the simple placements, as the budget, the progress and the table of
     `ov-hsdag finetune` count them: `number` of an entry, the keys of `final`, `measurement` of `best`. Ratios are to
     `reference`. `name` of an entry is that of its device, or of HETERO's own choice, and null for other placements.
-
-    Args:
-        state: of the run.
-        task: of the run.
-        settings: of the run.
-        about: what the run began with.
-        fit: posterior of the corrections.
-        choice: the placement that was chosen.
     """
     numbers = {index: number for number, index in enumerate(state.proposed, start=1)}
     names = (

@@ -105,15 +105,7 @@ def new_state(network: HSDAGNetwork, settings: Settings) -> State:
 
 
 def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping[str, Any], fingerprint: str) -> None:
-    """Writes the state as one file, whole or not at all.
-
-    Args:
-        path: of the file.
-        state: to save; it has at least one entry.
-        settings: of the run.
-        about: what the run began with, JSON-able.
-        fingerprint: of the problem, see `fingerprint_of`.
-    """
+    """Writes the state, which has an entry at least, as one file; about: what the run began with, JSON-able."""
     metadata = {
         "format": FORMAT,
         "fingerprint": fingerprint,
@@ -131,12 +123,7 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
 
 
 def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -> State:
-    """Returns the state that a checkpoint holds.
-
-    Args:
-        path: of the file.
-        problem: that the run is to be continued on.
-        settings: of the run.
+    """The state that a checkpoint holds, of a run that is to be continued on `problem`.
 
     Raises:
         UserError: the file is no checkpoint, or one of another problem.

@@ -38,13 +38,7 @@ class Task:
 
     @classmethod
     def of(cls, problem: PlacementProblem, config: HSDAGConfig, reference: str) -> Task:
-        """Makes the task of a problem.
-
-        Args:
-            problem: with the profile's costs.
-            config: of the network, which decides the features.
-            reference: what ratios are relative to: a device, or `HETERO_DEFAULT`.
-        """
+        """The task of a problem with the profile's costs; reference: a device, or `HETERO_DEFAULT`."""
         placement = simple_placement(problem, reference)
         x = policy_input(problem, config.features)
         return cls(problem, x, impact(problem), Corrector(problem, placement), placement)
