@@ -11,7 +11,7 @@ import pytest
 import typer
 
 import ov_hsdag
-from ov_hsdag.cli import remote
+from ov_hsdag.cli import command_lines, remote
 from ov_hsdag.cli.app import app
 from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.fleet.job import Inputs
@@ -37,7 +37,7 @@ def test_python_takes_each_option_by_name_and_refuses_others() -> None:
         PlaceOptions.of(None, {"contexts": 64})
 
 
-def test_a_job_for_another_machine_gets_each_option(tmp_path: Path) -> None:
+def test_a_job_for_another_machine_gets_each_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {
         name: [f"{name}=1", f"{name}=2"]
         if flag.several
@@ -58,7 +58,8 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path) -> None:
     inputs = Inputs()
     more = ["--device", "HETERO:gpu,CPU", "--json", "--ray", "auto", "--verbose"]
     context = command.make_context("place", ["model.xml", *given, *more])
-    words = remote.words(context, inputs, ["in0/model.xml"], {"--output": "out/placed.xml"})
+    monkeypatch.setattr(command_lines, "running", context)
+    words = remote.words(inputs, ["in0/model.xml"], {"--output": "out/placed.xml"})
     assert words[:2] == ["place", "in0/model.xml"]
     assert words[-3:] == ["--output", "out/placed.xml", "--json"]
     assert words[words.index("--device") + 1] == "HETERO:GPU,CPU"
@@ -73,7 +74,8 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path) -> None:
     assert len(inputs.files) == sum(flag.kind == "file" for flag in flags().values())
     assert {words[words.index(f"--{name}") + 1] for name in ("profile", "affinity")} == set(inputs.files)
     context = command.make_context("place", ["model.xml", "--device", "HETERO:GPU,CPU"])
-    assert remote.words(context, Inputs(), [], {}) == ["place", "--device", "HETERO:GPU,CPU", "--json"]
+    monkeypatch.setattr(command_lines, "running", context)
+    assert remote.words(Inputs(), [], {}) == ["place", "--device", "HETERO:GPU,CPU", "--json"]
 
 
 def test_converters_have_the_options_that_are_for_them() -> None:

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.bench import bench
 from ov_hsdag.cli.calibrate import calibrate
 from ov_hsdag.cli.devices import devices
@@ -44,6 +44,13 @@ class _Command(TyperCommand):
         if any(param.name in ("model", "models") and param.param_type_name == "argument" for param in self.params):
             args = [word.removeprefix("--model=") for word in args if word not in ("-m", "--model")]
         return list(super().parse_args(ctx, args))
+
+    def invoke(self, ctx: Any) -> Any:
+        command_lines.running = ctx
+        try:
+            return super().invoke(ctx)
+        finally:
+            command_lines.running = None
 
 
 EXAMPLES: dict[Callable[..., None], str] = {

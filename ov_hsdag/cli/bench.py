@@ -46,7 +46,6 @@ Table_ = Annotated[
 
 
 def bench(
-    command: typer.Context,
     models: Models,
     device: common.Device,
     objective: Objective = "latency",
@@ -101,7 +100,7 @@ def bench(
     }
     if ray is not None:
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
-            _elsewhere(command, fleet, show, models, policies, document, output, as_json)
+            _elsewhere(fleet, show, models, policies, document, output, as_json)
         return
     core = common.new_core()
     missing = absent(core, devices.names)
@@ -139,13 +138,12 @@ def bench(
             show(document)
         elif len(failures) < len(models):
             good = next(entry["model"] for entry in document["models"] if entry["results"])
-            show.next("place", good, *_of_place(command, document["objective"]))
+            show.next("place", good, *_of_place(document["objective"]))
     if failures:
         raise failures[0]
 
 
 def _elsewhere(
-    command: typer.Context,
     fleet: remote.Fleet,
     show: console.Show,
     models: Sequence[Path],
@@ -163,7 +161,7 @@ def _elsewhere(
             name = inputs.model(model)
             named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
             own = {"--policies": ",".join(map(str, named)) or None, "--output": None, "--part": None}
-            words = remote.words(command, inputs, [name], own)
+            words = remote.words(inputs, [name], own)
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
     for (kind, model), result in zip(asked, results, strict=True):
@@ -185,14 +183,14 @@ def _elsewhere(
         show(document)
     elif len(failures) < len(asked):
         good = next(entry["model"] for entry in document["models"] if entry["results"])
-        show.next("place", good, *_of_place(command, document["objective"]))
+        show.next("place", good, *_of_place(document["objective"]))
     remote.end(failures)
 
 
-def _of_place(command: typer.Context, objective: str) -> list[object]:
+def _of_place(objective: str) -> list[object]:
     """The options that `place` has as well."""
-    more = given(command, "--shape", "--workload", "--context", "--profile")
-    return [*given(command, "--device"), "--objective", objective, *more]
+    more = given("--shape", "--workload", "--context", "--profile")
+    return [*given("--device"), "--objective", objective, *more]
 
 
 def _run(

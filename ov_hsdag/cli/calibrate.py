@@ -37,7 +37,6 @@ ProfileOutput = Annotated[
 
 
 def calibrate(
-    command: typer.Context,
     device: common.Device,
     output: ProfileOutput,
     model: Models = None,
@@ -71,7 +70,7 @@ def calibrate(
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(command, fleet, show, output, models, as_json)
+            _elsewhere(fleet, show, output, models, as_json)
         return
     begin = time.perf_counter()
     with console.result(as_json) as show:
@@ -107,11 +106,10 @@ def calibrate(
         text += [f"{path_beside(path)}: {_latencies(times)}" for path, times in zip(models, found.times, strict=True)]
         show(data, "\n".join(text), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
-        show.next("place", named, "--device", device, "--profile", output, *given(command, "--shape"))
+        show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
 
 def _elsewhere(
-    command: typer.Context,
     fleet: remote.Fleet,
     show: console.Show,
     output: Path,
@@ -128,7 +126,7 @@ def _elsewhere(
     inputs = Inputs()
     named = [inputs.model(path) for path in models]
     costs = [path_beside(name).as_posix() for name in named]
-    words = remote.words(command, inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
+    words = remote.words(inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
     job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))
     with remote.scratch() as scratch:
         profiles: list[Path] = []
@@ -152,7 +150,7 @@ def _elsewhere(
         failures = fleet.each("calibrating", jobs, use, show if as_json else None)
     if profiles:
         model = models[0] if models else model_here()
-        show.next("place", model, *given(command, "--device"), "--profile", profiles[0], *given(command, "--shape"))
+        show.next("place", model, *given("--device"), "--profile", profiles[0], *given("--shape"))
     remote.end(failures)
 
 

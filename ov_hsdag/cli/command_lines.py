@@ -67,21 +67,25 @@ def options(given: Mapping[str, object]) -> list[object]:
     return found
 
 
-def given(command: typer.Context, *flags: str) -> list[object]:
+running: typer.Context | None = None
+"""Of the command that runs: click's own object, which knows what was given; None where a function was called."""
+
+
+def given(*flags: str) -> list[object]:
     """Words of some options of the command that runs, by their first names, where they were given."""
     found: list[object] = []
-    for option in given_options(command):
+    for option, value in given_options():
         if option.opts[0] in flags:
-            found += options({option.opts[0]: command.params[option.name]})
+            found += options({option.opts[0]: value})
     return found
 
 
-def given_options(command: typer.Context) -> Iterator[Any]:
-    """The options that were given to the command that runs: click's own objects."""
-    for option in command.command.params:
-        source = command.get_parameter_source(option.name or "")
-        if option.param_type_name == "option" and source is not None and source.name != "DEFAULT":
-            yield option
+def given_options() -> Iterator[tuple[Any, Any]]:
+    """The options that were given to the command that runs, click's own objects, and their values."""
+    for option in [] if running is None else running.command.params:
+        source = running.get_parameter_source(option.name or "") if running else None
+        if running and option.param_type_name == "option" and source is not None and source.name != "DEFAULT":
+            yield option, running.params[option.name or ""]
 
 
 def model_here() -> str:

@@ -68,7 +68,6 @@ class PlacedModel:
 
 @common.with_options_of(PlacedModel, "placed")
 def explain(
-    command: typer.Context,
     model: common.Model,
     placed: PlacedModel,
     node: Nodes = None,
@@ -98,7 +97,7 @@ def explain(
             {**summary, "nodes": operations},
             "\n".join([_text(found, summary, str(model)), *map(_described, operations)]),
         )
-        show.next("report", model, "--output", "report.html", *given(command, *(f"--{name}" for name in vars(placed))))
+        show.next("report", model, "--output", "report.html", *given(*(f"--{name}" for name in vars(placed))))
 
 
 def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
-from ov_hsdag.cli.command_lines import given, given_options
+from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.extras import require
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
@@ -75,7 +75,6 @@ _SHOWN = 5
 
 
 def finetune(
-    command: typer.Context,
     model: common.Model,
     device: common.Device,
     output: Folder,
@@ -100,7 +99,8 @@ def finetune(
     """
     common.check_model(model)
     remote.check_on(ray, on)
-    settled = [one.opts[0] for one in given_options(command) if one.opts[0] in _SETTINGS]
+    values = (objective, policy, proposer, simulated or None, seed)
+    settled = [name for name, value in zip(_SETTINGS, values, strict=True) if value is not None]
     if resume and settled:
         raise UserError(f"--resume continues a run with its own settings: leave out {', '.join(settled)}")
     if proposer not in (None, "both", "policy", "search"):
@@ -122,7 +122,7 @@ def finetune(
         if simulated:
             raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(command, fleet, show, model, output, resume, as_json)
+            _elsewhere(fleet, show, model, output, resume, as_json)
         return
     require("fine-tuning", ("train",))
     with console.progress("starting torch"):
@@ -182,11 +182,10 @@ def finetune(
         plot = f"plot: {output / PLOT}"
         show({**record, "placement": placement.affinity}, f"{headline}\n{plot}", _table(record))
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
-        show.next("verify", output / "model.xml", *given(command, "--device", "--shape"))
+        show.next("verify", output / "model.xml", *given("--device", "--shape"))
 
 
 def _elsewhere(
-    command: typer.Context,
     fleet: remote.Fleet,
     show: console.Show,
     model: Path,
@@ -203,9 +202,7 @@ def _elsewhere(
         if resume and not there:
             raise UserError(f"there is no run to resume in '{folder}'")
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
-    jobs = [
-        (kind, _job(command, model, folder, resume), folder) for kind, folder in zip(fleet.kinds, folders, strict=True)
-    ]
+    jobs = [(kind, _job(model, folder, resume), folder) for kind, folder in zip(fleet.kinds, folders, strict=True)]
     done: list[Path] = []
 
     def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
@@ -227,19 +224,19 @@ def _elsewhere(
             console.message("stopped; all measurements are saved: continue with --resume")
         raise
     if done:
-        show.next("explain", done[0] / "model.xml", *given(command, "--shape"))
+        show.next("explain", done[0] / "model.xml", *given("--shape"))
     remote.end(failures)
 
 
-def _job(command: typer.Context, model: Path, folder: Path, resume: bool) -> Job:
+def _job(model: Path, folder: Path, resume: bool) -> Job:
     """The command for a machine. folder: of the run here."""
     inputs = Inputs()
     name = inputs.model(model)
-    words = remote.words(command, inputs, [name], {"--output": OUT})
+    words = remote.words(inputs, [name], {"--output": OUT})
     resumed = words
     if not resume:
         settled = dict.fromkeys((*_SETTINGS, "--budget", "--measurements"))
-        resumed = [*remote.words(command, inputs, [name], {**settled, "--output": OUT}), "--resume"]
+        resumed = [*remote.words(inputs, [name], {**settled, "--output": OUT}), "--resume"]
     saved = f"{OUT}/{CHECKPOINT}"
     files = {**inputs.files, **({saved: folder / CHECKPOINT} if resume else {})}
     return Job(tuple(words), files, inputs.shown, (), saved, tuple(resumed))

@@ -29,7 +29,6 @@ Batch = Annotated[int, typer.Option("--batch", min=1, help="Sequences at a time,
 
 
 def fit(
-    command: typer.Context,
     model: common.Model,
     device: common.Device,
     context: Context = None,
@@ -85,10 +84,10 @@ def fit(
             lines += _assumed(devices.names, limits or {}, core)
         show(_as_json(found), "\n".join(lines), _table(found))
         if found.placed and found.fits:
-            show.next("verify", model, *given(command, "--device", "--part", "--shape"))
+            show.next("verify", model, *given("--device", "--part", "--shape"))
         elif found.fits or (found.placed and found.other_fits):
             flags = ("--device", "--part", "--context", "--memory", "--kv-precision", "--profile", "--shape")
-            show.next("place", model, *given(command, *flags))
+            show.next("place", model, *given(*flags))
     if not found.fits:
         raise typer.Exit(1)
 

@@ -54,7 +54,6 @@ CompressToFp16 = Annotated[
 
 @common.with_options_of(Given, "given")
 def place(
-    command: typer.Context,
     model: common.Model,
     device: common.Device,
     output: PlacedOutput = None,
@@ -120,7 +119,7 @@ def place(
         check_not_input(report, files[0])
 
     if ray is not None:
-        job = PlaceJob(command, model, files, output, device, report, given.shapes, hardlinks)
+        job = PlaceJob(model, files, output, device, report, given.shapes, hardlinks)
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
             job.place(fleet, show, as_json)
         return

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 class PlaceJob:
     """A placing on the machines of a cluster, which measure; the outputs are written here."""
 
-    command: typer.Context
     model: Path
     files: Sequence[Path]
     output: Path
@@ -89,7 +87,7 @@ class PlaceJob:
             "--report": None if self.report is None else f"{OUT}/{self.report.name}",
             "--hardlinks": None,
         }
-        return Job(tuple(remote.words(self.command, inputs, [name], own)), inputs.files, inputs.shown)
+        return Job(tuple(remote.words(inputs, [name], own)), inputs.files, inputs.shown)
 
     def write(self, came: Path, target: Path) -> None:
         """Writes what a machine placed as it is written here."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ov_hsdag.cli import console
+from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.command_lines import given_options, options
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -133,14 +133,14 @@ def scratch() -> Iterator[Path]:
         yield Path(name)
 
 
-def words(command: typer.Context, inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
+def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
     """The words of the command that runs as a job: its options as they were given; files travel with it.
 
     names: of what it is for; instead: values that the job has in place of options here, None for none.
     """
-    found: list[object] = [command.command.name, *names]
-    for option in given_options(command):
-        name, value = option.opts[0], command.params[option.name]
+    found: list[object] = [*names]
+    for option, value in given_options():
+        name = option.opts[0]
         if name in _HERE or name in instead:
             continue
         if isinstance(value, bool):
@@ -151,7 +151,8 @@ def words(command: typer.Context, inputs: Inputs, names: Sequence[str], instead:
         elif name == "--policy":
             value = policy(inputs, value)
         found += options({name: value})
-    return [str(word) for word in (*found, *options(instead), "--json")]
+    command = command_lines.running.command.name if command_lines.running else None
+    return [str(word) for word in (command, *found, *options(instead), "--json")]
 
 
 # What metavars of files begin with, of those that are read.

@@ -32,7 +32,6 @@ Precision = Annotated[
 
 
 def verify(
-    command: typer.Context,
     model: common.Model,
     device: common.Device,
     precision: Precision = DEPLOYED,
@@ -82,9 +81,9 @@ def verify(
         if good:
             several = folder and len(model_files(model)) > 1
             named = options({"--part": files[0].stem if several else None})
-            show.next("explain", model, *named, *given(command, "--shape"))
+            show.next("explain", model, *named, *given("--shape"))
         elif precision == DEPLOYED and any(_may_round(result) for result in results.values()):
-            show.next("verify", model, *given(command, "--device"), "--precision", F32, *given(command, "--shape"))
+            show.next("verify", model, *given("--device"), "--precision", F32, *given("--shape"))
     if not good:
         raise typer.Exit(1)
 
