@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,20 @@ def test_text_and_the_affinity_file(halves: tuple[Path, Placement], tmp_path: Pa
     plain = run("show", path, PYTHONIOENCODING="ascii")
     assert plain.returncode == 0
     assert "#" in plain.stdout
+
+
+@pytest.mark.parametrize("name", ["model.xml", "model.bin", "model.txt", "weights.json"])
+def test_the_affinity_file_is_json_and_never_the_input(
+    halves: tuple[Path, Placement], tmp_path: Path, name: str
+) -> None:
+    for suffix in (".xml", ".bin"):
+        shutil.copy(halves[0].with_suffix(suffix), tmp_path)
+    (tmp_path / "weights.json").symlink_to("model.bin")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = run("show", tmp_path / "model.xml", "-o", tmp_path / name)
+    assert done.returncode == 2
+    assert_one_error_line(done, "it is the input" if name == "weights.json" else "must end in .json")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_model_without_a_placement(tmp_path: Path) -> None:

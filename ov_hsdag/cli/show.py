@@ -15,6 +15,7 @@ from ov_hsdag.cli.split_picture import operations_of, terminal_picture
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
+from ov_hsdag.storage.files import check_not_input, check_writable
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
@@ -43,6 +44,12 @@ def show(
     """
     common.check_model(model)
     files = model_files(model, part or ([*models_of(model)] if is_model_folder(model) else ()))
+    if output is not None:
+        if output.suffix != ".json":
+            raise UserError(f"an affinity file is JSON: its name must end in .json, got '{output}'")
+        check_writable(output)
+        for file in files:
+            check_not_input(output, file)
 
     core = common.new_core()
     with console.progress(f"reading {model}"):

@@ -94,7 +94,7 @@ def read(model: ov.Model) -> dict[str, Any] | None:
             "devices": devices,
             "affinity": affinity,
             "objective": text("objective"),
-            "predicted": _figures(optional("prediction")),
+            "predicted": None if (predicted := optional("prediction")) is None else _figures(predicted),
             "measured": _all_figures(optional("measured")),
             "baselines": _all_figures(optional("baselines")) or {},
             "policy": text("policy") if model.has_rt_info([RT_INFO, "policy"]) else None,
@@ -156,10 +156,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _figures(value: Any) -> dict[str, Any] | None:
+def _figures(value: Any) -> dict[str, Any]:
     """Figures of a placement from JSON: what is computed with is a number."""
-    if value is None:
-        return None
     intervals = [value.get(key) for key in _INTERVALS]
     numbers = [value.get(key) for key in _NUMBERS] + list((value.get("memory_bytes") or {}).values())
     if not all(one is None or (len(one) == 2 and all(map(_is_number, one))) for one in intervals):

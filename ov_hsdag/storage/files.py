@@ -152,10 +152,11 @@ def _refuse_source(source: Path, target: Path, shown: str | os.PathLike[str]) ->
 
 
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
-    """Raise UserError where a file to be written is the model that is read, or external data of it (ONNX)."""
+    """Raise UserError where a file to be written is the model that is read, its .bin, or external data of it (ONNX)."""
     target = _target(path)
     with writing(path):
-        if target.exists() and os.path.samefile(target, source):
+        own = (Path(source), Path(source).with_suffix(".bin"))
+        if target.exists() and any(one.exists() and target.samefile(one) for one in own):
             raise UserError(f"cannot write '{os.fspath(path)}': it is the input; choose another output")
         refuse_files_of(source, target, shown=path)
 
