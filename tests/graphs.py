@@ -48,6 +48,33 @@ def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
     return ov.Model([ops.result(value) for value in ends], parameters, "random")
 
 
+def convolutions(channels: int = 32) -> ov.Model:
+    """Two branches of convolutions that are added: enough for a placement to have a choice."""
+    random = np.random.default_rng(0)
+
+    def convolution(data: Any, inputs: int, name: str) -> Any:
+        weights = (random.standard_normal((channels, inputs, 3, 3)) / np.sqrt(9 * inputs)).astype(np.float32)
+        node = ops.relu(ops.convolution(data, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
+        node.set_friendly_name(name)
+        return node
+
+    image = ops.parameter([1, 3, 32, 32], np.float32, name="image")
+    stem = convolution(image, 3, "stem")
+    left = convolution(convolution(stem, channels, "left1"), channels, "left2")
+    right = convolution(convolution(stem, channels, "right1"), channels, "right2")
+    result = ops.result(ops.add(left, right, name="sum"), name="out")
+    return ov.Model([result], [image], "convolutions")
+
+
+def random_numbers() -> ov.Model:
+    """A model whose outputs are different on each inference."""
+    image = ops.parameter([1, 8], np.float32, name="image")
+    noise = ops.random_uniform(
+        ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)), "f32"
+    )
+    return ov.Model([ops.result(ops.relu(ops.add(image, noise)))], [image], "random_numbers")
+
+
 def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[np.float32]]:
     """Normal values for every input of a static model."""
     generator = np.random.default_rng(seed)

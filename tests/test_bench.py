@@ -23,8 +23,8 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
+from tests.commands import assert_one_error_line, run
 from tests.graphs import random_problem
-from tests.test_cli import assert_one_error_line, run
 
 pytestmark = pytest.mark.alone
 

@@ -18,7 +18,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op, opset15
 from ov_hsdag.utils.compat import opset13 as ops
-from tests.test_cli import run
+from tests.commands import run
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 

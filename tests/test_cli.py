@@ -25,63 +25,9 @@ from ov_hsdag.cli.app import app
 from ov_hsdag.cli.place import default_output
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
 from ov_hsdag.model.placement import Placement
-
-DEVICE = "HETERO:CPU_A,CPU_B"
-ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
-PACKAGE = str(Path(ov_hsdag.__file__).parents[1])
-
-
-MAIN = "from ov_hsdag.cli import main; main()"
-
-
-def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`ov-hsdag ARGUMENTS` in a new process that has the virtual devices CPU_A and CPU_B."""
-    variables = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")])),
-        "OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}",
-        **environment,
-    }
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-
-
-def convolutions(channels: int = 32) -> ov.Model:
-    """Two branches of convolutions that are added: enough for a placement to have a choice."""
-    random = np.random.default_rng(0)
-
-    def convolution(data: Any, inputs: int, name: str) -> Any:
-        weights = (random.standard_normal((channels, inputs, 3, 3)) / np.sqrt(9 * inputs)).astype(np.float32)
-        node = ops.relu(ops.convolution(data, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
-        node.set_friendly_name(name)
-        return node
-
-    image = ops.parameter([1, 3, 32, 32], np.float32, name="image")
-    stem = convolution(image, 3, "stem")
-    left = convolution(convolution(stem, channels, "left1"), channels, "left2")
-    right = convolution(convolution(stem, channels, "right1"), channels, "right2")
-    result = ops.result(ops.add(left, right, name="sum"), name="out")
-    return ov.Model([result], [image], "convolutions")
-
-
-def random_numbers() -> ov.Model:
-    """A model whose outputs are different on each inference."""
-    image = ops.parameter([1, 8], np.float32, name="image")
-    noise = ops.random_uniform(
-        ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)), "f32"
-    )
-    return ov.Model([ops.result(ops.relu(ops.add(image, noise)))], [image], "random_numbers")
-
-
-def verified(model: ov.Model, folder: Path, *options: str, status: int = 1) -> str:
-    """What `verify` prints about a model that was placed on two devices. `options` are of place."""
-    source, output = folder / "source.xml", folder / "placed.xml"
-    ov.save_model(model, source, compress_to_fp16=False)
-    done = run("place", source, "--device", DEVICE, "--no-measure", "--output", output, *options)
-    assert done.returncode == 0, done.stderr
-    done = run("verify", output, "--device", DEVICE)
-    assert done.returncode == status, done.stderr
-    return done.stdout
+from tests.commands import DEVICE, MAIN, PACKAGE, assert_one_error_line, run, verified
+from tests.conftest import ONE_CORE
+from tests.graphs import convolutions, random_numbers
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +54,6 @@ def out(tmp_path: Path) -> Path:
     folder = tmp_path / "out"
     folder.mkdir()
     return folder / "out.xml"
-
-
-def assert_one_error_line(done: subprocess.CompletedProcess[str], *words: str, status: int = 2) -> None:
-    assert done.returncode == status, done.stderr
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("error: ")
-    for word in words:
-        assert word in done.stderr
 
 
 class TestPlace:

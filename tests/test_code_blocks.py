@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import PACKAGE
+from tests.commands import PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 

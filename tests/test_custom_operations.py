@@ -19,7 +19,7 @@ from ov_hsdag.integration.extension_build import installed_openvino, release
 from ov_hsdag.measuring.process import Candidate, Workshop
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import Placement
-from tests.test_cli import DEVICE, assert_one_error_line, run
+from tests.commands import DEVICE, assert_one_error_line, run
 
 SOURCE = Path(__file__).parent / "cpp" / "custom_op.cpp"
 

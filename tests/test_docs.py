@@ -22,8 +22,8 @@ import typer.main
 from ov_hsdag.cli.app import app
 from ov_hsdag.integration import converters
 from research.zoo.catalog import ZOO
+from tests.commands import PACKAGE
 from tests.scripts import loaded
-from tests.test_cli import PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "samples/README.md", ROOT / "benchmarks/README.md"]

@@ -23,9 +23,10 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import select
+from tests.commands import DEVICE, MAIN, assert_one_error_line, run
+from tests.conftest import ONE_CORE
 from tests.decoders import stateful_decoder
-from tests.graphs import random_model, random_problem
-from tests.test_cli import DEVICE, MAIN, ONE_CORE, assert_one_error_line, convolutions, run
+from tests.graphs import convolutions, random_model, random_problem
 
 PAIR = "HETERO:GPU,CPU"
 SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")

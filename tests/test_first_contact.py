@@ -25,7 +25,8 @@ from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.test_cli import MAIN, PACKAGE, assert_one_error_line, convolutions, random_numbers, run, verified
+from tests.commands import MAIN, PACKAGE, assert_one_error_line, run, verified
+from tests.graphs import convolutions, random_numbers
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

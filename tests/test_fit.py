@@ -30,9 +30,9 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
+from tests.commands import assert_one_error_line, run
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model
-from tests.test_cli import assert_one_error_line, run
 
 LAYERS, SHARED, SIZE = 6, 2, 8
 NAMES = ("GPU", "CPU")

@@ -27,7 +27,8 @@ from ov_hsdag.model.normalize import normalize
 from ov_hsdag.storage import files
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.test_cli import convolutions, run
+from tests.commands import run
+from tests.graphs import convolutions
 from tests.test_workers import children
 
 pytestmark = pytest.mark.alone

@@ -20,7 +20,7 @@ from ov_hsdag.cli import calibrate
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage import files, overwriting
 from ov_hsdag.utils.errors import UserError
-from tests.test_cli import DEVICE, run
+from tests.commands import DEVICE, run
 
 SIZE = 24
 

@@ -33,9 +33,9 @@ from ov_hsdag.report.page import page
 from ov_hsdag.report.picture import picture
 from ov_hsdag.report.write import check_report
 from ov_hsdag.utils.errors import RunError, UserError
+from tests.commands import assert_one_error_line, run
 from tests.decoders import stateful_decoder
-from tests.graphs import random_model, random_problem
-from tests.test_cli import assert_one_error_line, convolutions, run
+from tests.graphs import convolutions, random_model, random_problem
 
 TREE = Path(__file__).parents[1]
 PAGE = TREE / "ov_hsdag" / "report" / "page.html"

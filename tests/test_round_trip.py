@@ -18,7 +18,7 @@ from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
 from research.zoo.catalog import ZooModel
-from tests.test_cli import run
+from tests.commands import run
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))

@@ -14,7 +14,7 @@ from ov_hsdag.model.inputs import example_shapes, parse_shapes, random_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
-from tests.test_cli import DEVICE, assert_one_error_line, run
+from tests.commands import DEVICE, assert_one_error_line, run
 
 
 def sequences(inputs: int = 2) -> ov.Model:

@@ -18,8 +18,8 @@ from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.compat import opset13 as ops
-from tests.graphs import random_model
-from tests.test_cli import assert_one_error_line, convolutions, run
+from tests.commands import assert_one_error_line, run
+from tests.graphs import convolutions, random_model
 from tests.test_relaxed_shapes import batches
 
 PAIR = "HETERO:GPU,CPU"

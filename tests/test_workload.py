@@ -19,9 +19,9 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
 from ov_hsdag.utils.errors import UserError
+from tests.commands import assert_one_error_line, run
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model, random_problem
-from tests.test_cli import assert_one_error_line, run
 
 DEVICES = DeviceSet.parse("HETERO:GPU,CPU")
 WORKLOAD = Workload(prompt=64, generate=10, batch=2)

@@ -1,0 +1,111 @@
+"""`ov-hsdag` as users run it, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import openvino as ov
+import pytest
+
+import ov_hsdag
+from ov_hsdag.cli import app, console
+from tests.conftest import ONE_CORE
+
+DEVICE = "HETERO:CPU_A,CPU_B"
+PACKAGE = str(Path(ov_hsdag.__file__).parents[1])
+MAIN = "from ov_hsdag.cli import main; main()"
+
+# Variables that a running process follows.
+_READ_LATE = {"OV_HSDAG_VIRTUAL_DEVICES", "COLUMNS"}
+
+
+def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag ARGUMENTS` with the virtual devices CPU_A and CPU_B.
+
+    Starting a process takes longer than what most commands do, so they run in this one. Only those that change what
+    happens outside of a command, by `code` or by the environment, have a process of their own.
+    """
+    variables = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")])),
+        "OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}",
+        **environment,
+    }
+    words = [*map(str, arguments)]
+    if code == MAIN and environment.keys() <= _READ_LATE:
+        return _run_here(words, variables)
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
+
+
+def _run_here(words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), _streams() as (out, err):
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        for name, unset in (("debug", False), ("quiet", False), ("verbose", False), ("extension", None)):
+            patch.setattr(console, name, unset)
+        patch.setattr(sys, "argv", ["ov-hsdag", *words])
+        # As Python has it: pytest shows more.
+        warnings.resetwarnings()
+        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", category)
+        status = app.run()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        found = (_text(out), _text(err))
+    return subprocess.CompletedProcess(["ov-hsdag", *words], status, *found)
+
+
+def _text(descriptor: int) -> str:
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    return os.pread(descriptor, size, 0).decode()
+
+
+@contextmanager
+def _streams() -> Iterator[tuple[int, int]]:
+    """Descriptors 1 and 2, and Python's streams, as files: plugins and frontends print from C++."""
+    before = sys.stdout, sys.stderr
+    for stream in before:
+        stream.flush()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        kept = os.dup(1), os.dup(2)
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        try:
+            with (
+                open(1, "w", encoding="utf-8", closefd=False) as sys.stdout,
+                open(2, "w", encoding="utf-8", closefd=False) as sys.stderr,
+            ):
+                yield out.fileno(), err.fileno()
+        finally:
+            sys.stdout, sys.stderr = before
+            for number, descriptor in enumerate(kept, 1):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+
+
+def assert_one_error_line(done: subprocess.CompletedProcess[str], *words: str, status: int = 2) -> None:
+    """The command failed with one line, which has the words, and printed nothing else."""
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    for word in words:
+        assert word in done.stderr
+
+
+def verified(model: ov.Model, folder: Path, *options: str, status: int = 1) -> str:
+    """What `verify` prints about a model that was placed on two devices. `options` are of place."""
+    source, output = folder / "source.xml", folder / "placed.xml"
+    ov.save_model(model, source, compress_to_fp16=False)
+    done = run("place", source, "--device", DEVICE, "--no-measure", "--output", output, *options)
+    assert done.returncode == 0, done.stderr
+    done = run("verify", output, "--device", DEVICE)
+    assert done.returncode == status, done.stderr
+    return done.stdout
