@@ -61,11 +61,10 @@ test-slow: tree
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
 
-# Two processes, for two cores (torch would start a thread for each core in both); what measures time runs by itself.
+# Two processes, for two cores (torch would start a thread for each core in both).
 # Where a process dies, the run ends: pytest-xdist would wait forever for tests that it had taken.
 pytest: tree
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "not alone and not slow"
-	$(BIN)/pytest -m "alone and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "not slow"
 
 # Tests, and the commands that they start here, find the package of the tree before the installed one: it gets the
 # wheel's native core and extension library. The .pth file and the console scripts are the wheel's.

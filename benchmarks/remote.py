@@ -27,7 +27,7 @@ from ov_hsdag.fleet.machines import Kind, parse_on
 from ov_hsdag.utils.errors import RunError, UserError
 
 MEASURING = (
-    "field.measured", "truth.language_models", "truth.large_decoder", "truth.legality_table", "truth.memory_prediction",
+    "field.measured", "truth.large_decoder", "truth.legality_table", "truth.memory_prediction",
     "truth.mutations", "truth.onnx_node_cases", "truth.prediction_accuracy",
 )  # fmt: skip
 """Scripts that measure, or compute with, devices by OpenVINO."""

@@ -10,6 +10,7 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.devices import virtual
+from ov_hsdag.measuring.process import Worker
 from ov_hsdag.policy import tuned
 from research.zoo.catalog import select
 
@@ -51,6 +52,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "zoo_model" in metafunc.fixturenames:
         models = select(metafunc.config.getoption("--zoo") or ZOO_SAMPLE)
         metafunc.parametrize("zoo_model", models, ids=lambda model: model.name)
+
+
+GENEROUS = 600.0
+"""Seconds for measuring that no machine needs with `short_trials`, however busy it is."""
+
+
+@pytest.fixture
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers whose trials take a fiftieth of a second, so that what is measured need not be limited in time."""
+    rate = Worker.rate
+    monkeypatch.setattr(Worker, "rate", lambda self, seconds, limit: rate(self, min(seconds, 0.02), limit))
 
 
 @pytest.fixture

@@ -75,6 +75,13 @@ def random_numbers() -> ov.Model:
     return ov.Model([ops.result(ops.relu(ops.add(image, noise)))], [image], "random_numbers")
 
 
+def only_forty() -> ov.Model:
+    """A model that needs an input of 40 values, which its shapes do not tell."""
+    x = ops.parameter(ov.PartialShape([-1]), np.float32, name="x")
+    reshaped = ops.reshape(ops.relu(x), ops.constant(np.array([-1, 40])), False)
+    return ov.Model([ops.result(reshaped)], [x], "forty")
+
+
 def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[np.float32]]:
     """Normal values for every input of a static model."""
     generator = np.random.default_rng(seed)

@@ -144,39 +144,6 @@ def test_controllers_stop_by_themselves() -> None:
     assert environment.evaluations == 15
 
 
-@cache
-def family() -> tuple[PlacementProblem, ...]:
-    """Chains and branches of other sizes than `small`, with the same rule of what is fast where."""
-    found = []
-    for seed in range(4):
-        generator = np.random.default_rng(seed)
-        fast = generator.integers(0, 2, 8)
-        us = [[10.0, 30.0] if first else [30.0, 10.0] for first in fast]
-        sources = [[0], *([int(generator.integers(max(0, n - 2), n + 1))] for n in range(1, 8))]
-        found.append(together(problem_of(sources, us)))
-    return tuple(found)
-
-
-@pytest.mark.parametrize("name", ["placeto", "go"])
-def test_a_trained_policy_places_graphs_it_has_not_seen(name: str) -> None:
-    """Zero-shot, one trained on three graphs is better than one that was not trained, and near the optimum."""
-    *seen, unseen = family()
-    baseline = placeto.Placeto(colocate=False) if name == "placeto" else go.GO(colocate=False)
-    fresh, trained = Environment(unseen), Environment(unseen)
-    fresh.run(baseline, 0, episodes=0)
-    environments = [Environment(problem, Budget(evaluations=300)) for problem in seen]
-    baseline.train(environments, seed=0)
-    assert all(environment.evaluations == 300 for environment in environments)
-    trained.run(baseline, 0, episodes=0)
-    every = np.array(list(itertools.product(range(2), repeat=unseen.group_count)), np.uint8)
-    least = unseen.scores(every).min() * 1e-6
-    assert trained.best is not None and trained.best.cost <= 1.1 * least
-    assert fresh.best is None or trained.best.cost < fresh.best.cost
-    more = Environment(unseen, Budget(evaluations=200))
-    more.run(baseline, 0)
-    assert more.best is not None and more.best.cost <= trained.best.cost
-
-
 def test_placeto_pays_for_moves_alone() -> None:
     environment = Environment(small())
     with learning.seeded(3):

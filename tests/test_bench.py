@@ -20,13 +20,12 @@ from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.rivals import SHARES, contenders, measure
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, run
-from tests.graphs import random_problem
+from tests.graphs import only_forty, random_problem
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.usefixtures("short_trials")
 
 PAIR = "HETERO:CPU_A,CPU_B"
 HAND = [f"nodes-{share:g}" for share in SHARES]
@@ -38,13 +37,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "squeezenet.xml"
     ov.save_model(ZOO["squeezenet"].build(), path, compress_to_fp16=False)
     return path
-
-
-def only_forty() -> ov.Model:
-    """A model that needs an input of 40 values, which its shapes do not tell."""
-    x = ops.parameter(ov.PartialShape([-1]), np.float32, name="x")
-    reshaped = ops.reshape(ops.relu(x), ops.constant(np.array([-1, 40])), False)
-    return ov.Model([ops.result(reshaped)], [x], "forty")
 
 
 def test_rivals_are_simple_first_and_told_apart() -> None:

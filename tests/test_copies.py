@@ -29,7 +29,8 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
-from tests.test_bench import only_forty
+from tests.conftest import GENEROUS
+from tests.graphs import only_forty
 from tests.worker_faults import starting, within
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -141,13 +142,14 @@ def test_a_copy_that_fails_ends_the_others(broken: type[Trial]) -> None:
         within(60, lambda: copies_of(one, broken("broken", log, all_started), two).rate(1.0))
 
 
+@pytest.mark.usefixtures("short_trials")
 @pytest.mark.parametrize("fault", [None, COPIES, "CPU_B"])
 def test_they_are_measured_against_the_chosen_one(
     model: ov.Model, problem: PlacementProblem, two_cpu_core: ov.Core, fault: str | None
 ) -> None:
     faults = {} if fault is None else {fault: "killed_running"}
     found = selection.select(
-        model, problem, {"pipeline": Contiguous().place(problem)}, two_cpu_core, seconds=15,
+        model, problem, {"pipeline": Contiguous().place(problem)}, two_cpu_core, seconds=GENEROUS,
         start_worker=starting(faults),
     )  # fmt: skip
     assert found.chosen in {"CPU_A", "CPU_B", "pipeline"} - {fault} and COPIES not in found.placements

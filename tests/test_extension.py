@@ -828,6 +828,7 @@ def by_model(output: str) -> dict[str, list[str]]:
 ZOO_SAMPLE = ("lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic", "squeezenet", "gru")
 
 
+@pytest.mark.slow
 def test_c_plus_plus_reads_of_a_model_what_python_reads(
     programs: Path, stock: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -859,6 +860,7 @@ def test_c_plus_plus_reads_of_a_model_what_python_reads(
         assert found[str(path)] == lines, name
 
 
+@pytest.mark.slow
 def test_library_under_sanitizers_follows_as_python_does(programs: Path, stock: ov.Core, tmp_path: Path) -> None:
     library = programs / extension_build.LOADER
     wanted = {}
@@ -903,6 +905,7 @@ def damaged(text: str, draw: random.Random) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_damaged_placements_under_sanitizers(programs: Path, placed_convnet: Path, tmp_path: Path) -> None:
     """Read, or left aside; the programs go on with the next model."""
     good, weights = placed_convnet.read_text(encoding="utf-8"), placed_convnet.with_suffix(".bin")
@@ -931,6 +934,7 @@ def dice(model: ov.Model, seed: int) -> Placement:
     return Placement(devices, {name: devices[generator.integers(0, 3)] for name in names if generator.random() < 0.95})
 
 
+@pytest.mark.slow
 def test_pass_does_what_python_does(programs: Path, stock: ov.Core, tmp_path: Path) -> None:
     """Placements that are not legal, so that completion has to copy, to settle and to repair."""
     wanted: dict[str, list[tuple[str, str]]] = {}
@@ -953,6 +957,7 @@ def test_pass_does_what_python_does(programs: Path, stock: ov.Core, tmp_path: Pa
         assert [tuple(line.split(" ", 1)) for line in lines] == wanted[path], path
 
 
+@pytest.mark.slow
 def test_pass_replaces_devices_and_refuses_nonsense(programs: Path, stock: ov.Core, tmp_path: Path) -> None:
     model = convnet()
     plain = tmp_path / "plain.xml"
@@ -997,6 +1002,7 @@ def compiled_as(output: str) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("read", ["by OpenVINO", "by the library"])
 @pytest.mark.parametrize("way", ["function", "pass"])
+@pytest.mark.slow
 def test_program_keeps_to_its_own_devices(programs: Path, placed_convnet: Path, way: str, read: str) -> None:
     """Also where the library has set affinities for others while reading."""
     full = f"{way}+{programs / extension_build.LOADER}" if read == "by the library" else way
@@ -1015,6 +1021,7 @@ def test_program_keeps_to_its_own_devices(programs: Path, placed_convnet: Path, 
         assert compiled("HETERO:GPU.9,CPU_A") == ("CPU_A", 1, 1)
 
 
+@pytest.mark.slow
 def test_function_says_what_it_cannot_follow(programs: Path, placed_convnet: Path, tmp_path: Path) -> None:
     program = programs / "compile_model"
     # Devices that are not registered: OpenVINO's "not registered" is no answer to HETERO:CPU.
@@ -1049,6 +1056,7 @@ print("submodels:", compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 """
 
 
+@pytest.mark.slow
 def test_sample_and_benchmark_app_run_the_placement_of_python(
     library: Path, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

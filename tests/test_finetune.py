@@ -51,8 +51,6 @@ from research.zoo.catalog import ZOO
 from tests.conftest import ONE_CORE
 from tests.graphs import random_fusions, random_problem
 
-pytestmark = pytest.mark.alone
-
 TINY = Settings(updates=2, samples=4, draws=2, refined=4, finalists=2, margin=0.0)
 PROJECT = str(Path(__file__).parents[1])
 PAIR = "HETERO:CPU_A,CPU_B"
@@ -583,6 +581,7 @@ def test_tensorflow_is_not_imported_where_it_is_installed(tmp_path: Path) -> Non
     assert done.returncode == 0 and done.stdout == "" and list((tmp_path / "events").iterdir())
 
 
+@pytest.mark.slow
 def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     model, output = tmp_path / "model.xml", tmp_path / "run"
     ov.save_model(ZOO["lstm"].build(), model, compress_to_fp16=True)

@@ -131,15 +131,17 @@ def test_a_chosen_precision_travels_in_the_model() -> None:
     assert model.get_rt_info(["runtime_options", "KV_CACHE_PRECISION"]).astype(str) == "f16"
 
 
-@pytest.mark.parametrize(("names", "share"), [(("GPU.0", "GPU.1"), 0.6), (("GPU.0", "GPU.1", "GPU.2", "GPU.3"), 0.3)])
-@pytest.mark.parametrize("context", [1024, 16384])
+@pytest.mark.parametrize(
+    ("count", "share", "context"), [(2, 0.6, 1024), pytest.param(4, 0.3, 16384, marks=pytest.mark.slow)]
+)
 def test_a_placement_keeps_the_limits_where_a_share_of_the_need_is_enough(
-    names: tuple[str, ...], share: float, context: int
+    count: int, share: float, context: int
 ) -> None:
+    names = [f"GPU.{number}" for number in range(count)]
     hetero = f"HETERO:{','.join(names)}"
-    whole = fit(stateful_decoder(12, heads=16, size=32), hetero, context=context).singles[names[0]]
+    whole = fit(stateful_decoder(3 * count, heads=16, size=32), hetero, context=context).singles[names[0]]
     limits = {name: int(whole.total * share) for name in names}
-    model = stateful_decoder(12, heads=16, size=32)
+    model = stateful_decoder(3 * count, heads=16, size=32)
     placement = ov_hsdag.place(model, hetero, context=context, memory=limits, policy="none")
     assert placement.predicted is not None
     assert set(placement.used()) == set(names)
@@ -159,13 +161,13 @@ def test_guessed_sizes_leave_the_limits_to_weights_and_states() -> None:
 
 
 def test_where_nothing_fits_the_largest_context_is_told() -> None:
-    limits = {"GPU": 2_000_000, "CPU": 2_000_000}
+    limits = {"GPU": 1_000_000, "CPU": 1_000_000}
     with pytest.raises(
         RunError, match=r"keeps within the devices' memory: .*; the largest context that fits is \d+ tokens"
     ):
-        ov_hsdag.place(stateful_decoder(LAYERS), PAIR, context=65536, memory=limits, policy="none")
+        ov_hsdag.place(stateful_decoder(2), PAIR, context=65536, memory=limits, policy="none")
     with pytest.raises(RunError, match="no context is short enough"):
-        ov_hsdag.place(stateful_decoder(LAYERS), PAIR, context=65536, memory={"GPU": 1000, "CPU": 1000}, policy="none")
+        ov_hsdag.place(stateful_decoder(2), PAIR, context=65536, memory={"GPU": 1000, "CPU": 1000}, policy="none")
 
 
 class TestFit:
@@ -227,6 +229,9 @@ def whole() -> dict[str, int]:
     return {name: need.total for name, need in found.singles.items()}
 
 
+_UNEQUAL = ((0.1, 0.3), (0.001, 1e-6))
+
+
 class TestOneTruth:
     """`fit` and `place` answer alike."""
 
@@ -235,7 +240,7 @@ class TestOneTruth:
         ov_hsdag.place(model, PAIR, memory=limits, policy="none")
         return model
 
-    @pytest.mark.parametrize("share", [0.52, 0.6])
+    @pytest.mark.parametrize("share", [0.52, pytest.param(0.6, marks=pytest.mark.slow)])
     def test_what_place_finds_fits(self, whole: dict[str, int], share: float) -> None:
         limits = {name: int(bytes_ * share) for name, bytes_ in whole.items()}
         model = self.placed(limits)
@@ -255,7 +260,7 @@ class TestOneTruth:
         assert found.single == "CPU" and found.other_fits and not found.fits
         assert "; GPU needs" in verdict(found, "model") and "; another placement fits" in verdict(found, "model")
 
-    @pytest.mark.parametrize("shares", [(0.3, 0.3), (0.1, 0.3), (0.001, 1e-6)])
+    @pytest.mark.parametrize("shares", [(0.3, 0.3), *(pytest.param(s, marks=pytest.mark.slow) for s in _UNEQUAL)])
     def test_too_little_memory_names_what_would_do(self, whole: dict[str, int], shares: tuple[float, float]) -> None:
         most = max(whole.values())
         limits = {name: int(most * share) for name, share in zip(NAMES, shares, strict=True)}
@@ -375,6 +380,7 @@ def test_bad_input_is_one_line(decoder: Path, options: list[str], told: str) -> 
     assert_one_error_line(done, told)
 
 
+@pytest.mark.slow
 def test_a_context_that_cannot_fit_writes_nothing(decoder: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.xml"
     done = run(

@@ -111,7 +111,7 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
     begin = time.monotonic()
     with pytest.raises(UserError, match="Ray cluster"):
         Cluster(address.format(free))
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 600
 
 
 def test_this_machine_is_announced_as_ray_takes_it(two_cpu_core: ov.Core) -> None:
@@ -242,7 +242,7 @@ def test_a_process_ends_with_its_site(site: JobRunner) -> None:
     os.kill(pid, 0)
     assert site.events(0.1)["status"] is None
     site.end()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         try:
             os.kill(pid, 0)
@@ -311,7 +311,7 @@ def serving(tmp_path: Path) -> Callable[[str], tuple[subprocess.Popen[str], int]
 
 
 def expect_gone(group: int) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while True:
         try:
             os.killpg(group, 0)
@@ -333,7 +333,7 @@ def test_a_worker_that_is_told_to_end_leaves_nothing(
         time.sleep(1)
         assert process.poll() is None  # it waits for Ray
     process.send_signal(signal.SIGTERM)  # the second one ends waiting
-    _, text = process.communicate(timeout=10)
+    _, text = process.communicate(timeout=120)
     assert "KeyboardInterrupt" in text
     expect_gone(group)
     assert [path.name for path in tmp_path.iterdir()] == ["packages"]
@@ -344,5 +344,5 @@ def test_a_worker_that_is_killed_leaves_no_process(
 ) -> None:
     process, group = serving(SERVE)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=120)
     expect_gone(group)

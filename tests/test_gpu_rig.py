@@ -149,6 +149,7 @@ def test_decoders_are_cut_between_layers(run: Run, device: str, gpus: str) -> No
         assert float(apart) < 1e-3
 
 
+@pytest.mark.slow
 def test_random_legal_placements_run_on_gpu_and_cpu(tmp_path: Path) -> None:
     table = [sys.executable, "-m", "benchmarks.truth.legality_table", "--pairs", "gpu", "--placements", "2"]
     models = ("bert-dynamic", "ghostnet-small", "lstm-stateful", "branching", "gru", "bit-small")

@@ -355,7 +355,13 @@ def test_shape_arithmetic_survives_the_splitting_of_cycles(two_cpu_core: ov.Core
     np.testing.assert_allclose(two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(data)[0], expected[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lstm-stateful", "llama-stateful", "gpt2-past", "bert-dynamic", "t5-encoder-dynamic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("lstm-stateful", "llama-stateful", "gpt2-past"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert-dynamic", "t5-encoder-dynamic")),
+    ],
+)
 def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Core, name: str) -> None:
     from research.zoo.catalog import ZOO
     from research.zoo.compare import TOLERANCE, infer, largest_difference

@@ -49,7 +49,7 @@ def real(name: str) -> Case:
     return Case(model, [[arrays[port.any_name] for port in model.inputs] for arrays in ZOO[name].inputs(0)])
 
 
-@pytest.mark.parametrize("name", ["bert-dynamic", "lstm-stateful", "looped-cell"])
+@pytest.mark.parametrize("name", [pytest.param("bert-dynamic", marks=pytest.mark.slow), "lstm-stateful", "looped-cell"])
 @settings(EXAMPLES, max_examples=4)
 @given(seed=st.integers(0, 10**6), before=some_mutations, after=some_mutations)
 def test_real_models(two_cpu_core: ov.Core, name: str, seed: int, before: list[str], after: list[str]) -> None:

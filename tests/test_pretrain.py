@@ -668,6 +668,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes = ("--problems", 16, "--validation", 1, "--imitation-steps", 5000, "--reinforce-steps", 1)
@@ -709,6 +710,7 @@ def test_missing_packages_are_told_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_without_a_corpus_it_learns_from_generated_graphs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

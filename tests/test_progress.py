@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -28,16 +30,22 @@ class Clock:
         return self.now
 
 
+def until(happens: Callable[[], object]) -> None:
+    """Waits for what other threads do."""
+    end = time.monotonic() + 120
+    while not happens():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.01)
+
+
 def test_what_is_long_is_told_and_what_is_short_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY", 0.05)
     written: list[str] = []
     with progress.lines("placing", written.append) as tell:
-        time.sleep(0.2)
-        before = len(written)
-        assert before and set(written) == {"0 s: placing"}
+        until(lambda: written)
+        assert re.fullmatch(r"\d+ s: placing", written[-1])
         tell("measuring GPU")
-        time.sleep(0.2)
-    assert len(written) > before and written[-1] == "0 s: placing: measuring GPU"
+        until(lambda: re.fullmatch(r"\d+ s: placing: measuring GPU", written[-1]))
     after = len(written)
     time.sleep(0.1)
     assert len(written) == after
@@ -45,7 +53,7 @@ def test_what_is_long_is_told_and_what_is_short_is_not(monkeypatch: pytest.Monke
     begin = time.monotonic()
     with progress.lines("placing", written.append):
         pass
-    assert len(written) == after and time.monotonic() - begin < 10
+    assert len(written) == after and time.monotonic() - begin < 50
 
 
 def test_a_closed_stream_and_an_error_end_the_telling_only(monkeypatch: pytest.MonkeyPatch) -> None:

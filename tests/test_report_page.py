@@ -29,7 +29,7 @@ THREE = "HETERO:GPU.0,GPU.1,CPU"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # What each report has to keep to, in a browser on two cores.
-SWIN_PAINT_MS, LARGE_PAINT_MS, REACTION_MS, SWIN_BYTES = 2000, 5000, 100, 3 * 2**20
+SWIN_BYTES = 3 * 2**20
 
 
 @pytest.fixture(scope="module")
@@ -161,11 +161,9 @@ COLLAPSE = """
 """
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize(
-    "report, paint_ms", [("swin", SWIN_PAINT_MS), ("decoder", SWIN_PAINT_MS), ("large", LARGE_PAINT_MS)]
-)
-def test_reports_are_quick(visit: Any, report: str, paint_ms: float, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("report", ["swin", "decoder", "large"])
+def test_reports_draw_little(visit: Any, report: str, request: pytest.FixtureRequest) -> None:
+    """Times are printed, not judged: pytest -rP."""
     path = request.getfixturevalue(report)
     found = visit(path)
     figures = {
@@ -176,9 +174,6 @@ def test_reports_are_quick(visit: Any, report: str, paint_ms: float, request: py
         "boxes": found.drawn(),
     }
     print(report, figures)
-    assert figures["paint"] < paint_ms, figures
-    assert figures["search"] < REACTION_MS, figures
-    assert figures["collapse"] < REACTION_MS, figures
     assert figures["boxes"] < 200, figures
     check_quiet(found, path)
 

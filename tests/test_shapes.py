@@ -15,6 +15,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from tests.commands import DEVICE, assert_one_error_line, run
+from tests.conftest import GENEROUS
 
 
 def sequences(inputs: int = 2) -> ov.Model:
@@ -164,10 +165,11 @@ class TestCommands:
         # Activations are [1, length, 64] in f32.
         assert sum(predicted[1].values()) - sum(predicted[0].values()) >= 792 * 64 * 4
 
+    @pytest.mark.usefixtures("short_trials")
     def test_place_measures_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
         """Two inputs of different lengths cannot be added: what made-up inputs of 128 tokens would not show."""
         output = tmp_path / "o.xml"
-        options = ("--measure", "--measure-seconds", 5, "--json")
+        options = ("--measure", "--measure-seconds", GENEROUS, "--json")
         done = run(
             "place", files[2], "--device", DEVICE, "--output", output, *options, "--shape",
             "in0=[1,40,16],in1=[1,30,16]",

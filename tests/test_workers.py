@@ -27,18 +27,18 @@ from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
 from tests.worker_faults import starting, within
 
-pytestmark = pytest.mark.alone
-
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
+
+_LARGER = ("bert-dynamic", "mixture-of-experts-small")
 
 # What is injected, and what has to be told of it.
 FAULTS = {
     "killed_at_start": "ended by SIGKILL while starting",
     "killed_compiling": "ended by SIGKILL while compiling",
     "killed_running": "ended by SIGKILL while running",
-    "hangs_compiling": "no answer within 8 s of compiling",
-    "hangs_running": "no answer within 8 s of running",
-    "stopped_running": "no answer within 8 s of running",
+    "hangs_compiling": "no answer within 1 s of compiling",
+    "hangs_running": "no answer within 1 s of running",
+    "stopped_running": "no answer within 1 s of running",
     "refuses_to_compile": "no kernel for this",
     "refuses_to_run": "no kernel for this",
     "out_of_memory": "",
@@ -93,7 +93,6 @@ def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary:
         "latency",
         core,
         simple=PAIR.names,
-        patience=8,
         start_worker=starting({name: name for name in FAULTS}),
     ) as comparison:
         rates = comparison.trials(rounds=3, seconds=0.05)
@@ -130,7 +129,10 @@ def test_a_measurer_goes_on_after_a_placement_that_ends_its_worker(core: ov.Core
     assert not list(temporary.iterdir())
 
 
-@pytest.mark.parametrize("name", ["llama-stateful", "bert-dynamic", "mixture-of-experts-small", "looped-cell"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama-stateful", "looped-cell", *(pytest.param(name, marks=pytest.mark.slow) for name in _LARGER)],
+)
 def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -> None:
     """Names survive: a random placement is followed, and computes what the model does."""
     model = ZOO[name].build()
@@ -214,9 +216,9 @@ def test_nothing_is_left_of_a_parent_that_was_ended(number: signal.Signals) -> N
     folder, *pids = script.stdout.readline().split()
     assert Path(folder, "model.bin").exists() and all(runs(int(pid)) for pid in pids)
     script.send_signal(number)
-    assert script.wait(30) != 0
+    assert script.wait(120) != 0
     script.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and (Path(folder).exists() or any(runs(int(pid)) for pid in pids)):
         time.sleep(0.05)
     assert not Path(folder).exists()

@@ -20,6 +20,7 @@ from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
 from ov_hsdag.utils.errors import UserError
 from tests.commands import assert_one_error_line, run
+from tests.conftest import GENEROUS
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model, random_problem
 
@@ -165,6 +166,7 @@ class TestPlace:
         mean = (parts["prompt"]["latency_us"] + 4 * parts["token"]["latency_us"]) / 5
         assert placement.predicted["latency_us"] == pytest.approx(mean, rel=1e-3)
 
+    @pytest.mark.usefixtures("short_trials")
     def test_both_parts_are_measured_and_calibrated(self, two_cpu_core: ov.Core) -> None:
         model = stateful_decoder(2)
         placement = ov_hsdag.place(
@@ -174,7 +176,7 @@ class TestPlace:
             context=600,
             core=two_cpu_core,
             measure=True,
-            measure_seconds=20,
+            measure_seconds=GENEROUS,
             policy="none",
         )
         assert placement.predicted is not None and placement.measured is not None

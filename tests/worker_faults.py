@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ov_hsdag.measuring import worker
-from ov_hsdag.measuring.process import StartWorker, Worker
+from ov_hsdag.measuring.process import Candidate, StartWorker, Worker
 from ov_hsdag.measuring.runner import Copies, Runner
 
 
@@ -23,11 +23,33 @@ def starting(faults: Mapping[str, str]) -> StartWorker:
     """Starts workers, those of some candidates with a fault: the name of one of this module's entry points."""
 
     def start(folder: Path, objective: str, name: str) -> Worker:
-        if name in faults:
-            return Worker(folder, objective, name, entry=f"tests.worker_faults:{faults[name]}")
-        return Worker(folder, objective, name)
+        if name not in faults:
+            return Worker(folder, objective, name)
+        kind = _IMPATIENT.get(faults[name], Worker)
+        return kind(folder, objective, name, entry=f"tests.worker_faults:{faults[name]}")
 
     return start
+
+
+class _ImpatientCompiling(Worker):
+    """Is given up after a second of compiling: what hangs need not be waited for."""
+
+    def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+        return super().compile(candidate, min(limit, 1.0))
+
+
+class _ImpatientRunning(Worker):
+    """Is given up after a second of a trial."""
+
+    def rate(self, seconds: float, limit: float) -> float:
+        return super().rate(seconds, min(limit, 1.0))
+
+
+_IMPATIENT = {
+    "hangs_compiling": _ImpatientCompiling,
+    "hangs_running": _ImpatientRunning,
+    "stopped_running": _ImpatientRunning,
+}
 
 
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from benchmarks.common import harness
 from benchmarks.common.contestants import ABLATIONS, LEARNED, NO_NETWORK, OURS, SHIPPED, SIMPLE, Published
 from benchmarks.common.machine import about
 from benchmarks.common.tables import spread, write
-from benchmarks.field import generalisation, measured, outside, paper_machines, paper_table
+from benchmarks.field import measured, outside, paper_machines, paper_table
 from benchmarks.field.paper_machines import interval
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import virtual
@@ -203,15 +203,6 @@ def test_the_measured_tables_mark_what_is_faster() -> None:
     rows = cells_of(text)
     assert rows["METIS"] == ["**1.200**", "0.900", "1.039"]
     assert "copies" not in rows and rows[ours] == ["1.000", "1.000", "1.000"]
-
-
-def test_generalisation_counts_what_has_no_placement() -> None:
-    problems = {cell.name: {"model": cell.model, "kind": cell.kind, "known_us": 100.0} for cell in generalisation.CELLS}
-    every = {name: [_cell(110.0)] for name in problems}
-    lacking = {**every, generalisation.CELLS[0].name: [_cell(None), _cell(None), _cell(100.0)]}
-    (text,) = generalisation.tables({"problems": problems, "runs": {"a": every, "b": lacking}}).values()
-    rows = cells_of(text)
-    assert rows["a"][:3] == ["1.100 (1.10)"] * 3 and rows["b"][0] == "1.100 (1.10), 1 infeasible"
 
 
 OURS_NAMES = (NO_NETWORK, SHIPPED, measured.MEASURED)

@@ -83,7 +83,6 @@ def test_placing_and_compiling_keep_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_thirty_cycles(tmp_path: Path) -> None:
     found = soak.cycles(tmp_path, 30, lambda _: None, names=("lstm",))
     own, alone = found["samples"]["ov-hsdag"], found["samples"]["openvino"]
@@ -94,19 +93,17 @@ def test_thirty_cycles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_service_while_its_model_is_replaced(tmp_path: Path) -> None:
     found = soak.service(tmp_path, 400, lambda _: None)
     assert found["answers"] == 800 and found["wrong"] == 0 and found["placings"] >= 1
     assert {name for name in found["grown"] if name != "resident"} <= {"threads"}
-    assert soak.faults("service", found) == [f"service: {name} grew by {n:g}" for name, n in found["grown"].items()]
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_measured_placements_whose_workers_are_killed(tmp_path: Path) -> None:
     found = soak.kills(tmp_path, 3, lambda _: None)
-    assert found["placed"] + found["refused"] == 3
+    assert found["placed"] + found["refused"] == 3 and found["refused"] == len(found["errors"])
+    assert all("SIGKILL" in why for why in (*found["errors"], *found["failed"]) if "no time" not in why), found
     assert {"children", "left"}.isdisjoint(found["grown"])
     assert all("\n" not in error for error in found["errors"])
     json.dumps(found)

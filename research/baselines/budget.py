@@ -172,17 +172,16 @@ class Environment:
         """Costs without noise, for reports: not counted, and not for baselines to learn from. As `costs` otherwise."""
         return self._judge(np.atleast_2d(np.asarray(placements, np.uint8)))
 
-    def run(self, baseline: Baseline, seed: int = 0, **options: Any) -> Best | None:
+    def run(self, baseline: Baseline, seed: int = 0) -> Best | None:
         """Lets a baseline place until it returns or the budget is spent.
 
         Args:
             baseline: what places.
             seed: of everything random in it.
-            options: more arguments of its `place`, such as `episodes`.
 
         Returns:
             The best placement, None where none was feasible.
         """
         with contextlib.suppress(BudgetSpent):
-            baseline.place(self, seed, **options)
+            baseline.place(self, seed)
         return self.best

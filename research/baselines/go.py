@@ -8,18 +8,17 @@ Where the parts of its section 3 are:
 - one task, placement: HETERO decides neither schedule nor fusion, the paper's other two;
 - feature modulation (parameter superposition): `Attention` and `GraphEmbedding` scale each layer's input by what a
   layer makes of the graph's mean embedding, so that one set of parameters serves graphs of all kinds;
-- learning: PPO, on -√(run time) and a constant for infeasible decisions. `train` learns on many graphs together;
-  `place` takes the policy as it is (`episodes=0`, zero-shot), fine-tunes it on the graph, or learns from scratch.
+- learning: PPO, on -√(run time) and a constant for infeasible decisions, from scratch on the graph.
 
 The papers show a node's operation, output shape and neighbours (GDP by their numbers, here a node's place in the
-order); times on the devices and the bytes that are sent are added, as a policy has to know unequal devices. A policy
-places on as many devices as it was trained on.
+order); times on the devices and the bytes that are sent are added, as a policy has to know unequal devices.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,13 +27,12 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from research.baselines import learning
-from research.baselines.budget import BudgetSpent, Environment
+from research.baselines.budget import Environment
 from research.baselines.graph import UnitGraph, colocated
-from research.baselines.transfer import TransferablePolicy
 
 
 @dataclass(eq=False)
-class GO(TransferablePolicy["Network", "Task"]):
+class GO:
     """The baseline.
 
     Attributes:
@@ -54,7 +52,6 @@ class GO(TransferablePolicy["Network", "Task"]):
         settles: see above.
         decay: of each graph's moving-average baseline.
         norm: largest norm of the gradient.
-        network: what `train` learned, None before.
     """
 
     colocate: bool = True
@@ -71,61 +68,42 @@ class GO(TransferablePolicy["Network", "Task"]):
     settles: int = 200
     decay: float = 0.9
     norm: float = 1.0
-    network: Network | None = field(default=None, repr=False)
 
-    def _task(self, environment: Environment) -> Task:
-        return Task.of(environment, self.colocate)
+    def place(self, environment: Environment, seed: int) -> None:
+        """See `Baseline.place`: learns on the graph until the budget is spent."""
+        with learning.seeded(seed):
+            task = Task.of(environment, self.colocate)
+            self._learn(Network(task, self), task)
 
-    def _new(self, task: Task) -> Network:
-        return Network(task, self)
-
-    def _likeliest(self, network: Network, task: Task) -> None:
-        task.costs(network.draw(task, 1, greedy=True))
-
-    def _learn(self, network: Network, tasks: list[Task], episodes: int | None) -> None:
+    def _learn(self, network: Network, task: Task) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
-        baselines = [learning.MovingAverage(self.decay) for _ in tasks]
-        going, done = list(range(len(tasks))), 0
-        while going and (episodes is None or done < episodes):
-            batches = []
-            for which in list(going):
-                task = tasks[which]
-                actions = network.draw(task, self.batch)
-                try:
-                    costs = task.costs(actions)
-                except BudgetSpent:
-                    going.remove(which)
-                    continue
-                gains = baselines[which].advantage(learning.rewards(costs, task.graph.reference))
-                gains = learning.scaled(gains, costs)
-                batches.append((task, actions, torch.from_numpy(gains.astype(np.float32))))
-            if batches:
-                late = max(done / self.settles, *(task.environment.spent for task in tasks))
-                self._update(network, optimizer, batches, self.entropy * max(1 - late, 0.0))
-            done += 1
+        baseline = learning.MovingAverage(self.decay)
+        for done in itertools.count():
+            actions = network.draw(task, self.batch)
+            costs = task.costs(actions)
+            gains = learning.scaled(baseline.advantage(learning.rewards(costs, task.graph.reference)), costs)
+            late = max(done / self.settles, task.environment.spent)
+            gain = torch.from_numpy(gains.astype(np.float32))
+            self._update(network, optimizer, task, actions, gain, self.entropy * max(1 - late, 0.0))
 
     def _update(
         self,
         network: Network,
         optimizer: torch.optim.Optimizer,
-        batches: list[tuple[Task, Tensor, Tensor]],
+        task: Task,
+        actions: Tensor,
+        gains: Tensor,
         bonus: float,
     ) -> None:
-        """Steps of PPO on the batches of all graphs."""
+        """Steps of PPO on a batch, int64 [batch, N], with its advantages, [batch]."""
         with torch.no_grad():
-            before = [network.taken(task, actions)[0] for task, actions, _ in batches]
+            old = network.taken(task, actions)[0]
         for _ in range(self.epochs):
-            optimizer.zero_grad()
-            for (task, actions, gains), old in zip(batches, before, strict=True):
-                new, entropy = network.taken(task, actions)
-                ratio = (new - old).exp()
-                gain = gains[:, None]
-                better = torch.minimum(ratio * gain, ratio.clamp(1 - self.clip, 1 + self.clip) * gain)
-                weight = bonus / math.sqrt(task.graph.size)
-                loss = -(better.mean() + weight * entropy) / len(batches)
-                loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(network.parameters(), self.norm)
-            optimizer.step()
+            new, entropy = network.taken(task, actions)
+            ratio, gain = (new - old).exp(), gains[:, None]
+            better = torch.minimum(ratio * gain, ratio.clamp(1 - self.clip, 1 + self.clip) * gain)
+            weight = bonus / math.sqrt(task.graph.size)
+            learning.step(optimizer, network, -(better.mean() + weight * entropy), self.norm)
 
 
 @dataclass(frozen=True, eq=False)

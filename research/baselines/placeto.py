@@ -9,9 +9,8 @@ Where its sections are:
   whether it is the current one, and whether it has been visited. Messages run along the edges and against them for
   `rounds` rounds; then the current node's embedding is joined by summaries of all nodes above it, below it, and
   parallel to it, and a classifier gives its device.
-- 3.3 (training): `train` and `place`. REINFORCE with an entropy bonus and a baseline for each step
-  of an episode, the mean return of that step in the last episodes of the graph. The policy knows no graph by heart:
-  trained on some, it places others without training (`episodes=0`) or with.
+- 3.3 (training): `Placeto.place`. REINFORCE with an entropy bonus and a baseline for each step of an episode, the mean
+  return of that step in the last episodes. The paper's policies also place graphs that they were not trained on.
 
 The authors' code (github.com/aravic/generalizable-device-placement) has options that the paper does not name; of these,
 logarithms of run times and scaled summaries are used here; operations are grouped first, as there. Advantages are
@@ -22,7 +21,7 @@ infeasible placements count as `learning.FAILED`.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,9 +29,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from research.baselines import learning
-from research.baselines.budget import BudgetSpent, Environment
+from research.baselines.budget import Environment
 from research.baselines.graph import UnitGraph, colocated
-from research.baselines.transfer import TransferablePolicy
 
 # Steps of an episode that are learned from at once; more take more memory.
 _CHUNK = 64
@@ -42,7 +40,7 @@ _IDLE = 10
 
 
 @dataclass(eq=False)
-class Placeto(TransferablePolicy["Network", "Task"]):
+class Placeto:
     """The baseline.
 
     Attributes:
@@ -59,7 +57,6 @@ class Placeto(TransferablePolicy["Network", "Task"]):
         discount: of later rewards.
         history: episodes that a baseline is the mean of.
         norm: largest norm of the gradient.
-        network: what `train` learned, None before.
     """
 
     colocate: bool = True
@@ -73,41 +70,30 @@ class Placeto(TransferablePolicy["Network", "Task"]):
     discount: float = 0.95
     history: int = 10
     norm: float = 1.0
-    network: Network | None = field(default=None, repr=False)
 
-    def _task(self, environment: Environment) -> Task:
-        return Task.of(environment, self.colocate)
+    def place(self, environment: Environment, seed: int) -> None:
+        """See `Baseline.place`: learns on the graph until the budget is spent, or nothing moves any more."""
+        with learning.seeded(seed):
+            task = Task.of(environment, self.colocate)
+            self._learn(Network(task, self.hidden, self.rounds), task)
 
-    def _new(self, task: Task) -> Network:
-        return Network(task, self.hidden, self.rounds)
-
-    def _likeliest(self, network: Network, task: Task) -> None:
-        run_episode(network, task, self.passes, self.random_start, greedy=True)
-
-    def _learn(self, network: Network, tasks: list[Task], episodes: int | None) -> None:
+    def _learn(self, network: Network, task: Task) -> None:
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
-        history: list[deque[NDArray[np.float64]]] = [deque(maxlen=self.history) for _ in tasks]
-        number, going, idle = 0, set(range(len(tasks))), [0] * len(tasks)
-        while going and (episodes is None or number < episodes):
-            late = min(max(number / self.decay_episodes, *(task.environment.spent for task in tasks)), 1.0)
+        history: deque[NDArray[np.float64]] = deque(maxlen=self.history)
+        number = idle = 0
+        while idle < _IDLE:
+            late = min(max(number / self.decay_episodes, task.environment.spent), 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = self.learning_rate * (1 - 0.9 * late)
-            for which in sorted(going):
-                before = tasks[which].environment.evaluations
-                try:
-                    episode = run_episode(network, tasks[which], self.passes, self.random_start)
-                except BudgetSpent:
-                    going.discard(which)
-                    continue
-                gains = returns(episode.rewards, self.discount)
-                history[which].append(gains)
-                advantage = gains - np.mean(history[which], axis=0)
-                advantage /= max(float(advantage.std()), 1e-2)
-                self._update(network, optimizer, tasks[which], episode, advantage, self.entropy * (1 - late))
-                # The first measurement is that of the start: a policy that moves nothing has come to its end.
-                idle[which] = idle[which] + 1 if tasks[which].environment.evaluations <= before + 1 else 0
-                if idle[which] == _IDLE:
-                    going.discard(which)
+            before = task.environment.evaluations
+            episode = run_episode(network, task, self.passes, self.random_start)
+            gains = returns(episode.rewards, self.discount)
+            history.append(gains)
+            advantage = gains - np.mean(history, axis=0)
+            advantage /= max(float(advantage.std()), 1e-2)
+            self._update(network, optimizer, task, episode, advantage, self.entropy * (1 - late))
+            # The first measurement is that of the start: a policy that moves nothing has come to its end.
+            idle = idle + 1 if task.environment.evaluations <= before + 1 else 0
             number += 1
 
     def _update(
