@@ -302,13 +302,13 @@ def host_devices(graph: ComputationGraph, known: Sequence[int], devices: int) ->
     counts = votes(graph, groups, told, devices)
     chosen = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
     edges = [(a, groups[a], groups[b]) for a, b, _ in edges_of(graph) if not replicable[a] and groups[a] != groups[b]]
-    told, last = chosen >= 0, np.full(len(chosen), -1)
+    given, last = chosen >= 0, np.full(len(chosen), -1)
     for node, source, target in edges:
-        if chosen[source] >= 0 and not told[target] and node > last[target]:
+        if chosen[source] >= 0 and not given[target] and node > last[target]:
             chosen[target], last[target] = chosen[source], node
-    told = chosen >= 0
+    given = chosen >= 0
     for _, source, target in reversed(edges):
-        if chosen[target] >= 0 and not told[source]:
+        if chosen[target] >= 0 and not given[source]:
             chosen[source] = chosen[target]
     return [max(0, int(chosen[group])) for group in groups]
 

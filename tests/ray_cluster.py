@@ -119,7 +119,7 @@ class Nodes:
 
     def _alive(self) -> int:
         from ray._private.state import GlobalState
-        from ray._raylet import GcsClientOptions
+        from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]
 
         state = GlobalState()
         state._initialize_global_state(

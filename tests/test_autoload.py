@@ -119,12 +119,16 @@ def test_the_start_file_names_an_entry_point() -> None:
 
 def test_both_startup_files_put_the_same_finder_first() -> None:
     (code,) = (
-        node.args[0].value
+        ast.literal_eval(node.args[0])
         for node in ast.walk(ast.parse(PTH.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "exec"
     )
     _, of_pth, insert = ast.parse(code).body
-    module = {node.name: node for node in ast.parse(START_MODULE.read_text()).body if hasattr(node, "name")}
+    module = {
+        node.name: node
+        for node in ast.parse(START_MODULE.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
     of_module = module["OvHsdagWaits"]
     del of_module.body[0]  # its docstring
     assert ast.dump(of_pth) == ast.dump(of_module)

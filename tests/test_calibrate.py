@@ -48,8 +48,9 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.timing import OutOfTime
 from research.zoo.catalog import ZOO
+from research.zoo.decoders import DecoderSize
 from research.zoo.lacking import Lacking
-from research.zoo.stored_decoders import DecoderSize, write_decoder
+from research.zoo.stored_decoders import write_decoder
 from tests.conftest import ONE_CORE
 
 NAMES = ("CPU_A", "CPU_B")

@@ -784,8 +784,8 @@ class TestConventions:
             assert run("strip", *words, "-o", out).returncode == 0
         done = run("place", "-d", DEVICE, "-o", out, "--no-measure", "-m", model)
         assert done.returncode == 0, done.stderr
-        for words in (("-m",), ("-m", model, model)):
-            assert_one_error_line(run("verify", *words, "-d", DEVICE), "argument")
+        for wrong in (("-m",), ("-m", model, model)):
+            assert_one_error_line(run("verify", *wrong, "-d", DEVICE), "argument")
 
     def test_a_placed_model_has_a_name_by_default(self, model: Path, tmp_path: Path) -> None:
         """In the current directory, as ovc has it; the model is not touched."""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def prints(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in normalised(printed))) is not None
 
 
-def pages() -> list[object]:
+def pages() -> list[Any]:
     found = []
     for page in sorted((ROOT / "docs").glob("*.md")):
         if page.name not in ELSEWHERE and list(blocks(page.read_text(encoding="utf-8"))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from itertools import combinations, combinations_with_replacement, pairwise, permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,9 @@ class Costs:
         return min(self.value(sequence, (0, *cuts, last)) for cuts in inner)
 
 
-def random_costs(seed: int, items: int, kind: list[int], throughput: bool, linked: bool) -> tuple[Costs, dict]:
+def random_costs(
+    seed: int, items: int, kind: list[int], throughput: bool, linked: bool
+) -> tuple[Costs, dict[str, Any]]:
     """Costs whose spans are differences of sums, and the arguments that say so."""
     generator = np.random.default_rng(seed)
     kinds = max(kind) + 1
@@ -167,7 +170,7 @@ def test_sequences_of_all_devices_come_in_the_order_of_their_best_partitions(
         {"span": np.zeros((2, 3, 3)), "links": (np.zeros((2, 2, 3)), np.zeros((2, 2, 3))), "skip": True},
     ],
 )
-def test_malformed_costs_are_refused(arguments: dict) -> None:
+def test_malformed_costs_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected"):
         _native.contiguous_partitions(np.arange(2, dtype=np.int32), False, **arguments)
 

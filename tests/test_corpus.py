@@ -49,7 +49,7 @@ def test_held_out_families_and_device_sets_are_not_drawn(folder: Path, monkeypat
     corpus = Corpus.load(folder)
     assert corpus.names == ("squeezenet/squeezenet",)
     used: Counter[tuple[str, ...]] = Counter()
-    real = corpora.load_builtin
+    real = load_builtin
 
     def watched(stem: str) -> object:
         drawn.append(stem)
@@ -229,7 +229,7 @@ def test_a_corpus_that_was_interrupted_is_finished_first(tmp_path: Path) -> None
 
 def test_held_out_problems_have_a_device_that_training_never_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
-    load = corpora.load_builtin
+    load = load_builtin
     monkeypatch.setattr(corpora, "load_builtin", lambda name: (used.append(name), load(name))[1])
     for seed in range(12):
         for held_out in (False, True):

@@ -69,7 +69,7 @@ def test_gradient_reaches_edge_scores_and_carried_features() -> None:
     torch.manual_seed(0)
     network = HSDAGNetwork(config)
     episode = run_episode(network, Task.of(problem, config))
-    assert episode.log_probability.shape == episode.scores.shape == (config.steps,)
+    assert len(episode.log_probability) == len(episode.scores) == config.steps
     loss(episode, config.discount).backward()
     assert network.output is not None
     for part in (network.edge_scorer, network.output, network.encoder, network.placer):

@@ -875,8 +875,8 @@ def test_library_under_sanitizers_follows_as_python_does(programs: Path, stock: 
         placement.apply(model)
         wanted[str(path)] = [f"{device} {node}" for node, device in affinities(model).items()]
     found = by_model(run(programs / "read_placed", library, "-", *wanted).stdout)
-    for path, lines in found.items():
-        assert lines[1 : lines.index("copied")] == wanted[path]
+    for name, lines in found.items():
+        assert lines[1 : lines.index("copied")] == wanted[name]
         assert not [line for line in lines[lines.index("copied") :] if line.startswith(("none", "error"))]
     cut = tmp_path / "attention.xml"
     cut_attention(True, cut)
@@ -952,9 +952,9 @@ def test_pass_does_what_python_does(programs: Path, stock: ov.Core, tmp_path: Pa
     output = run(programs / "apply_placement", "-", *wanted).stdout
     got = by_model(output)
     assert set(got) == set(wanted)
-    for path, (changed, *lines) in got.items():
+    for name, (changed, *lines) in got.items():
         assert changed == "changed 1"
-        assert [tuple(line.split(" ", 1)) for line in lines] == wanted[path], path
+        assert [tuple(line.split(" ", 1)) for line in lines] == wanted[name], name
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def test_weights_that_are_mapped_are_not_written_to_be_found_again(
 ) -> None:
     monkeypatch.setattr(folder_writing, "_LARGE", 256)
     written: list[int] = []
-    save = folder_writing.save_model
+    save = folder_writing.save_model  # type: ignore[attr-defined]
 
     def saving(model: ov.Model, xml: Path, *rest: Any, **more: Any) -> None:
         large = [node for node in model.get_ops() if node.get_type_name() == "Constant" and node.get_byte_size() > 256]

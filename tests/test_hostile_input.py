@@ -47,7 +47,7 @@ from tests.graphs import random_model, random_problem
 
 DEEP = "[" * 100_000
 HUGE = "1" + "0" * 400
-NESTED = reduce(lambda inside, _: [inside], range(900), 1)
+NESTED: Any = reduce(lambda inside, _: [inside], range(900), 1)  # type: ignore[return-value]
 
 
 def refusal(read: Callable[[], object]) -> str:

@@ -19,7 +19,6 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring import process
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import random_inputs
@@ -208,7 +207,7 @@ def test_a_thread_that_the_system_does_not_give(
 
     with Workshop(model, random_inputs(model), "latency") as workshop:
         with monkeypatch.context() as patch:
-            patch.setattr(process.threading.Thread, "start", refuse)
+            patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RunError, match=r"cannot start a process for measuring: .*can't start new thread"):
                 workshop.start()
         assert not children()

@@ -6,6 +6,7 @@ import argparse
 import inspect
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -38,7 +39,7 @@ def test_python_takes_each_option_by_name_and_refuses_others() -> None:
 
 
 def test_a_job_for_another_machine_gets_each_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {
+    values: dict[str, Any] = {
         name: [f"{name}=1", f"{name}=2"]
         if flag.several
         else {bool: False, int: 7, float: 1.5, str: name, "file": tmp_path / f"{name}.json"}[flag.kind]

@@ -7,6 +7,7 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -324,7 +325,7 @@ def test_summary_tells_the_choice_and_the_gain() -> None:
     )
     assert latency.summary() == "HETERO:CPU (latency): given, 1 submodel, predicted 2.00x the best single device"
     assert Placement(("CPU",), {"a": "CPU"}).summary() == "HETERO:CPU (latency): given"
-    measured = {
+    measured: dict[str, Any] = {
         "CPU_A": {"throughput_ips": 40.0, "submodels": 1, "failed": None},
         "CPU_B": {"throughput_ips": None, "submodels": None, "failed": "hangs"},
         "pipeline": {"throughput_ips": 60.0, "submodels": 3, "failed": None},

@@ -25,6 +25,7 @@ from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import FORMAT_VERSION, WEIGHTS_FILE, PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
+from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.training.export import export, load
 from ov_hsdag.training.network import HSDAGNetwork
@@ -268,7 +269,7 @@ def test_threads_share_a_policy(policy: Path) -> None:
     loaded = PolicyFolder.load(policy)
     inputs = [random_input(np.random.default_rng(seed), 20 + seed, 2) for seed in range(8)]
 
-    def logits(item: object) -> np.ndarray:
+    def logits(item: PolicyInput) -> np.ndarray:
         return loaded.place(item, *loaded.encode(item), np.arange(len(item.node_x)))
 
     expected = [logits(item) for item in inputs]

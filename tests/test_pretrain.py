@@ -604,7 +604,7 @@ def test_an_interrupted_run_has_saved_what_it_did(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if moment == "before the first step":
-            patch.setattr(training.Pool, "count", interrupt)
+            patch.setattr(Pool, "count", interrupt)
         elif moment == "in a step":
             patch.setattr(training, "update", interrupted_update)
         pretrain(tmp_path / "parts", corpus, TINY, report=after_four if moment == "between steps" else None)
@@ -633,8 +633,8 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    sizes = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1, "--ppo-clip", 0.2)
-    sizes = (*sizes, "--parts", 2)
+    sizes: tuple[object, ...] = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1)
+    sizes += ("--ppo-clip", 0.2, "--parts", 2)
     done = command("--output", run, "--corpus", corpus, *sizes, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_an_unknown_objective_is_refused() -> None:
         make(objective="speed")
 
 
-def test_a_file_whose_arrays_do_not_fit_together_is_refused(tmp_path) -> None:
+def test_a_file_whose_arrays_do_not_fit_together_is_refused(tmp_path: Path) -> None:
     make().save(tmp_path / "problem.npz")
     with np.load(tmp_path / "problem.npz") as data:
         arrays = dict(data)
@@ -67,7 +68,7 @@ def test_a_file_whose_arrays_do_not_fit_together_is_refused(tmp_path) -> None:
         PlacementProblem.load(tmp_path / "cut.npz")
 
 
-def test_every_attribute_survives_the_file(tmp_path) -> None:
+def test_every_attribute_survives_the_file(tmp_path: Path) -> None:
     problem = replace(make(), storage_ratio=np.array([1.0, 0.5, 0.75]))
     problem.save(tmp_path / "problem.npz")
     read = PlacementProblem.load(tmp_path / "problem.npz")
@@ -76,7 +77,7 @@ def test_every_attribute_survives_the_file(tmp_path) -> None:
             np.testing.assert_array_equal(getattr(read, field.name), getattr(problem, field.name), field.name)
 
 
-def test_files_keep_the_names_that_other_releases_read(tmp_path) -> None:
+def test_files_keep_the_names_that_other_releases_read(tmp_path: Path) -> None:
     replace(make(), storage_ratio=np.array([1.0, 0.5, 0.75])).save(tmp_path / "problem.npz")
     with np.load(tmp_path / "problem.npz") as data:
         own = {key for key in data.files if not key.startswith("graph.")}

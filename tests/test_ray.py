@@ -237,8 +237,8 @@ def test_pretrain_with_nodes_killed_learns_the_same(tmp_path_factory: pytest.Tem
 
     with ray_cluster.nodes(tmp_path_factory.mktemp("computing")) as there:
         nodes = [there.computing() for _ in range(3)]
-        words = (*words, "--checkpoint-minutes", 0, "--ray", there.address)
-        process = begun("pretrain", "--output", output, "--corpus", other, *words)
+        more = ("--checkpoint-minutes", 0, "--ray", there.address)
+        process = begun("pretrain", "--output", output, "--corpus", other, *words, *more)
         wait_for(lambda: list(other.glob("targets-*")), process, 300)
         there.kill(nodes[0])
         wait_for(has_begun_steps, process, 300)

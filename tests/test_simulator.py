@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def vars_of(problem: PlacementProblem) -> dict[str, object]:
     return {field.name: getattr(problem, field.name) for field in fields(problem)}
 
 
-def test_a_problem_survives_its_file(tmp_path) -> None:
+def test_a_problem_survives_its_file(tmp_path: Path) -> None:
     problem = random_problem(3, nodes=20, devices=3, objective="throughput", submodel_us=2)
     problem.save(tmp_path / "problem.npz")
     read = PlacementProblem.load(tmp_path / "problem.npz")
@@ -174,7 +175,7 @@ def test_a_problem_survives_its_file(tmp_path) -> None:
         np.testing.assert_array_equal(PlacementProblem.load(tmp_path / "shares.npz").transfer_shares, shares)
 
 
-def test_files_that_are_no_problems_are_refused(tmp_path) -> None:
+def test_files_that_are_no_problems_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no")
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     for name in ("text.npz", "other.npz", "missing.npz"):

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import remote
 from benchmarks.common import workers
-from benchmarks.common.machine import about, versions
+from benchmarks.common.machine import about, processor, versions
 from benchmarks.common.workers import Workers
 from ov_hsdag.fleet import job_runner as job_runners
 from ov_hsdag.fleet.job_runner import JobRunner
@@ -51,7 +51,7 @@ def test_runs_come_in_their_order_and_share_what_is_bound(processes: int) -> Non
 def test_what_travels_is_unpickled_once_and_told_by_the_processor() -> None:
     sent = workers._Sent(partial(count, Bound()))
     assert [sent(task)[1] for task in range(3)] == [(0, 1), (1, 2), (2, 3)]
-    assert workers._Sent(partial(count, Bound()))(7) == (workers.processor(), (7, 1))
+    assert workers._Sent(partial(count, Bound()))(7) == (processor(), (7, 1))
 
 
 def test_other_releases_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

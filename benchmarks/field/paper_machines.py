@@ -253,7 +253,7 @@ def main() -> None:
     gpu = document["devices"]["GPU"]
     better = changed(sheets.device("GPU"), factors)
     how = "; × {:.3f}, fitted to what the paper's percentages allow of GPU alone / CPU alone (paper_machines.py)"
-    new = {"efficiency": dict(better.efficiency), "launch_us": better.launch_us, "submodel_us": better.submodel_us}
+    new: dict[str, Any] = {name: getattr(better, name) for name in ("efficiency", "launch_us", "submodel_us")}
     for (key, value), factor in zip(new.items(), factors, strict=True):
         rounded = {k: round(v, 6) for k, v in value.items()} if isinstance(value, dict) else round(value, 4)
         source = gpu[key]["source"].removeprefix("estimate: ") + how.format(factor)

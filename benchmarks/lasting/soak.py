@@ -227,8 +227,9 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
         compiled = ov.Core().compile_model(plain, "CPU", precision)
         expected[kind] = [compiled([image])[0] for image in images]
 
-    ended, placings, samples = threading.Event(), 0, {"ov-hsdag": [], "openvino": []}
-    answered, wrong, took = 0, 0, {kind: [] for kind in samples}
+    samples: dict[str, Samples] = {"ov-hsdag": [], "openvino": []}
+    took: dict[str, list[float]] = {kind: [] for kind in samples}
+    ended, placings, answered, wrong = threading.Event(), 0, 0, 0
     counting = threading.Lock()
 
     def replacing() -> None:

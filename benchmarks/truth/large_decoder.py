@@ -83,7 +83,8 @@ def run(path: str, device: str) -> None:
     compiled = core.compile_model(core.read_model(path), device, virtual.compile_properties(device))
     compiling = time.perf_counter() - begin
     request = compiled.create_infer_request()
-    ids, done, tokens, seconds = np.arange(PROMPT)[None] * 97 % 32000, 0, [], []
+    tokens: list[int] = []
+    ids, done, seconds = np.arange(PROMPT)[None] * 97 % 32000, 0, []
     while len(tokens) < TOKENS:
         done += ids.shape[1]
         begin = time.perf_counter()

@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -140,7 +141,7 @@ class Reference:
     """What placements are compared with: a core whose devices compute in one way, and what one of them alone says."""
 
     core: ov.Core
-    expected: list[list[NDArray]]
+    expected: list[list[NDArray[Any]]]
     accepted: float
     in_f32: bool = False
 
@@ -194,8 +195,8 @@ def alone(
     core: ov.Core,
     model: ov.Model,
     device: str,
-    inputs: list[dict[str, NDArray]],
-    expected: list[list[NDArray]],
+    inputs: list[dict[str, NDArray[Any]]],
+    expected: list[list[NDArray[Any]]],
 ) -> float | None:
     """How far a device alone is from the reference, None where it does not run the model."""
     try:
@@ -260,7 +261,7 @@ def _check_placement(
     problem: PlacementProblem,
     placement: NDArray[np.uint8],
     references: Sequence[Reference],
-    inputs: list[dict[str, NDArray]],
+    inputs: list[dict[str, NDArray[Any]]],
 ) -> None:
     predicted = int(problem.evaluate(placement).submodels[0])
     affinity, names = problem.affinity(placement), PAIRS[row.pair].devices

@@ -63,7 +63,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.worker import Runner
+from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.placers.mincut import MinCut
@@ -150,7 +150,7 @@ def _cut(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
             transfer_us=problem.transfer_us * cheaper,
             transfer_us_per_byte=problem.transfer_us_per_byte * cheaper,
             submodel_us=problem.submodel_us * cheaper,
-            fusion_penalty_us=problem.fusion_penalty_us * cheaper,
+            fusion_penalty_us=problem.fusions[1] * cheaper,
         )
     )
 
