@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 import pytest
 
 import ov_hsdag
 from ov_hsdag.devices import virtual
-from ov_hsdag.measuring.process import Worker
+from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.policy import tuned
 from research.zoo.catalog import select
 
@@ -54,15 +55,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("zoo_model", models, ids=lambda model: model.name)
 
 
-GENEROUS = 600.0
-"""Seconds for measuring that no machine needs with `short_trials`, however busy it is."""
+GENEROUS = 180.0
+"""Seconds for measuring that are never needed on a `quiet_machine`, however busy this one is."""
 
 
 @pytest.fixture
-def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers whose trials take a fiftieth of a second, so that what is measured need not be limited in time."""
-    rate = Worker.rate
-    monkeypatch.setattr(Worker, "rate", lambda self, seconds, limit: rate(self, min(seconds, 0.02), limit))
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real workers with the rates of a quiet machine: what uses two devices is half as fast. Trials are short."""
+    compile_, rate = Worker.compile, Worker.rate
+
+    def compile_model(self: Worker, candidate: Candidate, limit: float) -> list[Any]:
+        vars(self)["uses"] = len(set((candidate.affinity or {"": candidate.device}).values()))
+        return compile_(self, candidate, limit)
+
+    def known(self: Worker, seconds: float, limit: float) -> float:
+        rate(self, min(seconds, 0.02), limit)
+        return 10.0 / vars(self)["uses"]
+
+    monkeypatch.setattr(Worker, "compile", compile_model)
+    monkeypatch.setattr(Worker, "rate", known)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, run
 from tests.graphs import only_forty, random_problem
 
-pytestmark = pytest.mark.usefixtures("short_trials")
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 PAIR = "HETERO:CPU_A,CPU_B"
 HAND = [f"nodes-{share:g}" for share in SHARES]

@@ -27,9 +27,6 @@ from ov_hsdag.calibration import (
 from ov_hsdag.calibration.executions import Counters, Execution, Executions
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.calibration.single_request import SingleRequest
-from ov_hsdag.cli import console
-from ov_hsdag.cli.calibrate import calibrate as command
-from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layouts
@@ -51,6 +48,7 @@ from research.zoo.catalog import ZOO
 from research.zoo.decoders import DecoderSize
 from research.zoo.lacking import Lacking
 from research.zoo.stored_decoders import write_decoder
+from tests.commands import assert_one_error_line, run
 from tests.conftest import ONE_CORE
 
 NAMES = ("CPU_A", "CPU_B")
@@ -82,7 +80,7 @@ def model(request: pytest.FixtureRequest) -> ov.Model:
     return built
 
 
-def run(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov.CompiledModel, Counters]:
+def executed(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov.CompiledModel, Counters]:
     compiled = core.compile_model(model, device, virtual.compile_properties(device, {"PERF_COUNT": True}))
     counters = Counters(compiled, random_inputs(model))
     for _ in range(count):
@@ -92,7 +90,7 @@ def run(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov
 
 def test_all_executed_time_has_an_operation(two_cpu_core: ov.Core, model: ov.Model) -> None:
     graph = ComputationGraph.from_model(model)
-    compiled, counters = run(two_cpu_core, model, "CPU_A")
+    compiled, counters = executed(two_cpu_core, model, "CPU_A")
     us = counters.us()
     found = Executions.of(compiled, graph, us)
     assert us
@@ -105,7 +103,7 @@ def test_all_executed_time_has_an_operation(two_cpu_core: ov.Core, model: ov.Mod
 
 def test_every_operation_that_is_not_folded_is_part_of_an_execution(two_cpu_core: ov.Core, model: ov.Model) -> None:
     graph = ComputationGraph.from_model(model)
-    compiled, counters = run(two_cpu_core, model, "CPU_A")
+    compiled, counters = executed(two_cpu_core, model, "CPU_A")
     found = Executions.of(compiled, graph, counters.us())
     covered = {node for item in found.items for node in item.nodes}
     computing = (graph.kinds == NodeKind.OP) & ~Roofline(graph).folded & (graph.flops > 0)
@@ -118,7 +116,7 @@ def test_executed_time_of_a_split_model_has_an_operation_of_its_submodel(two_cpu
     problem = build_problem(model, DeviceSet(NAMES), core=two_cpu_core)
     placement = problem.repair((np.arange(problem.group_count) % 2).astype(np.uint8))
     set_affinities(model, problem.affinity(placement))
-    compiled, counters = run(two_cpu_core, model, HETERO)
+    compiled, counters = executed(two_cpu_core, model, HETERO)
     us = counters.us()
     assert len({submodel for submodel, _ in us}) > 1
     found = Executions.of(compiled, problem.graph, us)
@@ -137,7 +135,7 @@ def test_fused_operations_share_an_execution(two_cpu_core: ov.Core) -> None:
     model = residual_model()
     normalize.normalize(model)
     graph = ComputationGraph.from_model(model)
-    compiled, counters = run(two_cpu_core, model, "CPU_A")
+    compiled, counters = executed(two_cpu_core, model, "CPU_A")
     found = Executions.of(compiled, graph, counters.us())
     stem = next(item for item in found.items if graph.index("stem") in item.nodes)
     assert {graph.types[node] for node in stem.nodes} == {"Convolution", "Add", "Relu"}
@@ -183,7 +181,7 @@ def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model
 
 def test_counters_leave_the_first_inferences_out(two_cpu_core: ov.Core) -> None:
     model = residual_model()
-    _, counters = run(two_cpu_core, model, "CPU_A", 0)
+    _, counters = executed(two_cpu_core, model, "CPU_A", 0)
     with pytest.raises(ValueError, match="no inference"):
         counters.us()
     counters.run()
@@ -359,9 +357,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         patch.setattr(scale_factors, "_ROUNDS", 2)
         patch.setattr(device_profile, "_COPIES", 1)
         patch.setattr(node_times, "_SECONDS", 0.02)
-        patch.setattr(console, "verbose", True)
-        patch.setattr(console, "message", TOLD.append)
-        command(HETERO, profile, [source])
+        done = run("calibrate", "--device", HETERO, "--output", profile, "--model", source, "--verbose")
+        assert done.returncode == 0, done.stderr
+        TOLD.extend(done.stderr.splitlines())
     yield source, profile
 
 
@@ -421,12 +419,10 @@ def test_stored_costs_are_used_where_they_hold(
     assert placement.predicted["measured_costs"] == list(NAMES)
 
 
-def test_place_says_that_it_used_measured_costs(
-    written: tuple[Path, Path], two_cpu_core: ov.Core, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_place_says_that_it_used_measured_costs(written: tuple[Path, Path], tmp_path: Path) -> None:
     source, profile = written
-    place_command(source, HETERO, tmp_path / "placed.xml", profile=profile, policy="none", measure=False)
-    printed = " ".join(capsys.readouterr().out.split())
+    options = ("--profile", profile, "--policy", "none", "--no-measure")
+    printed = " ".join(run("place", source, "-d", HETERO, "-o", tmp_path / "placed.xml", *options).stdout.split())
     assert f"costs: measured on CPU_A, CPU_B ({path_beside(source)})" in printed
 
 
@@ -678,9 +674,7 @@ def test_files_that_hold_no_costs_are_refused(tmp_path: Path, text: str) -> None
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 7, "graph": "x", "devices": {}}', None])
-def test_a_costs_file_beside_the_model_that_cannot_be_used_is_a_warning(
-    two_cpu_core: ov.Core, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
-) -> None:
+def test_a_costs_file_beside_the_model_that_cannot_be_used_is_a_warning(tmp_path: Path, text: str | None) -> None:
     """Nobody asked for it; a profile that was asked for stays an error."""
     source, beside = tmp_path / "model.xml", tmp_path / "model.costs.json"
     ov.save_model(residual_model(), source)
@@ -688,11 +682,11 @@ def test_a_costs_file_beside_the_model_that_cannot_be_used_is_a_warning(
         beside.mkdir()
     else:
         beside.write_text(text)
-    with pytest.warns(UserWarning, match=r"measured costs are not used: .*model\.costs\.json"):
-        place_command(source, HETERO, tmp_path / "placed.xml", policy="none", measure=False)
-    assert (tmp_path / "placed.xml").exists() and "costs: measured" not in capsys.readouterr().out
-    with pytest.raises(UserError, match="cannot read profile"):
-        place_command(source, HETERO, tmp_path / "placed.xml", profile=tmp_path / "none.json")
+    words = ("place", source, "-d", HETERO, "-o", tmp_path / "placed.xml", "--no-measure")
+    done = run(*words, "--policy", "none")
+    assert re.search(r"warning: measured costs are not used: .*model\.costs\.json", done.stderr)
+    assert (tmp_path / "placed.xml").exists() and "costs: measured" not in done.stdout
+    assert_one_error_line(run(*words, "--profile", tmp_path / "none.json"), "cannot read profile")
 
 
 def test_missing_costs_are_refused(tmp_path: Path) -> None:
@@ -700,31 +694,27 @@ def test_missing_costs_are_refused(tmp_path: Path) -> None:
         ModelCosts.load(tmp_path / "none.costs.json")
 
 
-def test_absent_device_is_refused(two_cpu_core: ov.Core, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match='device "GPU" is not at hand'):
-        command("HETERO:GPU,CPU_A", tmp_path / "profile.json")
+def test_absent_device_is_refused(tmp_path: Path) -> None:
+    done = run("calibrate", "-d", "HETERO:GPU,CPU_A", "-o", tmp_path / "profile.json")
+    assert_one_error_line(done, 'device "GPU" is not at hand')
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("a.xml/profile.json", "profile.json"), ("profile.xml", r"must end in \.json"), ("a.costs.json", "written twice")],
+    [("a.xml/profile.json", "profile.json"), ("profile.xml", "must end in .json"), ("a.costs.json", "written twice")],
 )
-def test_outputs_that_cannot_be_are_refused_at_once(
-    two_cpu_core: ov.Core, tmp_path: Path, output: str, message: str
-) -> None:
+def test_outputs_that_cannot_be_are_refused_at_once(tmp_path: Path, output: str, message: str) -> None:
     model = tmp_path / "a.xml"
     model.write_text("")
-    with pytest.raises(UserError, match=message):
-        command(HETERO, tmp_path / output, [model])
+    assert_one_error_line(run("calibrate", "-d", HETERO, "-o", tmp_path / output, "-m", model), message)
     assert list(tmp_path.iterdir()) == [model]
 
 
-def test_missing_and_damaged_models_are_refused(two_cpu_core: ov.Core, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such model"):
-        command(HETERO, tmp_path / "profile.json", [tmp_path / "none.xml"])
+def test_missing_and_damaged_models_are_refused(tmp_path: Path) -> None:
+    words = ("calibrate", "-d", HETERO, "-o", tmp_path / "profile.json", "-m")
+    assert_one_error_line(run(*words, tmp_path / "none.xml"), "no such model")
     damaged = tmp_path / "damaged.xml"
     damaged.write_text("<net")
-    with pytest.raises(UserError, match="cannot read"):
-        command(HETERO, tmp_path / "profile.json", [damaged])
+    assert_one_error_line(run(*words, damaged), "cannot read")
     assert list(tmp_path.iterdir()) == [damaged]

@@ -90,7 +90,7 @@ class TestPlace:
         assert "CPU_A" in done.stdout and "latency" in done.stdout
         assert done.stderr == ""
 
-    @pytest.mark.usefixtures("short_trials")
+    @pytest.mark.usefixtures("quiet_machine")
     def test_measures_where_the_devices_are(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", GENEROUS, "--json")
         assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ class TestPlace:
         embedded = Placement.of(ov.Core().read_model(out))
         assert embedded is not None and embedded.measured == printed["measured"]
 
-    @pytest.mark.usefixtures("short_trials")
+    @pytest.mark.usefixtures("quiet_machine")
     def test_text_tells_what_was_measured(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", GENEROUS)
         assert done.returncode == 0, done.stderr

@@ -479,11 +479,11 @@ def test_pass_hands_all_options_to_placing(monkeypatch: pytest.MonkeyPatch) -> N
         ov_hsdag.HSDAGPlacement(DEVICE, objectives="latency")
 
 
-@pytest.mark.usefixtures("short_trials")
+@pytest.mark.usefixtures("quiet_machine")
 def test_pass_keeps_to_the_memory_and_reports_what_it_measures(core: ov.Core) -> None:
     lines: list[str] = []
     step = ov_hsdag.HSDAGPlacement(
-        ["CPU_A", "CPU_B"], core=core, memory={"CPU_A": 1}, measure=True, measure_seconds=600, report=lines.append
+        ["CPU_A", "CPU_B"], core=core, memory={"CPU_A": 1}, measure=True, measure_seconds=180, report=lines.append
     )
     step.run_on_model(ov.convert_model(SQUEEZENET))
     assert step.placement is not None and step.placement.used() == ("CPU_B",)

@@ -12,12 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, Worker, Workshop
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import selection
+from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from research.zoo.catalog import ZOO
@@ -112,11 +114,11 @@ def test_costs_are_corrected_and_searched_again(
     best = Multilevel().place(true)
     candidates = {"pipeline": Contiguous().place(problem), "search": Multilevel().place(problem)}
     simple = {name: problem.single(number) for number, name in enumerate(DEVICES)}
-    others = dict.fromkeys(("hetero", PIPELINE_HINT, selection.COPIES), simple["CPU_A"])
+    others = dict.fromkeys(("hetero", PIPELINE_HINT, COPIES), simple["CPU_A"])
     machine = Unlike(true, {**simple, **candidates, **others}, 0.01)
     machine.keep_time(monkeypatch)
     if not told:
-        monkeypatch.setattr(selection.Comparison, "busy_us", lambda self, name: [])
+        monkeypatch.setattr(Comparison, "busy_us", lambda self, name: [])
     found = selection.select(model, problem, candidates, two_cpu_core, seconds=60, start_worker=machine.start)
     assert found.chosen is not None and found.chosen.startswith("search (corrected")
     before = max(map(machine.rate_of, candidates.values()))

@@ -171,7 +171,9 @@ def learn(net: HSDAGNetwork, loss_of: Callable[[], torch.Tensor], steps: int) ->
 def test_imitation_learns_searched_placements() -> None:
     examples = [example(seed) for seed in range(4)]
     net = network(examples)
-    found = learn(net, lambda: sum(imitation_loss(run_policy(net, item), item) for item in examples), 60)
+    found = learn(
+        net, lambda: torch.stack([imitation_loss(run_policy(net, item), item) for item in examples]).sum(), 60
+    )
     assert found[-1] < 0.5 * found[0]
 
 

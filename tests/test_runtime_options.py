@@ -10,12 +10,12 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from ov_hsdag.cli.verify import verify
 from ov_hsdag.devices import runtime_options
 from ov_hsdag.measuring.process import Candidate, Workshop
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placing.place import place
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+from tests.commands import run
 from tests.decoders import generate, stateful_decoder
 
 DEVICE = "HETERO:CPU_A,CPU_B"
@@ -116,19 +116,17 @@ class TestVerify:
         ov.save_model(placed, tmp_path / "placed.xml")
         return tmp_path / "placed.xml"
 
-    def test_runs_several_steps(self, path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        verify(path, DEVICE, as_json=True)
-        printed = json.loads(capfd.readouterr().out)
+    def test_runs_several_steps(self, path: Path) -> None:
+        printed = json.loads(run("verify", path, "-d", DEVICE, "--json").stdout)
         assert printed["inferences"] == 12 and printed["submodels"] > 1
         assert printed["max_relative_error"] < 1e-6
-        verify(path, DEVICE)
-        assert "outputs agree in 12 inferences" in capfd.readouterr().out
+        assert "outputs agree in 12 inferences" in run("verify", path, "-d", DEVICE).stdout
 
     @pytest.mark.parametrize("precision", ["deployed", "f32"])
     def test_sees_states_of_another_precision(
-        self, path: Path, precision: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self, path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The first step alone would not: what it reads has not been rounded yet. In f32 all states are that."""
         monkeypatch.setattr(runtime_options, "runtime_options", lambda model: {})
-        verify(path, DEVICE, precision=precision, as_json=True)
-        assert (json.loads(capfd.readouterr().out)["max_relative_error"] > 1e-5) == (precision == "deployed")
+        printed = json.loads(run("verify", path, "-d", DEVICE, "--precision", precision, "--json").stdout)
+        assert (printed["max_relative_error"] > 1e-5) == (precision == "deployed")

@@ -23,7 +23,7 @@ from ov_hsdag.devices.virtual import compile_properties, register
 from ov_hsdag.measuring import choice, process
 from ov_hsdag.measuring.agreement import TOLERANCE, tolerance
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
-from ov_hsdag.measuring.process import Candidate, Worker
+from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placing import selection
@@ -37,7 +37,7 @@ from tests.conftest import GENEROUS
 from tests.simulated_machine import Machine
 from tests.worker_faults import starting
 
-pytestmark = pytest.mark.usefixtures("short_trials")
+pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 PAIR = "HETERO:CPU_A,CPU_B"
 PROFILED = {"PERF_COUNT": True}
@@ -106,24 +106,12 @@ def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, Plac
     return model, build_problem(model, DEVICES, objective=objective, core=core)
 
 
-class HalfAsFast(Worker):
-    """A real worker whose rates are those of a quiet machine, on which what uses both devices takes twice as long."""
-
-    def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
-        self.uses = len(set((candidate.affinity or {"all": candidate.device}).values()))
-        return super().compile(candidate, limit)
-
-    def rate(self, seconds: float, limit: float) -> float:
-        super().rate(seconds, limit)
-        return 10.0 / self.uses
-
-
 def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: ov.Core) -> None:
     """A die for each group: dozens of submodels. Equal ones and the single devices' own are measured once."""
     model, problem = problem_of("squeezenet", core, "latency")
     scattered = problem.random(np.random.default_rng(0), 1)[0]
     candidates = {"hetero": problem.single(0), "same": problem.single(1), "die": scattered, "again": scattered}
-    result = selection.select(model, problem, candidates, core, seconds=GENEROUS, start_worker=HalfAsFast)
+    result = selection.select(model, problem, candidates, core, seconds=GENEROUS)
     assert list(result.measured) == ["CPU_A", "CPU_B", "hetero", "die"]
     assert result.chosen in ("CPU_A", "CPU_B")
     assert result.measured["die"]["failed"] is None and result.measured["die"]["ratio"] < 1
@@ -140,7 +128,7 @@ def test_figures_are_the_posterior_and_equal_placements_are_one(core: ov.Core) -
     known = {"CPU_A": 10.0, "CPU_B": 5.0, "hetero": 10.0, PIPELINE_HINT: 9.0, "split": 18.0, COPIES: 15.0}
     machine = Machine(defaultdict(lambda: 17.0, known))  # what the search finds later is slower
     candidates = {"hetero": problem.single(0), "split": split}
-    result = selection.select(model, problem, candidates, core, seconds=40, start_worker=machine.start)
+    result = selection.select(model, problem, candidates, core, seconds=GENEROUS, start_worker=machine.start)
     measured = result.measured
     assert result.chosen == "split" and result.why == "" and list(measured)[:3] == ["CPU_A", "CPU_B", "hetero"]
     for name, gain in {"CPU_A": 1.0, "CPU_B": 0.5, "hetero": 1.0, "split": 1.8, COPIES: 1.5}.items():
