@@ -36,7 +36,6 @@ def cut(problem: PlacementProblem, shares: list[float], first: int) -> NDArray[n
     return problem.repair(problem.where_supported((wanted + first) % 2))
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("shares", "first"), [([0.7], 1), ([0.1, 0.2, 0.9], 1), ([], 0)])
 def test_workers_tell_the_processor_time_of_each_submodel(
     two_cpu_core: ov.Core, shares: list[float], first: int
