@@ -112,7 +112,7 @@ def main() -> int:
         rules: dict[str, Callable[[SharedHost], str]] = {
             "predicted": predicted,
             "old": lambda host: old_rule(host, args.seconds),
-            "posterior": lambda host, error=error: new_rule(host, args.seconds, error),
+            "posterior": lambda host, error=error: new_rule(host, args.seconds, error),  # type: ignore[misc]
         }
         means = {}
         for name, rule in rules.items():
