@@ -202,7 +202,11 @@ def test_a_message_of_a_worker_that_is_nested_too_deep_is_none() -> None:
         ("prediction", '"fast"'), ("prediction", '{"latency_us": "fast"}'), ("measured", '{"mincut": {"failed": 1}}'),
         ("prediction", '{"memory_bytes": {"a": []}}'), ("measured", '{"a": {"ci": [1]}}'),
         ("measured", '{"mincut": 5}'),
-        ("baselines", "[1]"), ("baselines", '{"CPU_A": null}'), ("measured", '{"CPU_A": null}'), ("baselines", '{"CPU_A": {"throughput_ips": true}}'), ("baselines", DEEP),
+        ("baselines", "[1]"),
+        ("baselines", '{"CPU_A": null}'),
+        ("measured", '{"CPU_A": null}'),
+        ("baselines", '{"CPU_A": {"throughput_ips": true}}'),
+        ("baselines", DEEP),
     ],
 )  # fmt: skip
 def test_an_embedded_placement_of_other_kinds_is_refused(key: str, value: str) -> None:
