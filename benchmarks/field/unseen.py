@@ -139,6 +139,7 @@ def tried(one: ZooModel, core: Any, seconds: float) -> tuple[dict[str, dict[str,
         return found[-1]
 
     select = selection.select
+    one.build()  # it is converted only once
     begin = time.perf_counter()
     with mock.patch.object(selection, "select", recorded):
         measured = place(
