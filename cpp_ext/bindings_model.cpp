@@ -59,6 +59,14 @@ py::tuple replicate(const Legality& legality, const Array<std::int32_t>& home, c
     return py::make_tuple(to_array(plan.home), replicas);
 }
 
+py::list to_experts(const Legality& legality) {
+    py::list blocks;
+    for (const Experts& block : legality.experts()) {
+        blocks.append(py::make_tuple(block.tile, block.scatter, block.sum, to_array(block.nodes)));
+    }
+    return blocks;
+}
+
 }  // namespace
 }  // namespace ov_hsdag
 
@@ -78,6 +86,7 @@ void bind_model(py::module_& module) {
         .def_property_readonly("hosts", [](const Legality& self) { return to_array(self.hosts()); })
         .def_property_readonly("groups", [](const Legality& self) { return to_array(self.groups()); })
         .def_property_readonly("same_submodel", [](const Legality& self) { return to_pairs(self.same_submodel()); })
+        .def_property_readonly("experts", &to_experts, "Blocks of experts: (tile, scatter, sum, nodes).")
         .def(
             "host_devices",
             [](const Legality& self, const Array<std::int32_t>& known, std::int32_t devices) {

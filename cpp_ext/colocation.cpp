@@ -87,6 +87,7 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     add_state_paths(state_paths_);
     caches_ = cached_attention();
     add_shared_masks();
+    experts_ = find_experts(*graph_, arrays_.types, arrays_.ranks, constant_);
     colocated_ = colocation_constraints();
     same_submodel_ = same_submodel_constraints();
     hosts_ = merged(graph_->nodes(), colocated_);
@@ -455,6 +456,15 @@ void Legality::add_parameters(Pairs& pairs) const {
     }
 }
 
+// The nodes of each block of experts with the sum that ends it, except copies for each device.
+void Legality::add_experts(Pairs& pairs) const {
+    for (const Experts& block : experts_) {
+        for (const std::int32_t node : block.nodes) {
+            if (node != block.sum && replicable_[node] == 0) pairs.emplace_back(node, block.sum);
+        }
+    }
+}
+
 Pairs Legality::colocation_constraints() const {
     const Graph& graph = *graph_;
     Pairs pairs;
@@ -473,6 +483,7 @@ Pairs Legality::colocation_constraints() const {
     add_ambiguous_attention(pairs);
     add_lengths(pairs);
     add_parameters(pairs);
+    add_experts(pairs);
     return pairs;
 }
 
@@ -488,6 +499,7 @@ Pairs Legality::same_submodel_constraints() const {
     }
     for (const auto& pair : states()) pairs.push_back(pair);
     pairs.insert(pairs.end(), caches_.begin(), caches_.end());
+    add_experts(pairs);
     return pairs;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "experts.hpp"
 #include "graph.hpp"
 
 namespace ov_hsdag {
@@ -59,8 +60,11 @@ public:
     [[nodiscard]] const std::vector<std::int32_t>& groups() const { return groups_; }
     // Pairs of nodes that must share a submodel, not only a device: HETERO splits devices further against cycles.
     // Shape arithmetic and decompressed weights with their consumers (constants alone are never taken off), tensors
-    // that HETERO cannot hand over with theirs, each ReadValue with its Assign, and caches with their attention.
+    // that HETERO cannot hand over with theirs, each ReadValue with its Assign, caches with their attention, and
+    // experts with their router.
     [[nodiscard]] const Pairs& same_submodel() const { return same_submodel_; }
+    // Blocks of experts, each of which stays together: plugins fuse it as a whole or not at all.
+    [[nodiscard]] const std::vector<Experts>& experts() const { return experts_; }
 
 private:
     [[nodiscard]] Flags constant_nodes() const;
@@ -77,6 +81,7 @@ private:
     [[nodiscard]] Pairs cached_attention() const;
     void add_lengths(Pairs& pairs) const;
     void add_parameters(Pairs& pairs) const;
+    void add_experts(Pairs& pairs) const;
     [[nodiscard]] Pairs colocation_constraints() const;
     [[nodiscard]] Pairs same_submodel_constraints() const;
 
@@ -84,6 +89,7 @@ private:
     NodeArrays arrays_;
     Flags constant_, open_, replicable_, masks_;
     Pairs state_paths_, caches_, colocated_, same_submodel_;
+    std::vector<Experts> experts_;
     std::vector<std::int32_t> hosts_, groups_;
 };
 

@@ -141,6 +141,8 @@ class Legality:
     def groups(self) -> NDArray[np.int32]: ...  # dense numbers: nodes of a group share a device, otherwise all is legal
     @property
     def same_submodel(self) -> NDArray[np.int32]: ...  # [pairs, 2] must share a submodel, not only a device
+    @property
+    def experts(self) -> list[tuple[int, int, int, NDArray[np.int32]]]: ...  # tile, scatter, sum, nodes
     def host_devices(self, known: NDArray[np.int32], devices: int) -> NDArray[np.int32]: ...
     def replication(
         self, home: NDArray[np.int32], copyable: NDArray[np.bool_]

@@ -21,8 +21,8 @@ class _Weights:
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
-    def table(self, rows: int, columns: int) -> ov.Node:
-        return _weight(self._random, rows, columns)
+    def table(self, *shape: int) -> ov.Node:
+        return _weight(self._random, *shape)
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         return ops.matmul(x, _weight(self._random, inputs, outputs), False, False)
@@ -35,6 +35,23 @@ def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: 
     """The decoder of `research.zoo.decoders` with a vocabulary of 64 and normal weights."""
     sizes = DecoderSize(layers, heads, size, 2 * heads * size, VOCABULARY, shared=shared, base=100)
     return decoder(sizes, _Weights(seed))
+
+
+def decoder_of_experts(
+    layers: int = 3,
+    *,
+    experts: int = 8,
+    chosen: int = 2,
+    inner: int = 32,
+    common: int = 0,
+    heads: int = 4,
+    size: int = 8,
+) -> ov.Model:
+    """The same with experts in each layer; common: width of a feed-forward network that all tokens share, 0: none."""
+    sizes = DecoderSize(
+        layers, heads, size, inner, VOCABULARY, shared=2, base=100, experts=experts, chosen=chosen, common=common
+    )
+    return decoder(sizes, _Weights(0))
 
 
 def generate(compiled: ov.CompiledModel, steps: int = 6, *, batch: int = 2, prompt: int = 5) -> list[NDArray[Any]]:

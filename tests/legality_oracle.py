@@ -44,6 +44,11 @@ OF_CACHES = {
 OF_SCORES = {
     "Add", "Clamp", "Convert", "Divide", "Maximum", "Minimum", "Multiply", "Reshape", "Select", "Subtract", "Tanh",
 }  # fmt: skip
+OF_EXPERTS = {
+    "Add", "Clamp", "Convert", "Gelu", "Maximum", "Minimum", "Multiply", "Relu", "Reshape", "Sigmoid", "Slice",
+    "Subtract", "Split", "Swish", "Tanh", "VariadicSplit",
+}  # fmt: skip
+OF_ROUTING = {"Convert", "Reshape", "Transpose", "Unsqueeze"}
 SHAPE_VECTOR = 32
 NEVER_COPIED = {"ReadValue", "RandomUniform", "Multinomial"}
 
@@ -208,6 +213,72 @@ def cached_attention(graph: ComputationGraph) -> list[Pair]:
     return sorted(found)
 
 
+def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:
+    """Blocks of experts: (tile, scatter, sum, nodes)."""
+    constant, types = constant_nodes(graph), graph.types
+    network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
+    network.add_nodes_from(range(graph.nodes))
+    blocks = []
+
+    def multiplies(node: int) -> bool:
+        sources = inputs_of(graph, node)
+        if types[node] != "MatMul" or len(sources) < 2 or not constant[sources[1]]:
+            return False
+        return bool(graph.output_ranks[graph.input_output[graph.input_ptr[node] + 1]] == 3)
+
+    def routed(node: int) -> list[int]:
+        found = []
+        while types[node] in OF_ROUTING and inputs_of(graph, node):
+            found.append(node)
+            node = inputs_of(graph, node)[0]
+        return [*found, node] if types[node] == "ScatterElementsUpdate" else []
+
+    def computed(node: int, found: set[int]) -> bool:
+        if constant[node] or node in found:
+            return True
+        found.add(node)
+        if types[node] == "Tile":
+            return bool(inputs_of(graph, node))
+        if multiplies(node) or (types[node] == "Reshape" and inputs_of(graph, node)):
+            return computed(inputs_of(graph, node)[0], found)
+        return types[node] in OF_EXPERTS and all(computed(one, found) for one in inputs_of(graph, node))
+
+    for end, kind in enumerate(types):
+        if kind != "ReduceSum" or not inputs_of(graph, end):
+            continue
+        weighted = inputs_of(graph, end)[0]
+        factors = inputs_of(graph, weighted)[:2] if types[weighted] == "Multiply" else []
+        for side in range(len(factors) if len(factors) == 2 else 0):
+            inside: set[int] = set()
+            route = routed(factors[1 - side])
+            tiles = []
+            if route and computed(factors[side], inside):
+                tiles = [node for node in inside if types[node] == "Tile"]
+            if len(tiles) != 1 or sum(multiplies(node) for node in inside) < 2:
+                continue
+            nodes = {end, weighted, *route, *inside}
+            readers = [target for source, target, _ in edges_of(graph) if source == end]
+            ends = [target for target in readers if types[target] == "Reshape" and inputs_of(graph, target)[0] == end]
+            if len(readers) == len(ends) == 1 and graph.output_node.tolist().count(end) == 1:
+                nodes.add(readers[0])
+            tokens = inputs_of(graph, tiles[0])[0]
+            for node in sorted(nx.descendants(network, tokens) | {tokens}, reverse=True):
+                begins = node == tokens and types[node] != "Reshape"
+                reads = set(network.successors(node))
+                if node < end and not begins and reads and reads <= nodes:
+                    nodes.add(node)
+            blocks.append((tiles[0], route[-1], end, sorted(nodes)))
+            break
+    return blocks
+
+
+def expert_pairs(graph: ComputationGraph) -> list[Pair]:
+    replicable = replicable_producers(graph)
+    return [
+        (node, end) for _, _, end, nodes in experts(graph) for node in nodes if node != end and not replicable[node]
+    ]
+
+
 def crossing(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Outputs that may go from submodel to submodel, some of them with their shapes relaxed, [outputs]."""
     return graph.output_movable if graph.output_relaxable is None else graph.output_movable | graph.output_relaxable
@@ -250,7 +321,7 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
         computing = [user for user in users if graph.kinds[user] != NodeKind.RESULT and not replicable[user]]
         hosts = sorted(computing or users, key=lambda user: -height[user])
         pairs += [(node, user) for user in hosts[:1]]
-    return pairs
+    return pairs + expert_pairs(graph)
 
 
 def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
@@ -263,6 +334,7 @@ def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
         ]
         + states(graph)
         + cached_attention(graph)
+        + expert_pairs(graph)
     )
 
 

@@ -185,6 +185,8 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
         )
     if len(summary["submodels"]) > _SUBMODELS:
         lines.append(f"and {len(summary['submodels']) - _SUBMODELS} more submodels (--json has all)")
+    if summary["experts"]:
+        lines.append(_experts(summary["experts"]))
     cuts = summary["cuts"]
     if cuts:
         total = sum(cut["bytes"] for cut in cuts)
@@ -200,6 +202,20 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
             others = f" and {move['moves'] - 1} with it" if move["moves"] > 1 else ""
             lines.append(f"  {move['operation']}{others} to {move['to']}: {move['cost_us']:+,.1f} µs")
     return "\n".join(lines)
+
+
+def _experts(blocks: list[dict[str, Any]]) -> str:
+    """How many experts each token chooses of how many, and where those of how many layers are."""
+    chosen = ", ".join(dict.fromkeys(f"{one['chosen']} of {one['all']}" for one in blocks))
+    there: dict[str, list[dict[str, Any]]] = {}
+    for one in blocks:
+        there.setdefault(one["device"], []).append(one)
+    told = [
+        f"{console.count(len(own), 'layer')} on {name} ({format_bytes(sum(one['weights_bytes'] for one in own))},"
+        f" {_ms(sum(one['us'] for one in own))})"
+        for name, own in there.items()
+    ]
+    return f"experts ({chosen} chosen by each token): {', '.join(told)}"
 
 
 def _described(one: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def fit(
                 core=core,
             )
         common.warn_of_long_context(file, context or 0)
-        lines = [verdict(found, str(model)), _counted(found)]
+        lines = [verdict(found, str(model)), *_experts(found), _counted(found)]
         if costs is None:
             lines += _assumed(devices.names, limits or {}, core)
         show(_as_json(found), "\n".join(lines), _table(found))
@@ -115,6 +115,21 @@ def verdict(found: Fit, model: str) -> str:
             f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}{_more(found)}"
         )
     return f"does not fit: {what}{_shared(found)}{_more(found)}"
+
+
+def _experts(found: Fit) -> list[str]:
+    """A line about how many layers' experts have to leave the first device; none for a model without experts."""
+    apart = found.experts
+    if apart is None:
+        return []
+    if apart.layers is None:
+        return [f"experts: with those of all {apart.all} layers on {apart.target} it does not fit, either"]
+    if not apart.layers:
+        return [f"experts: all {apart.all} layers' may stay on {apart.source}"]
+    return [
+        f"experts: those of {apart.layers} of {apart.all} layers have to leave {apart.source}, the rest being there"
+        f" (place --experts {apart.target}:{apart.layers})"
+    ]
 
 
 def _more(found: Fit) -> str:
@@ -213,4 +228,5 @@ def _as_json(found: Fit) -> dict[str, Any]:
         "split": {name: part(need) for name, need in found.split.items()},
         "shared": None if found.shared is None else {"devices": found.sharing, **part(found.shared)},
         "largest_context": found.largest,
+        "experts": None if found.experts is None else asdict(found.experts),
     }

@@ -131,8 +131,9 @@ def place(
         measure = given.measure
         if measure is None:
             # A placement that is given is taken however fast it is.
-            measure = affinity is None and not missing and _has_temporary_folder()
-            if affinity is None and missing:
+            decided = affinity is not None or given.experts is not None
+            measure = not decided and not missing and _has_temporary_folder()
+            if not decided and missing:
                 unmeasured = f"not measured: {_listed(missing)} not on this machine"
         elif measure:
             selection.check_possible(core, devices)

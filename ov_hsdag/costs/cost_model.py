@@ -7,25 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.fusions import own_layout, with_layouts
+from ov_hsdag.costs.fusions import fuses_experts, own_layout, with_layouts
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
+from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 
 
 def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
     """Time of each node on each device in µs, float64 [nodes, devices], by the roofline model."""
-    model = Roofline(graph)
-    return np.stack([model.node_us(profile.device(name)) for name in names], axis=1)
+    fusing = fuses_experts(profile, graph, names)
+    models = _rooflines(graph, fusing)
+    times = np.stack(
+        [models[fuses].node_us(profile.device(name)) for name, fuses in zip(names, fusing, strict=True)], axis=1
+    )
+    if any(fusing):
+        times[np.ix_(ChosenAlone.of(graph).absent, np.array(fusing))] = 0.0
+    return times
+
+
+def _rooflines(graph: ComputationGraph, fusing: Sequence[bool]) -> dict[bool, Roofline]:
+    """The roofline model of the graph, and of what devices compute that fuse blocks of experts, as far as needed."""
+    return {fuses: Roofline(ChosenAlone.of(graph).graph if fuses else graph) for fuses in set(fusing)}
 
 
 def fusion_costs(
     profile: Profile, graph: ComputationGraph, names: Sequence[str]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """What devices fuse, and the penalty of a broken fusion: `PlacementProblem.fused_with`, `.fusion_penalty_us`."""
-    model = Roofline(graph)
-    fusion_penalty_us = np.stack([model.fusion_penalty_us(profile.device(name)) for name in names], axis=1)
-    fused_with = np.repeat(model.fused_with[:, None], len(names), axis=1)
+    fusing = fuses_experts(profile, graph, names)
+    models = _rooflines(graph, fusing)
+    own_model = [(models[fuses], profile.device(name)) for name, fuses in zip(names, fusing, strict=True)]
+    fusion_penalty_us = np.stack([model.fusion_penalty_us(device) for model, device in own_model], axis=1)
+    fused_with = np.stack([model.fused_with for model, _ in own_model], axis=1)
     own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
     return with_layouts(graph, fused_with, fusion_penalty_us, own, profile.layout_us_per_byte(names))
 

@@ -6,15 +6,20 @@ node that it has to share a submodel with, and `fusion_penalty_us` what it costs
 
 from __future__ import annotations
 
+import platform
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.op_types import ELEMENTWISE
+from ov_hsdag.costs.op_types import ELEMENTWISE, LOW_BITS
+from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 
 if TYPE_CHECKING:
+    from ov_hsdag.costs.profile import Profile
     from ov_hsdag.model.graph import ComputationGraph
 
 Floats = NDArray[np.float64]
@@ -37,6 +42,34 @@ _CARRIERS = ELEMENTWISE | {
 
 # Where a path of images begins anew: a convolution reads one tensor, a Concat joins several, and rewrites each.
 _ENDS = _CONVOLUTIONS | {"Concat"}
+
+
+# The first release whose plugins compute the chosen experts of a block alone (docs/facts.md).
+_EXPERTS_SINCE = (2025, 4)
+
+
+def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> list[bool]:
+    """Whether each device computes of blocks of experts those alone that are chosen, [devices].
+
+    CPU plugins on x86-64 do, and GPU plugins where the weights are compressed to 8 bits or fewer, both since 2025.4.
+    False where the graph has no such blocks.
+    """
+    blocks = experts(graph)
+    if not blocks or _release() < _EXPERTS_SINCE:
+        return [False] * len(names)
+    low = {output for output, name in enumerate(graph.output_types) if name in LOW_BITS}
+    outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
+    compressed = any(low.intersection(ports) for ports in outputs)
+    on_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    kinds = [profile.device(name).kind for name in names]
+    return [(kind == "CPU" and on_x86) or (kind == "GPU" and compressed) for kind in kinds]
+
+
+def _release() -> tuple[int, ...]:
+    """Of OpenVINO: (2026, 4)."""
+    import openvino as ov
+
+    return tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.costs.fusions import fuses_experts
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import UserError
 
@@ -158,10 +160,12 @@ def memory_needs(
     """`held_bytes` and `live_bytes` of `PlacementProblem`, by the graph's sizes; None for a model without states."""
 
     states = States.of(graph)
+    # Tensors are counted once for all devices: where one computes all experts, for all of them.
+    computed = ChosenAlone.of(graph).graph if all(fuses_experts(profile, graph, names)) else graph
     if not len(states.node):
-        return None, None
+        return None, None if computed is graph else live_bytes(computed, states)
     held = held_bytes(graph, profile, names, kv_precisions(model, core, profile, names), states)
-    return np.ceil(held / stored).astype(np.int64), live_bytes(graph, states)
+    return np.ceil(held / stored).astype(np.int64), live_bytes(computed, states)
 
 
 def held_bytes(

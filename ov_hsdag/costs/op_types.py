@@ -1,4 +1,4 @@
-"""Operation types by what they cost and what plugins do with them."""
+"""Operation types by what they cost and what plugins do with them, and element types of compressed weights."""
 
 # Operations that plugins fuse into the one that computes their input, as long as nobody else reads it.
 ANCHORS = frozenset(
@@ -31,3 +31,5 @@ DECOMPRESSION = frozenset({"Convert", "FakeQuantize", "Multiply", "Reshape", "Su
 NOT_FOLDED = frozenset(
     {"Bernoulli", "Multinomial", "NonZero", "RandomUniform", "ReadValue", "If", "Loop", "TensorIterator"}
 )
+
+LOW_BITS = frozenset({"u8", "i8", "u4", "i4", "u2", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "u6", "u3", "u1"})

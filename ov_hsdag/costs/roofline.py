@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.op_types import ANCHORS, DECOMPRESSION, ELEMENTWISE, NOT_FOLDED, PARTIAL_READS, VIEWS
+from ov_hsdag.costs.op_types import ANCHORS, DECOMPRESSION, ELEMENTWISE, LOW_BITS, NOT_FOLDED, PARTIAL_READS, VIEWS
 from ov_hsdag.model.graph import NodeKind
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _FLOAT_BITS = {
     "nf4": 4,
 }
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "i8": 8.0}
-_LOW_BITS = frozenset({"u8", "i8", "u4", "i4", "u2", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "u6", "u3", "u1"})
 
 
 class Roofline:
@@ -135,7 +134,7 @@ class Roofline:
             bits[self._fake_quantized[graph.output_node]] = 8.0
         is_float = self._float_bits > 0
         size = graph.output_bytes * np.where(is_float, bits / np.where(is_float, self._float_bits, 1.0), 1.0)
-        stored = np.array([name in _LOW_BITS for name in graph.output_types])
+        stored = np.array([name in LOW_BITS for name in graph.output_types])
         size[stored] = graph.output_bytes[stored]
         decompressed = self.folded & self._of_types(DECOMPRESSION)
         shrinking = decompressed[graph.output_node]
@@ -186,7 +185,7 @@ class Roofline:
 
     def _find_quantised(self) -> NDArray[np.bool_]:
         graph = self._graph
-        low = np.array([name in _LOW_BITS for name in graph.output_types], bool)
+        low = np.array([name in LOW_BITS for name in graph.output_types], bool)
         stored_low = np.zeros(graph.nodes, bool)
         stored_low[graph.output_node[low]] = True
         weights = self.folded & (self._fake_quantized | stored_low)

@@ -13,6 +13,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.explaining.explanation import Cut, Explanation, Move, Reason
 from ov_hsdag.explaining.timeline import execution_order, submodel_us
 from ov_hsdag.explaining.together import why_together
+from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import copies_summary
@@ -76,6 +77,7 @@ class ExplainedModel:
             "parts_us": asdict(explained.parts),
             "gains": self._gains(),
             "submodels": self._submodels(),
+            "experts": self._experts(),
             "cuts": [self._cut(cut) for cut in cuts],
             "closest_moves": [self._move(move) for move in explained.closest_moves(_FEW)] if moves else None,
         }
@@ -161,6 +163,20 @@ class ExplainedModel:
                 }
             )
         return found
+
+    def _experts(self) -> list[dict[str, Any]]:
+        explained, problem = self.explanation, self.explanation.problem
+        return [
+            {
+                "name": problem.graph.names[block.sum],
+                "device": problem.devices[explained.device[block.sum]],
+                "chosen": block.chosen,
+                "all": block.all,
+                "us": float(explained.node_us[block.nodes].sum()),
+                "weights_bytes": int(problem.graph.weight_bytes[block.weights(problem.graph)].sum()),
+            }
+            for block in experts(problem.graph)
+        ]
 
     def _cut(self, cut: Cut) -> dict[str, Any]:
         problem = self.explanation.problem

@@ -21,6 +21,7 @@ from ov_hsdag._version import __version__
 from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.timeline import Stage, one_request, pipelined, stages, submodel_us
+from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
@@ -146,6 +147,9 @@ def report_data(
     )
     position = np.full(problem.graph.nodes, -1)
     position[drawn] = np.arange(len(drawn))
+    for block in experts(problem.graph):
+        members = position[block.nodes][position[block.nodes] >= 0]
+        tree.put_together(members.tolist(), f"{block.chosen} of {block.all} experts")
     sequence = stages(explained)
     data = _picture(explained, found.placement, title, sequence)
     data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]

@@ -21,7 +21,7 @@ from pathlib import Path
 LOADER = "ov_hsdag_extension.dll" if sys.platform == "win32" else "libov_hsdag_extension.so"
 """What programs load. Beside it lies one part for each release of OpenVINO: LOADER + ".2641"."""
 
-CORE_FILES = ("colocation", "complete", "graph", "groups", "hetero", "repair", "strong_components")
+CORE_FILES = ("colocation", "complete", "experts", "graph", "groups", "hetero", "repair", "strong_components")
 """What the library takes from the native core, cpp_ext."""
 
 _LOADER_FILES = ("extension_loader", "platform_linux")

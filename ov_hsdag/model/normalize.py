@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.model.excerpt import Excerpt
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.layer_lengths import read_lengths_in_layers
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.relaxed_shapes import restore_shapes
@@ -50,6 +51,8 @@ def normalize_by_excerpt(
         restore_shapes(model)
         part, nodes = clean_up(model)[1:]
         nodes = nodes or Nodes(model)
+        if read_lengths_in_layers(nodes):
+            nodes = Nodes(model)
         if part_lengths(nodes):
             nodes = Nodes(model)
         if unique_names(model, nodes):

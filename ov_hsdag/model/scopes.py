@@ -57,6 +57,13 @@ class NameTree:
         tree.scope[:] = [entry if entry in bases else scope for entry, scope in zip(tree.name, tree.scope, strict=True)]
         return tree
 
+    def put_together(self, members: Sequence[int], called: str) -> None:
+        """Gives some names a scope of their own, within that of the last of them."""
+        self.parent.append(self.scope[members[-1]])
+        self.part.append(f"/{called}")
+        for name in members:
+            self.scope[name] = len(self.part) - 1
+
     def _enter(self, entries: dict[tuple[int, str], int], parent: int, part: str) -> int:
         found = entries.get((parent, part))
         if found is None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.experts import experts
 from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
@@ -93,6 +95,8 @@ def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = Non
         placers.append(Filling())
     if problem.graph.nodes <= _PARTITIONS_NODES and len(problem.devices) > 1:
         placers.append(Partitions())
+    if experts(problem.graph):
+        placers.append(ExpertsApart())
     return [*placers, search or Multilevel()] if len(problem.devices) > 1 else placers
 
 

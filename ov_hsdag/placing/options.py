@@ -55,6 +55,8 @@ class PlaceOptions:
         policy: name or folder of the HSDAG policy that proposes a placement as well; by default the one that was
             fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is asked.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
+        experts: where the routed experts of a mixture of experts are: "CPU", or "CPU:20" for those of the first 20
+            layers; everything else is on the first device.
         memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
             bytes, or "8GiB".
         shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
@@ -99,6 +101,15 @@ class PlaceOptions:
             "FILE.json",
             'Take {"node": "device"} from a file instead of deciding; nodes that it lacks follow their neighbours.'
             ' Names are those of "placement" in the output of --json.',
+        ),
+    )
+    experts: str | None = field(
+        default=None,
+        metadata=_flag(
+            str,
+            "DEVICE[:LAYERS]",
+            "Put the routed experts of a mixture of experts on DEVICE, those of the first LAYERS or of all layers, and"
+            " everything else on the first device.",
         ),
     )
     memory: Mapping[str, int | str] | None = field(

@@ -30,10 +30,12 @@ from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
+from ov_hsdag.model.experts import experts
 from ov_hsdag.model.gains import HSDAG, placer_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
 from ov_hsdag.model.workload import Phase, Workload
+from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.candidates import (
@@ -139,7 +141,7 @@ def place(
         warnings.warn("the measured costs beside the model are not those of a workload", stacklevel=2)
         costs = None
     phase_costs: dict[str, ModelCosts] = {}
-    if measure and request.given is None:
+    if measure and not request.decided:
         with clock("calibrate"):
             seconds = selection.CALIBRATING * request.measure_seconds
             if phases:
@@ -159,7 +161,8 @@ def place(
             chosen = _completed(model, problem, request.given)
         else:
             try:
-                chosen = best_by_prediction(problem, candidates)
+                asked_for = [_experts_apart(problem, request.experts)] if request.experts else candidates
+                chosen = best_by_prediction(problem, asked_for)
             except RunError as error:
                 told = describe_enough(enough_memory(problem, candidates), problem.devices)
                 if asked is not None:
@@ -172,7 +175,7 @@ def place(
         with clock("measure"):
             known = bool(phase_costs) or (costs is not None and _holds(costs, analysis, request))
             choice = _measured(choice, model, problem, request, shapes, phases, left, known, report)
-            if busy > _BUSY and not choice.unsure and request.given is None:
+            if busy > _BUSY and not choice.unsure and not request.decided:
                 choice = replace(choice, unsure=_doubted(choice, problem))
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
     with clock("choose"):
@@ -234,11 +237,17 @@ class _Request:
     session: Session
     learned: list[HSDAGPlacer]
     given: Placement | None
+    experts: ExpertsApart | None
     costs: ModelCosts | None
     host: HostMemory | None
     search: Multilevel
     limits: Mapping[str, int]
     measure_seconds: float
+
+    @property
+    def decided(self) -> bool:
+        """Whether the caller says what runs where."""
+        return self.given is not None or self.experts is not None
 
 
 def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions, core: ov.Core | None) -> _Request:
@@ -260,9 +269,11 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
         )
     check_objective(options.objective)
     devices = DeviceSet.parse(device)
-    given = _given(options.affinity, devices)
+    given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
+    if given is not None and apart is not None:
+        raise UserError("a placement is given in two ways, by an affinity and by where experts are: give one of them")
     core = core or new_core()
-    learned = policy_placers(options.policy, core, devices.names) if given is None else []
+    learned = policy_placers(options.policy, core, devices.names) if given is None and apart is None else []
     if options.measure:
         selection.check_possible(core, devices)
     limits = memory_limits(options.memory or {}, devices.names)
@@ -276,7 +287,7 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     host = None
     if profile is None:
         host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
-    return _Request(session, learned, given, costs, host, search, limits, measure_seconds)
+    return _Request(session, learned, given, apart, costs, host, search, limits, measure_seconds)
 
 
 def _given(
@@ -290,6 +301,32 @@ def _given(
             raise UserError(f"affinity uses device '{unknown[0]}', which is not in {devices.hetero}")
         return Placement(devices=devices.names, affinity=dict(affinity))
     return Placement.load(affinity, devices.names)
+
+
+def _experts(text: str | None, devices: DeviceSet) -> ExpertsApart | None:
+    """Reads "CPU" and "CPU:20". Raises UserError."""
+    if text is None:
+        return None
+    names = sorted(devices.names, key=len, reverse=True)
+    name = next((one for one in names if text.upper() == one or text.upper().startswith(f"{one}:")), "")
+    layers = text[len(name) + 1 :] or None
+    counted = layers is None or (layers.isdecimal() and int(layers[:6]) > 0)
+    if not name or not counted or (layers is None) != (len(text) == len(name)):
+        raise UserError(
+            f"cannot read where experts are, '{text:.40}': give it as {devices.names[-1]} or {devices.names[-1]}:20,"
+            f" a device of {devices.hetero} and a number of layers"
+        )
+    return ExpertsApart(devices.names.index(name), None if layers is None else int(layers[:6]))
+
+
+def _experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlacement:
+    """The placement that a caller asked for by where experts are. Raises UserError for a model without experts."""
+    blocks = len(experts(problem.graph))
+    if not blocks:
+        raise UserError("the model has no experts that could be elsewhere, or none that OpenVINO's plugins recognise")
+    found = NamedPlacement(placer.name, replace(placer, layers=placer.layers or blocks).place(problem))
+    require_runnable(problem, [found])
+    return found
 
 
 def _calibrated(
@@ -407,9 +444,9 @@ def _measured(
         NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements
     ]
     failed = held.measured.get(chosen.name, {}).get("failed")
-    if request.given is None and held.chosen is not None:
+    if not request.decided and held.chosen is not None:
         chosen, why, unsure = NamedPlacement(held.chosen, held.placements[held.chosen]), held.why, held.unsure
-    elif request.given is None and failed and not out_of_time(failed):
+    elif not request.decided and failed and not out_of_time(failed):
         chosen, why = _least_risky(problem, candidates, held), "no placement ran"
     return _Choice(chosen, candidates, held.measured or None, why, unsure)
 
@@ -461,7 +498,7 @@ def _why_predicted(
     chosen: NamedPlacement, problem: PlacementProblem, request: _Request, analysis: ModelAnalysis
 ) -> str:
     """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
-    if request.given is not None or not (chosen.placement == chosen.placement[0]).all():
+    if request.decided or not (chosen.placement == chosen.placement[0]).all():
         return ""
     if len(problem.devices) == 1:
         return ""

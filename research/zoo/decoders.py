@@ -24,6 +24,10 @@ class DecoderSize:
         shared: heads of keys and values, each for heads / shared queries; 0: each query has its own. Where these are as
             many, the CPU plugin fuses states and attention, and keeps the states in KV_CACHE_PRECISION.
         base: of the rotary positions' wavelengths.
+        experts: feed-forward networks of a layer, of which each token goes through `chosen`; 0: one for all tokens.
+            In the form that optimum-intel exports, which plugins fuse.
+        chosen: experts of a token.
+        common: width inside the feed-forward network that all tokens go through beside their experts; 0: none.
     """
 
     layers: int
@@ -33,6 +37,9 @@ class DecoderSize:
     vocabulary: int
     shared: int = 0
     base: float = 1e4
+    experts: int = 0
+    chosen: int = 2
+    common: int = 0
 
     @property
     def hidden(self) -> int:
@@ -43,8 +50,8 @@ class DecoderSize:
 class DecoderWeights(Protocol):
     """Where a decoder's weights come from, in the order of its layers."""
 
-    def table(self, rows: int, columns: int) -> ov.Node:
-        """The embedding, [rows, columns] f32."""
+    def table(self, *shape: int) -> ov.Node:
+        """The embedding, [rows, columns] f32, or the matrices of all experts, [experts, outputs, inputs] f32."""
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         """[…, inputs] f32 → [… , outputs] f32."""
@@ -122,6 +129,32 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
         wide = ops.broadcast(ops.unsqueeze(x, np.int64(2)), repeated_shapes[0], "BIDIRECTIONAL")
         return ops.reshape(wide, repeated_shapes[1], False)
 
+    def feed_forward(entered: ov.Node, inner: int) -> ov.Node:
+        gate = ops.swish(linear(entered, hidden, inner))
+        return linear(ops.multiply(gate, linear(entered, hidden, inner)), inner, hidden)
+
+    def of_experts(entered: ov.Node) -> ov.Node:
+        count = size.experts
+        tokens = ops.reshape(entered, np.array([-1, hidden]), False)
+        probable = ops.softmax(linear(tokens, hidden, count), -1)
+        best = ops.topk(probable, np.int64(size.chosen), -1, "max", "value", index_element_type="i64")
+        shares = ops.divide(best.output(0), ops.reduce_sum(best.output(0), np.array([-1]), True))
+        length = ops.gather(ops.shape_of(best.output(1)), np.array([0]), np.int64(0))
+        none = ops.broadcast(np.float32(0), ops.concat([length, np.array([count])], 0))
+        routed = ops.scatter_elements_update(none, best.output(1), shares, np.int64(1))
+        copies = ops.reshape(ops.tile(tokens, np.array([count, 1])), np.array([count, -1, hidden]), False)
+        gate = ops.matmul(copies, weights.table(count, size.inner, hidden), False, True)
+        up = ops.matmul(copies, weights.table(count, size.inner, hidden), False, True)
+        # What becomes a Swish without a second input: plugins recognise no other.
+        gated = ops.multiply(ops.multiply(gate, ops.sigmoid(gate)), up)
+        down = ops.matmul(gated, weights.table(count, hidden, size.inner), False, True)
+        share = ops.reshape(ops.transpose(routed, np.array([1, 0])), np.array([count, -1]), False)
+        weighted = ops.multiply(
+            ops.reshape(down, np.array([count, 0, hidden]), True), ops.unsqueeze(share, np.array([-1]))
+        )
+        added = ops.reshape(ops.reduce_sum(weighted, np.array([0]), False), ops.shape_of(entered), False)
+        return ops.add(added, feed_forward(entered, size.common)) if size.common else added
+
     for layer in range(size.layers):
         if layer:
             x.set_friendly_name(f"into_layer_{layer}")
@@ -139,8 +172,7 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
         joined = ops.reshape(ops.transpose(attended, np.array([0, 2, 1, 3])), np.array([0, 0, hidden]), True)
         x = ops.add(x, linear(joined, hidden, hidden))
         entered = norm(x)
-        gate = ops.swish(linear(entered, hidden, size.inner))
-        x = ops.add(x, linear(ops.multiply(gate, linear(entered, hidden, size.inner)), size.inner, hidden))
+        x = ops.add(x, of_experts(entered) if size.experts else feed_forward(entered, size.inner))
     logits = linear(norm(x), hidden, size.vocabulary)
     model = ov.Model([ops.result(logits)], sinks, [ids, mask, positions, beams], "decoder")
     for parameter in model.get_parameters():

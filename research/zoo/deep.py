@@ -31,8 +31,8 @@ class _Weights:
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
 
-    def table(self, rows: int, columns: int) -> ov.Node:
-        return ops.constant(self._random.standard_normal((rows, columns), np.float32))
+    def table(self, *shape: int) -> ov.Node:
+        return ops.constant(self._random.standard_normal(shape, np.float32))
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         weights = self._random.standard_normal((outputs, inputs), np.float32) / np.float32(np.sqrt(inputs))

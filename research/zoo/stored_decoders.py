@@ -34,34 +34,36 @@ class _Weights:
     def scale(self, width: int) -> ov.Node:
         return ops.constant(np.ones(width, np.float32))
 
-    def table(self, rows: int, columns: int) -> ov.Node:
-        """[rows, columns] f32, decompressed where weights are compressed."""
+    def table(self, *shape: int) -> ov.Node:
+        """[…, columns] f32, decompressed where weights are compressed."""
+        *outer, columns = shape
+        rows = math.prod(outer)
         if self._kind in ("f32", "f16"):
             values = self._take(rows * columns * 4).view(np.float32).reshape(rows, columns)
             for row in range(0, rows, 1024):
                 part = values[row : row + 1024]
                 part[:] = self._random.standard_normal(part.shape, np.float32) / math.sqrt(columns)
-            return op.Constant(ov.Tensor(values, True), True)
+            return op.Constant(ov.Tensor(values.reshape(shape), True), True)
         memory = self._take(rows * columns * self._bits // 8)
         for start in range(0, len(memory), 1 << 22):
             drawn = memory[start : start + (1 << 22)]
             drawn[:] = np.frombuffer(self._random.bytes(len(drawn)), np.uint8)
         group = GROUP if self._kind == "i4" else columns
-        shape = [rows, columns // group, group] if group < columns else [rows, columns]
+        grouped = [*outer, columns // group, group] if group < columns else [*outer, columns]
         tensor = (
-            ov.Tensor(memory, ov.Shape(shape), ov.Type.i4)
+            ov.Tensor(memory, ov.Shape(grouped), ov.Type.i4)
             if self._kind == "i4"
-            else ov.Tensor(memory.reshape(shape), True)
+            else ov.Tensor(memory.reshape(grouped), True)
         )
         stored = op.Constant(tensor, True)
         amount = (8 if self._kind == "i4" else 128) * math.sqrt(columns) / 2
-        scale = np.full([*shape[:-1], 1], 1 / amount, np.float16)
+        scale = np.full([*grouped[:-1], 1], 1 / amount, np.float16)
         wide = ops.convert(stored, "f16")
         if self._kind == "u8":
             wide = ops.subtract(wide, ops.convert(ops.constant(np.full_like(scale, 128, np.uint8)), "f16"))
         scaled = ops.multiply(wide, ops.constant(scale))
         if group < columns:
-            scaled = ops.reshape(scaled, np.array([rows, columns]), False)
+            scaled = ops.reshape(scaled, np.array(shape), False)
         return ops.convert(scaled, "f32")
 
     def _take(self, count: int) -> NDArray[np.uint8]:
@@ -79,7 +81,9 @@ def write_decoder(size: DecoderSize, path: Path, weights: str = "f32") -> Path:
             weights of a row).
     """
     scratch = path.with_suffix(".scratch")
-    count = size.layers * (4 * size.hidden**2 + 3 * size.hidden * size.inner) + 2 * size.vocabulary * size.hidden
+    wide = max(size.experts, 1) * size.inner + (size.common if size.experts else 0)
+    layer = 4 * size.hidden**2 + 3 * size.hidden * wide + size.experts * size.hidden
+    count = size.layers * layer + 2 * size.vocabulary * size.hidden
     mapped = _Weights(scratch, weights, count)
     try:
         ov.save_model(decoder(size, mapped), path, compress_to_fp16=weights == "f16")

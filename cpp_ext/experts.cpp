@@ -1,0 +1,148 @@
+#include "experts.hpp"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace ov_hsdag {
+namespace {
+
+// What may stand between the matrix products of an expert.
+const std::unordered_set<std::string> kOfExperts = {
+    "Add",     "Clamp",   "Convert", "Gelu",     "Maximum", "Minimum", "Multiply", "Relu",
+    "Reshape", "Sigmoid", "Slice",   "Subtract", "Split",   "Swish",   "Tanh",     "VariadicSplit"};
+
+// What may stand between the weights of the experts for each token, and their product with what the experts give.
+const std::unordered_set<std::string> kOfRouting = {"Convert", "Reshape", "Transpose", "Unsqueeze"};
+
+class Finder {
+public:
+    Finder(const Graph& graph, const std::vector<std::string>& types, const std::vector<std::int16_t>& ranks,
+           const std::vector<std::uint8_t>& constant)
+        : graph_(graph), types_(types), ranks_(ranks), constant_(constant), member_(types.size(), -1) {}
+
+    std::vector<Experts> find() {
+        std::vector<Experts> found;
+        for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+            if (types_[node] != "ReduceSum") continue;
+            const std::int32_t weighted = input(node, 0);
+            if (weighted < 0 || types_[weighted] != "Multiply") continue;
+            for (const std::int32_t side : {0, 1}) {
+                Experts block{-1, -1, node, {node, weighted}};
+                if (routing(input(weighted, 1 - side), block) && experts(input(weighted, side), block)) {
+                    complete(block);
+                    found.push_back(std::move(block));
+                    break;
+                }
+            }
+        }
+        return found;
+    }
+
+private:
+    // The node that feeds an input, -1 where there is no such input.
+    [[nodiscard]] std::int32_t input(std::int32_t node, std::int32_t port) const {
+        const std::int32_t edge = graph_.input_ptr[node] + port;
+        return edge < graph_.input_ptr[node + 1] ? graph_.source[edge] : -1;
+    }
+
+    // Whether it multiplies by the weights of all experts, [experts, rows, columns].
+    [[nodiscard]] bool multiplies(std::int32_t node) const {
+        const std::int32_t weights = input(node, 1);
+        if (types_[node] != "MatMul" || weights < 0 || constant_[weights] == 0) return false;
+        return ranks_[graph_.input_output[graph_.input_ptr[node] + 1]] == 3;
+    }
+
+    // From the product backwards to where the weights of the chosen experts are put among those of all.
+    bool routing(std::int32_t node, Experts& block) const {
+        while (node >= 0 && kOfRouting.count(types_[node]) != 0) {
+            block.nodes.push_back(node);
+            node = input(node, 0);
+        }
+        if (node < 0 || types_[node] != "ScatterElementsUpdate") return false;
+        block.nodes.push_back(node);
+        block.scatter = node;
+        return true;
+    }
+
+    // From the product backwards through all experts to the one tile.
+    bool experts(std::int32_t last, Experts& block) {
+        ++visit_;
+        std::vector<std::int32_t> ahead{last};
+        std::int32_t products = 0;
+        while (!ahead.empty()) {
+            const std::int32_t node = ahead.back();
+            ahead.pop_back();
+            if (node < 0) return false;
+            if (constant_[node] != 0 || member_[node] == visit_) continue;
+            member_[node] = visit_;
+            block.nodes.push_back(node);
+            if (types_[node] == "Tile") {
+                if (block.tile >= 0 || input(node, 0) < 0) return false;
+                block.tile = node;
+            } else if (multiplies(node)) {
+                ++products;
+                ahead.push_back(input(node, 0));
+            } else if (kOfExperts.count(types_[node]) != 0) {
+                for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+                    // The shape of a Reshape is computed elsewhere.
+                    if (types_[node] != "Reshape" || e == graph_.input_ptr[node]) ahead.push_back(graph_.source[e]);
+                }
+            } else {
+                return false;
+            }
+        }
+        return block.tile >= 0 && products >= 2;
+    }
+
+    // Adds the router: what depends on the tokens and is read by nothing but the block. The tokens themselves, and the
+    // sum, where they only get another shape: the shape of the latter is that of a tensor before the block, and HETERO
+    // would part the two where the block is on another device.
+    void complete(Experts& block) {
+        const std::int32_t output = graph_.output_ptr[block.sum];
+        if (output < graph_.output_ptr[block.sum + 1] && graph_.consumers[output] == 1) {
+            const std::int32_t reader = graph_.consumer_node[graph_.consumer_ptr[output]];
+            if (types_[reader] == "Reshape" && input(reader, 0) == block.sum) block.nodes.push_back(reader);
+        }
+        const std::int32_t tokens = input(block.tile, 0);
+        ++visit_;
+        for (const std::int32_t node : block.nodes) member_[node] = visit_;
+        std::vector<std::uint8_t> after(static_cast<std::size_t>(block.sum - tokens) + 1, 0);
+        after[0] = types_[tokens] == "Reshape" ? 1 : 0;
+        for (std::int32_t node = tokens + 1; node <= block.sum; ++node) {
+            for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+                const std::int32_t source = graph_.source[e];
+                if (source == tokens || (source > tokens && after[source - tokens] != 0)) after[node - tokens] = 1;
+            }
+        }
+        for (std::int32_t node = block.sum - 1; node >= tokens; --node) {
+            if (member_[node] == visit_ || after[node - tokens] == 0) continue;
+            bool inside = true, read = false;
+            for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
+                for (std::int32_t c = graph_.consumer_ptr[o]; c < graph_.consumer_ptr[o + 1]; ++c) {
+                    read = true;
+                    inside &= member_[graph_.consumer_node[c]] == visit_;
+                }
+            }
+            if (!read || !inside) continue;
+            member_[node] = visit_;
+            block.nodes.push_back(node);
+        }
+        std::sort(block.nodes.begin(), block.nodes.end());
+    }
+
+    const Graph& graph_;
+    const std::vector<std::string>& types_;
+    const std::vector<std::int16_t>& ranks_;
+    const std::vector<std::uint8_t>& constant_;
+    std::vector<std::int32_t> member_;  // [nodes] the last visit that took the node
+    std::int32_t visit_ = 0;
+};
+
+}  // namespace
+
+std::vector<Experts> find_experts(const Graph& graph, const std::vector<std::string>& types,
+                                  const std::vector<std::int16_t>& ranks, const std::vector<std::uint8_t>& constant) {
+    return Finder(graph, types, ranks, constant).find();
+}
+
+}  // namespace ov_hsdag

@@ -1,0 +1,256 @@
+"""Lengths of a decoder with experts, read from tensors of the layer that needs them.
+
+Where the experts of a layer are on another device than its attention, HETERO splits the first device's part at each of
+them, and puts what waits for no layer into the first submodel: states whose first value has the batch size of the
+tokens, apart from their attention, and shapes that are those of a tensor of the first layer. So both get the sizes from
+tensors of their own layer, which are the same, and repeated heads get them from constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ov_hsdag.model.nodes import Nodes
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+
+def read_lengths_in_layers(nodes: Nodes) -> bool:
+    """Makes states and experts wait for their layers, in place.
+
+    Args:
+        nodes: of a model, which is changed where it has experts.
+
+    Returns:
+        Whether anything was changed.
+    """
+    blocks = [(tile, total) for tile in nodes.of_type("Tile") if (total := _sum_of_experts(tile)) is not None]
+    if not blocks:
+        return False
+    number = {node.get_instance_id(): index for index, node in enumerate(nodes.order)}
+    reads = {_variable(node): node for node in nodes.of_type("ReadValue")}
+    found = False
+    for assign in nodes.of_type("Assign"):
+        read, joined = reads.get(_variable(assign)), assign.input_value(0).get_node()
+        if read is not None and joined.get_type_name() == "Concat":
+            found |= _begin_with_layer(nodes, number, read, joined)
+    for kind, by_constants in (("Broadcast", _repeat_by_constants), ("Reshape", _reshape_by_constants)):
+        for node in nodes.of_type(kind):
+            if node.input_value(1).get_node().get_type_name() != "Constant":
+                found |= by_constants(node)
+    for tile, total in blocks:
+        found |= _end_as_begun(tile, total)
+    return found
+
+
+def _variable(node: ov.Node) -> str:
+    return str(node.get_attributes()["variable_id"])
+
+
+def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
+    """Takes the batch size of a state's first value from what is appended to the state, not from elsewhere."""
+    from ov_hsdag.utils.compat import opset13 as ops
+
+    first = read.input_value(0).get_node() if read.get_input_size() else None
+    if first is None or first.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
+        return False
+    sizes, new = first.input_value(1).get_node(), joined.input_value(1)
+    batch = sizes.input_value(0).get_node() if sizes.get_type_name() == "Concat" else None
+    if batch is None or batch.get_type_name() != "Gather" or _depends(nodes, number, new.get_node(), read):
+        return False
+    shape = batch.input_value(0).get_node()
+    # OpenVINO's transformations know which sizes are equal, and take those of another layer again.
+    if shape.get_type_name() != "ShapeOf" or _same(shape.input_value(0).get_node(), new.get_node()):
+        return False
+    index = batch.input_value(1).get_node()
+    if index.get_type_name() != "Constant" or index.get_data().reshape(-1).tolist() != [0]:
+        return False
+    own = ops.gather(ops.shape_of(new, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2))
+    rest = [sizes.input_value(port) for port in range(1, sizes.get_input_size())]
+    joined_sizes = ops.concat([own, *rest], 0)
+    value = ops.broadcast(first.input_value(0), joined_sizes)
+    for node, part in ((own.input_value(0).get_node(), "shape"), (own, "batch"), (joined_sizes, "sizes"), (value, "")):
+        node.set_friendly_name(f"{read.get_friendly_name()}/first/{part}".rstrip("/"))
+    read.input(0).replace_source_output(value.output(0))
+    return True
+
+
+def _repeat_by_constants(repeated: ov.Node) -> bool:
+    """Repeats what a Broadcast repeats by numbers that are known, not by the length of the first layer's state."""
+    from ov_hsdag.utils.compat import opset13 as ops
+
+    shapes = repeated.get_input_partial_shape(0), repeated.get_output_partial_shape(0)
+    if any(shape.rank.is_dynamic for shape in shapes) or len(shapes[0]) != len(shapes[1]):
+        return False
+    pairs = list(zip(*map(list, shapes), strict=True))
+    if any(before.is_static != after.is_static for before, after in pairs):
+        return False
+    times = [1 if after.is_dynamic or before == after else int(after.get_length()) for before, after in pairs]
+    wide = ops.broadcast(repeated.input_value(0), np.array(times, np.int64), broadcast_spec="BIDIRECTIONAL")
+    return _replace(repeated, wide)
+
+
+def _reshape_by_constants(reshape: ov.Node) -> bool:
+    """Reshapes to sizes that are known or those of the tensor itself, not to those of an earlier tensor."""
+    from ov_hsdag.utils.compat import opset13 as ops
+
+    shapes = reshape.get_input_partial_shape(0), reshape.get_output_partial_shape(0)
+    if any(shape.rank.is_dynamic for shape in shapes):
+        return False
+    before, after = map(list, shapes)
+    pattern = _elements(reshape.input_value(1).get_node())
+    if len(pattern) != len(after):
+        return False
+    sizes = []
+    for place, (size, asked) in enumerate(zip(after, pattern, strict=True)):
+        same = place < len(before) and before[place].is_dynamic
+        known = asked if size.is_dynamic else int(size.get_length())
+        sizes.append(known if known is not None else 0 if same else -1)
+    alike = _known(before) == _known(after)
+    # Without a length that is asked for as what is left, only tensors of as many open dimensions tell what those are.
+    if sizes.count(-1) > 1 or not (alike or -1 in pattern) or any(size == 0 for size in pattern):
+        return False
+    return _replace(reshape, ops.reshape(reshape.input_value(0), np.array(sizes, np.int64), True))
+
+
+def _known(sizes: Sequence[Any]) -> tuple[int, int]:
+    """How many dimensions are open, and the product of the others."""
+    known = [int(one.get_length()) for one in sizes if one.is_static]
+    return len(sizes) - len(known), math.prod(known)
+
+
+def _elements(pattern: ov.Node) -> list[int | None]:
+    """The numbers of a vector that is joined of constants and sizes of tensors, None for these; else none at all."""
+    if pattern.get_type_name() == "Constant":
+        return [int(one) for one in pattern.get_data().reshape(-1)]
+    if pattern.get_type_name() == "Concat":
+        parts = [_elements(value.get_node()) for value in pattern.input_values()]
+        return [one for part in parts for one in part] if all(parts) else []
+    shape = pattern.get_output_partial_shape(0)
+    taken = pattern.input_value(0).get_node() if pattern.get_type_name() == "Gather" else pattern
+    measured = taken.get_type_name() == "ShapeOf" and len(shape) == 1 and shape.is_static
+    return [None] * int(shape[0].get_length()) if measured else []
+
+
+def _replace(node: ov.Node, by: ov.Node) -> bool:
+    """Puts a node with constant sizes in the place of another one."""
+    by.input_value(1).get_node().set_friendly_name(f"{node.get_friendly_name()}/sizes")
+    _put(by, node)
+    return True
+
+
+def _put(by: ov.Node, node: ov.Node) -> None:
+    """Puts a node in the place of another one, with its names."""
+    by.set_friendly_name(node.get_friendly_name())
+    names = node.output(0).get_names()
+    for target in node.output(0).get_target_inputs():
+        target.replace_source_output(by.output(0))
+    by.output(0).get_tensor().set_names(names)
+
+
+def _same(node: ov.Node, other: ov.Node) -> bool:
+    return bool(node.get_instance_id() == other.get_instance_id())
+
+
+def _readers(node: ov.Node) -> list[ov.Node]:
+    return [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
+
+
+def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
+    """Gives what experts add up the shape of what their tokens were reshaped from, not that of an earlier tensor.
+
+    Shared experts, which need not wait for the others, are added to what the layer adds to first: one tensor, not two,
+    goes past the experts then.
+    """
+    from ov_hsdag.utils.compat import opset13 as ops
+
+    tokens = tile.input_value(0).get_node()
+    if tokens.get_type_name() != "Reshape" or len(_readers(total)) != 1:
+        return False
+    entered, end = tokens.input_value(0), _readers(total)[0]
+    found = False
+
+    def reshaped(value: ov.Output, name: str) -> ov.Node:
+        size = ops.shape_of(entered)
+        size.set_friendly_name(f"{name}/shape")
+        result = ops.reshape(value, size, False)
+        result.set_friendly_name(name)
+        return result
+
+    shared = _added(end, total)
+    if shared is not None and [one.get_type_name() for one in _readers(end)] == ["Reshape"]:
+        end, total_shape = _readers(end)[0], total.get_output_partial_shape(0)
+        if end.get_output_partial_shape(0) != entered.get_partial_shape() or shared.get_partial_shape() != total_shape:
+            return False
+        name = end.get_friendly_name()
+        both = ops.add(reshaped(total.output(0), f"{name}/experts"), reshaped(shared, f"{name}/shared"))
+        _put(both, end)
+        end, found = both.input_value(0).get_node(), True
+    elif end.get_type_name() == "Reshape" and end.get_output_partial_shape(0) == entered.get_partial_shape():
+        shape = end.input_value(1).get_node()
+        if shape.get_type_name() != "ShapeOf" or not _same(shape.input_value(0).get_node(), entered.get_node()):
+            by = reshaped(total.output(0), end.get_friendly_name())
+            _put(by, end)
+            end, found = by, True
+    else:
+        return False
+    following = _readers(end)
+    first = following[0] if len(following) == 1 else end
+    shared, last = _added(first, end), _readers(first)[0] if len(_readers(first)) == 1 else None
+    before = None if shared is None or last is None else _added(last, first)
+    if shared is None or last is None or before is None:
+        return found
+    kept = ops.add(before, shared)
+    kept.set_friendly_name(first.get_friendly_name())
+    _put(ops.add(kept, end), last)
+    return True
+
+
+def _added(node: ov.Node, to: ov.Node) -> ov.Output | None:
+    """What an Add adds to another node's output; None where it is something else."""
+    others = [value for value in node.input_values() if not _same(value.get_node(), to)]
+    return others[0] if node.get_type_name() == "Add" and len(others) == 1 else None
+
+
+def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
+    """What adds up the experts that a tile copies tokens for, weighted by a router; None where it copies others."""
+    node = tile
+    for _ in range(_LONGEST):
+        readers = [one for one in _readers(node) if one.get_type_name() != "ShapeOf"]
+        if not readers:
+            return None
+        node, before = readers[0], node
+        if node.get_type_name() != "ReduceSum":
+            continue
+        weights = [value.get_node() for value in before.input_values()] if before.get_type_name() == "Multiply" else []
+        for one in weights:
+            while one.get_type_name() in ("Unsqueeze", "Reshape", "Transpose", "Convert"):
+                one = one.input_value(0).get_node()
+            if one.get_type_name() == "ScatterElementsUpdate":
+                return node
+        return None
+    return None
+
+
+# Operations from the tile of a block of experts to its sum.
+_LONGEST = 24
+
+
+def _depends(nodes: Nodes, number: dict[int, int], node: ov.Node, on: ov.Node) -> bool:
+    """Whether a node is computed of another one. number: among `nodes`, by instance."""
+    first, ahead = number[on.get_instance_id()], [number[node.get_instance_id()]]
+    seen = set(ahead)
+    while ahead:
+        index = ahead.pop()
+        if index == first:
+            return True
+        for source in nodes.edges.source[nodes.edges.ptr[index] : nodes.edges.ptr[index + 1]].tolist():
+            if source >= first and source not in seen:
+                seen.add(source)
+                ahead.append(source)
+    return False

@@ -1,0 +1,46 @@
+"""Experts apart from the rest of a decoder, as people place them by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.experts import experts
+from ov_hsdag.problem.problem import PlacementProblem
+
+
+@dataclass(frozen=True)
+class ExpertsApart:
+    """Everything on the first device but the routed experts of the first layers, which are on another one.
+
+    Attributes:
+        device: number of the other one; None: the last of the list.
+        layers: how many layers; None: the fewest with which the devices' memory suffices, at least one.
+    """
+
+    device: int | None = None
+    layers: int | None = None
+
+    @property
+    def name(self) -> str:
+        """ "experts"."""
+        return "experts"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`. All layers where no number of them suffices, and where the model has fewer."""
+        away = self.by_layers(problem)
+        if self.layers is not None:
+            return away[min(self.layers, len(away) - 1)]
+        feasible = np.flatnonzero(problem.evaluate(away).infeasible[1:] == 0)
+        return away[1 + feasible[0]] if len(feasible) else away[-1]
+
+    def by_layers(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The placements with the experts of no layer, of the first one, and so on, uint8 [blocks + 1, groups]."""
+        device = len(problem.devices) - 1 if self.device is None else self.device
+        groups = [int(problem.groups[block.sum]) for block in experts(problem.graph)]
+        result = np.zeros((len(groups) + 1, problem.group_count), np.uint8)
+        for number, group in enumerate(groups):
+            result[number + 1 :, group] = device
+        return problem.where_supported(result)
