@@ -59,8 +59,8 @@ void break_circles(const AdditiveModel& model, Placement& placement) {
         for_each_crossing(model, part, [&](std::int32_t, std::int32_t from, std::int32_t to) {
             target[static_cast<std::size_t>(next[from]++)] = to;
         });
-        std::vector<std::int32_t> knot;
-        if (strong.find(ptr, target, knot) == 0) return;
+        std::vector<std::int32_t> scc;
+        if (strong.find(ptr, target, scc) == 0) return;
 
         std::vector<double> work(parts, 0.0);
         std::vector<std::uint8_t> device(parts, 0);
@@ -74,22 +74,22 @@ void break_circles(const AdditiveModel& model, Placement& placement) {
         // Bytes that a part on a circle exchanges with each device's parts on it.
         std::vector<double> exchanged(parts * width, 0.0);
         for_each_crossing(model, part, [&](std::int32_t t, std::int32_t from, std::int32_t to) {
-            if (knot[from] < 0 || knot[from] != knot[to]) return;
+            if (scc[from] < 0 || scc[from] != scc[to]) return;
             exchanged[static_cast<std::size_t>(from) * width + device[to]] += model.bytes[t] + 1.0;
             exchanged[static_cast<std::size_t>(to) * width + device[from]] += model.bytes[t] + 1.0;
         });
         // Of each circle the largest part stays, and all that are too large for this round.
         std::vector<std::int32_t> largest(parts, -1);
         for (std::size_t p = 0; p < parts; ++p) {
-            if (knot[p] < 0) continue;
-            std::int32_t& most = largest[static_cast<std::size_t>(knot[p])];
+            if (scc[p] < 0) continue;
+            std::int32_t& most = largest[static_cast<std::size_t>(scc[p])];
             if (most < 0 || work[p] > work[most]) most = static_cast<std::int32_t>(p);
         }
         std::vector<std::uint8_t> to(device);
         for (std::size_t p = 0; p < parts; ++p) {
-            if (knot[p] < 0 || largest[static_cast<std::size_t>(knot[p])] == static_cast<std::int32_t>(p)) continue;
+            if (scc[p] < 0 || largest[static_cast<std::size_t>(scc[p])] == static_cast<std::int32_t>(p)) continue;
             if (round >= kRounds) {
-                to[p] = device[static_cast<std::size_t>(largest[static_cast<std::size_t>(knot[p])])];
+                to[p] = device[static_cast<std::size_t>(largest[static_cast<std::size_t>(scc[p])])];
             } else if (work[p] <= share * all) {
                 const auto begin = exchanged.begin() + static_cast<std::ptrdiff_t>(p * width);
                 const auto most = std::max_element(begin, begin + static_cast<std::ptrdiff_t>(width));

@@ -103,7 +103,7 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
     }
     split_.cyclic.clear();
     if (!split_.sortable) {
-        for (const std::int32_t component : component_) split_.cyclic.push_back(knot_[component] >= 0 ? 1 : 0);
+        for (const std::int32_t component : component_) split_.cyclic.push_back(scc_[component] >= 0 ? 1 : 0);
     }
     number_submodels();
     return split_;
@@ -130,50 +130,50 @@ void Splitter::find_components() {
 // The rule asks only for tensors that left a component and come back, and for boundaries of that component: what it
 // needs to know lies within strongly connected components of the quotient graph, each of which numbers its bits for
 // itself.
-bool Splitter::find_knots() {
+bool Splitter::find_cyclic_components() {
     find_cyclic_components(true);
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         const std::int32_t component = component_[graph_.target[e]];
         // A boundary inside a component is a tensor that comes back at once.
-        if (boundary_[e] != 0 && component_[graph_.source[e]] == component && knot_[component] < 0) {
-            knot_[component] = knots_++;
+        if (boundary_[e] != 0 && component_[graph_.source[e]] == component && scc_[component] < 0) {
+            scc_[component] = sccs_++;
         }
     }
-    return knots_ > 0;
+    return sccs_ > 0;
 }
 
 void Splitter::collect_dependencies() {
     const std::int32_t nodes = graph_.nodes();
-    std::vector<std::int32_t>& bits = knot_bits_;
-    bits.assign(static_cast<std::size_t>(knots_), 0);
+    std::vector<std::int32_t>& bits = scc_bits_;
+    bits.assign(static_cast<std::size_t>(sccs_), 0);
     std::fill(shared_bit_.begin(), shared_bit_.end(), -1);
     std::int32_t rows = 0;
     for (std::int32_t node = 0; node < nodes; ++node) {
         node_bit_[node] = row_[node] = -1;
-        const std::int32_t knot = knot_[component_[node]];
-        if (knot < 0) continue;
+        const std::int32_t scc = scc_[component_[node]];
+        if (scc < 0) continue;
         row_[node] = rows++;
         if (!graph_.is_graph_input(node)) continue;
         const std::int32_t consumer = only_consumer_[node];
         // A constant whose own edge became a boundary is on its own and needs its own bit.
         if (consumer >= 0 && component_[consumer] == component_[node]) {
-            if (shared_bit_[consumer] < 0) shared_bit_[consumer] = bits[knot]++;
+            if (shared_bit_[consumer] < 0) shared_bit_[consumer] = bits[scc]++;
             node_bit_[node] = shared_bit_[consumer];
         } else {
-            node_bit_[node] = bits[knot]++;
+            node_bit_[node] = bits[scc]++;
         }
     }
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         edge_bit_[e] = -1;
-        const std::int32_t knot = knot_[component_[graph_.target[e]]];
-        if (boundary_[e] != 0 && knot >= 0) edge_bit_[e] = bits[knot]++;
+        const std::int32_t scc = scc_[component_[graph_.target[e]]];
+        if (boundary_[e] != 0 && scc >= 0) edge_bit_[e] = bits[scc]++;
     }
 
     words_ = (static_cast<std::size_t>(*std::max_element(bits.begin(), bits.end())) + 63) / 64;
     work_left_ -= static_cast<std::int64_t>(rows) * static_cast<std::int64_t>(words_);
     if (work_left_ < 0) return;
     const auto width = words_ * 64;
-    bit_edge_.assign(static_cast<std::size_t>(knots_) * width, -1);
+    bit_edge_.assign(static_cast<std::size_t>(sccs_) * width, -1);
     depends_.assign(static_cast<std::size_t>(rows) * words_, 0);
     owned_.assign(static_cast<std::size_t>(components_) * words_, 0);
     produced_.assign(owned_.size(), 0);
@@ -183,7 +183,7 @@ void Splitter::collect_dependencies() {
     for (std::int32_t node = 0; node < nodes; ++node) {
         if (row_[node] < 0) continue;
         const std::int32_t component = component_[node];
-        const std::int32_t knot = knot_[component];
+        const std::int32_t scc = scc_[component];
         std::uint64_t* mine = depends(node);
         std::uint64_t* owned = &owned_[static_cast<std::size_t>(component) * words_];
         if (node_bit_[node] >= 0) {
@@ -192,13 +192,13 @@ void Splitter::collect_dependencies() {
         }
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
-            const bool within = knot_[component_[from]] == knot;
+            const bool within = scc_[component_[from]] == scc;
             if (within) {
                 const std::uint64_t* theirs = depends(from);
                 for (std::size_t w = 0; w < words_; ++w) mine[w] |= theirs[w];
             }
             if (edge_bit_[e] < 0) continue;
-            bit_edge_[static_cast<std::size_t>(knot) * width + static_cast<std::size_t>(edge_bit_[e])] = e;
+            bit_edge_[static_cast<std::size_t>(scc) * width + static_cast<std::size_t>(edge_bit_[e])] = e;
             set_bit(mine, edge_bit_[e]);
             set_bit(owned, edge_bit_[e]);
             if (within) set_bit(&produced_[static_cast<std::size_t>(component_[from]) * words_], edge_bit_[e]);
@@ -228,7 +228,7 @@ void Splitter::update_wanted(std::int32_t node) {
         std::fill_n(left, words_, 0);
         std::fill_n(entered, words_, 0);
     }
-    const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(knot_[component]) * words_ * 64];
+    const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(scc_[component]) * words_ * 64];
     const auto add = [&](std::int32_t before) {
         const std::uint64_t* bits = depends(before);
         for (std::size_t w = 0; w < words_; ++w) wanted[w] |= bits[w] & owned[w];
@@ -251,7 +251,7 @@ void Splitter::update_wanted(std::int32_t node) {
 }
 
 bool Splitter::split_cycles_once() {
-    if (!find_knots()) return false;
+    if (!find_cyclic_components()) return false;
     collect_dependencies();
     if (work_left_ < 0) return false;
     const std::size_t words = words_;
@@ -263,7 +263,7 @@ bool Splitter::split_cycles_once() {
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
         if (row_[node] < 0) continue;
         const std::uint64_t* mine = depends(node);
-        const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(knot_[component_[node]]) * words * 64];
+        const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(scc_[component_[node]]) * words * 64];
         const std::uint64_t* produced = row(produced_, component_[node]);
         // Tensors that left this component and that the node depends on nevertheless.
         if (!intersects(mine, produced, words)) continue;
@@ -323,8 +323,8 @@ bool Splitter::find_cyclic_components(bool with_constants) {
         quotient_edge_[static_cast<std::size_t>(order_[component_[graph_.source[e]]]++)] = component_[graph_.target[e]];
     }
 
-    knots_ = strong_.find(quotient_ptr_, quotient_edge_, knot_);
-    return knots_ > 0;
+    sccs_ = strong_.find(quotient_ptr_, quotient_edge_, scc_);
+    return sccs_ > 0;
 }
 
 void Splitter::isolate_one_node() {
@@ -341,7 +341,7 @@ void Splitter::isolate_one_node() {
     std::int32_t best = -1;
     std::array<std::int32_t, 5> best_rank{};
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        if (knot_[component_[node]] < 0) continue;
+        if (scc_[component_[node]] < 0) continue;
         std::int32_t inner = 0;
         bool entered = false;
         bool shared_source = false;
@@ -349,7 +349,7 @@ void Splitter::isolate_one_node() {
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
             if (boundary_[e] != 0) {
-                entered = entered || (component_[from] != component_[node] && knot_[component_[from]] >= 0);
+                entered = entered || (component_[from] != component_[node] && scc_[component_[from]] >= 0);
                 continue;
             }
             ++inner;

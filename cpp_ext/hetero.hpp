@@ -51,12 +51,12 @@ private:
     void find_components();
     // One round of the per-node rule; false when it added no boundary.
     bool split_cycles_once();
-    // Fills knot_; false when there is none.
-    bool find_knots();
+    // Fills scc_; false when there is none.
+    bool find_cyclic_components();
     void collect_dependencies();
     void update_wanted(std::int32_t node);
     std::uint64_t* depends(std::int32_t node) { return &depends_[static_cast<std::size_t>(row_[node]) * words_]; }
-    // Fills knot_ with the components on cycles of the quotient graph; false when there are none.
+    // Fills scc_ with the components on cycles of the quotient graph; false when there are none.
     bool find_cyclic_components(bool with_constants);
     void isolate_one_node();
     void number_submodels();
@@ -72,23 +72,24 @@ private:
     std::int32_t components_ = 0;
     std::int64_t work_left_ = 0;
 
-    // Strongly connected components of the quotient graph: those of several components, and, after find_knots, those
-    // with a boundary inside.
-    std::vector<std::int32_t> knot_;  // [components] -1: in none
-    std::int32_t knots_ = 0;
-    std::vector<std::int32_t> knot_bits_;  // [knots]
+    // Strongly connected components of the quotient graph: those of several components, and, after
+    // find_cyclic_components, those with a boundary inside.
+    std::vector<std::int32_t> scc_;  // [components] -1: in none
+    std::int32_t sccs_ = 0;
+    std::vector<std::int32_t> scc_bits_;  // [cyclic components]
 
-    // Bit sets over the boundaries of the components of each knot: one bit per boundary input, one per Parameter, and
-    // one for all constants that only one node consumes (they reach the same nodes, so the rule cannot tell them
-    // apart).
+    // Bit sets over the boundaries of the components of each cyclic component: one bit per boundary input, one per
+    // Parameter, and one for all constants that only one node consumes (they reach the same nodes, so the rule cannot
+    // tell them apart).
     std::size_t words_ = 0;
-    std::vector<std::int32_t> edge_bit_;   // [edges] -1: no boundary of a knot
-    std::vector<std::int32_t> node_bit_;   // [nodes] -1: no graph input of a knot
-    std::vector<std::int32_t> bit_edge_;   // [knots, 64 words] -1: graph input
-    std::vector<std::int32_t> row_;        // [nodes] -1: in no knot
-    std::vector<std::uint64_t> depends_;   // [rows, words] boundaries that a node depends on
-    std::vector<std::uint64_t> owned_;     // [components, words] boundaries of a component
-    std::vector<std::uint64_t> produced_;  // [components, words] boundaries that a component feeds within its knot
+    std::vector<std::int32_t> edge_bit_;  // [edges] -1: no boundary of a cyclic component
+    std::vector<std::int32_t> node_bit_;  // [nodes] -1: no graph input of a cyclic component
+    std::vector<std::int32_t> bit_edge_;  // [cyclic components, 64 words] -1: graph input
+    std::vector<std::int32_t> row_;       // [nodes] -1: in no cyclic component
+    std::vector<std::uint64_t> depends_;  // [rows, words] boundaries that a node depends on
+    std::vector<std::uint64_t> owned_;    // [components, words] boundaries of a component
+    std::vector<std::uint64_t>
+        produced_;  // [components, words] boundaries that a component feeds within its cyclic component
     // [components, words] update_wanted's, and the bits from which it collected them.
     std::vector<std::uint64_t> wanted_, left_, entered_;
     std::vector<std::int32_t> shared_bit_;     // [nodes] bit of the constants that only this node consumes

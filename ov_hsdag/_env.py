@@ -2,13 +2,13 @@
 
 import os
 
-VARIABLE = "OV_HSDAG_DISABLE"
+DISABLE = "OV_HSDAG_DISABLE"
 VIRTUAL_DEVICES = "OV_HSDAG_VIRTUAL_DEVICES"
 
 
 def disabled() -> bool:
     """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0". Asked at every use, so it can change any time."""
-    return os.environ.get(VARIABLE, "") not in ("", "0")
+    return os.environ.get(DISABLE, "") not in ("", "0")
 
 
 def has_virtual_devices() -> bool:

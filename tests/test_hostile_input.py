@@ -33,7 +33,7 @@ from ov_hsdag.integration import extension
 from ov_hsdag.measuring import process, worker
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.placement_entry import RT_INFO
+from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.problem.problem import PlacementProblem

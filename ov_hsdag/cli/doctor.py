@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ov_hsdag._env import VARIABLE, disabled
+from ov_hsdag._env import DISABLE, disabled
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
@@ -103,7 +103,7 @@ def diagnosis() -> Iterator[Check]:
 def _hook() -> Check:
     what = "hook"
     if disabled():
-        return Check(what, PROBLEM, f"{VARIABLE} is set, placements are ignored", f"unset {VARIABLE}")
+        return Check(what, PROBLEM, f"{DISABLE} is set, placements are ignored", f"unset {DISABLE}")
     done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
     if done.stdout.strip() == "True":
         return Check(what, OK, "compile_model on HETERO follows placements in every program of this Python")

@@ -20,7 +20,7 @@ def strip(
     common.check_output(output, model)
 
     from ov_hsdag.model.placement import Placement
-    from ov_hsdag.model.placement_entry import RT_INFO
+    from ov_hsdag.model.stored_placement import RT_INFO
     from ov_hsdag.storage.files import save_model_atomically
     from ov_hsdag.storage.folder_writing import write_folder
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ov_hsdag.model import placement_entry
+from ov_hsdag.model import stored_placement
 from ov_hsdag.model.device_mapping import Supports, moved
 from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, placer_of, times
 from ov_hsdag.storage import files
@@ -141,7 +141,7 @@ class Placement:
             "chosen": self.chosen,
             "settings": self.settings,
         }
-        placement_entry.write(model, self.devices, self.affinity, facts)
+        stored_placement.write(model, self.devices, self.affinity, facts)
 
     @classmethod
     def of(cls, model: ov.Model) -> Placement | None:
@@ -150,7 +150,7 @@ class Placement:
         Its ``affinity`` has the nodes that were placed, whether ``model`` still has them or not; ``seconds`` is empty.
         Raises UserError when the entry cannot be read.
         """
-        fields = placement_entry.read(model)
+        fields = stored_placement.read(model)
         return None if fields is None else cls(**fields)
 
     @staticmethod
@@ -158,7 +158,7 @@ class Placement:
         """Remove an embedded placement and every node's affinity from ``model``, in place."""
         from ov_hsdag.model.affinities import remove_affinities
 
-        placement_entry.remove(model)
+        stored_placement.remove(model)
         remove_affinities(model)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -172,7 +172,7 @@ class Placement:
         ``devices`` gives the device list, without it the devices of the file in order of appearance. Raises UserError
         when the file cannot be read, is no such JSON, or uses a device that is not in ``devices``.
         """
-        found, affinity = placement_entry.read_affinities(path, devices)
+        found, affinity = stored_placement.read_affinities(path, devices)
         return cls(devices=found, affinity=affinity)
 
     def map_to(

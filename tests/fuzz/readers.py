@@ -23,7 +23,7 @@ from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.measuring import worker
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.placement_entry import RT_INFO
+from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, check_folder
 from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
