@@ -6,11 +6,11 @@
 namespace ov_hsdag {
 
 std::int32_t StrongComponents::find(std::span<const std::int32_t> ptr, std::span<const std::int32_t> target,
-                                    std::vector<std::int32_t>& knot) {
+                                    std::vector<std::int32_t>& component) {
     const std::size_t nodes = ptr.size() - 1;
-    std::int32_t knots = 0;
+    std::int32_t components = 0;
     std::int32_t next = 0;
-    knot.assign(nodes, -1);
+    component.assign(nodes, -1);
     on_stack_.assign(nodes, 0);
     order_.assign(nodes, -1);
     low_.assign(nodes, 0);
@@ -45,13 +45,13 @@ std::int32_t StrongComponents::find(std::span<const std::int32_t> ptr, std::span
                 const std::int32_t member = stack_.back();
                 stack_.pop_back();
                 on_stack_[member] = 0;
-                if (!alone) knot[member] = knots;
+                if (!alone) component[member] = components;
                 if (member == at) break;
             }
-            if (!alone) ++knots;
+            if (!alone) ++components;
         }
     }
-    return knots;
+    return components;
 }
 
 }  // namespace ov_hsdag

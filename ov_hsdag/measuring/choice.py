@@ -229,8 +229,8 @@ def decide(
     """The choice by what was predicted and measured.
 
     It is the candidate with the best posterior, or a simpler one within `GAIN` of it. One that is not simple has to be
-    better than the best simple one by the trials alone as well, with a probability of `CONFIDENCE`: nobody is to get
-    something slower than a single device.
+    better than each simple one, with a probability of `CONFIDENCE`, by what was measured alone (rates and, where they
+    are known, processor times): nobody is to get something slower than a single device.
 
     Args:
         rounds: see `infer`; the last trial may be of a candidate that has failed since.
