@@ -56,7 +56,7 @@ test: lint native-test pytest
 
 test-all: test test-slow native-threads
 
-# What `make test` leaves out: the tests of more than about ten seconds (marked "slow").
+# What `make test` leaves out: the tests of more than a few seconds (marked "slow").
 test-slow: tree
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
