@@ -18,6 +18,7 @@ from ov_hsdag.explaining.explain import explain
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import ChosenAlone, experts
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.layer_lengths import _repeat_by_constants, _reshape_by_constants
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placers.experts import ExpertsApart
@@ -27,6 +28,7 @@ from ov_hsdag.placing.place import place
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import WorkloadProblem, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from tests import legality_oracle
 from tests.decoders import decoder_of_experts, generate
@@ -293,3 +295,20 @@ def test_explaining_names_the_experts(two_cpu_core: ov.Core) -> None:
         (CHOSEN, ALL, "CPU_B"), (CHOSEN, ALL, "CPU_B"), (CHOSEN, ALL, "CPU_A"),
     ]  # fmt: skip
     assert all(one["weights_bytes"] >= ALL * 3 * 32 * 32 * 4 for one in blocks)
+
+
+def test_sizes_that_do_not_follow_from_the_tensor_stay_as_they_are(two_cpu_core: ov.Core) -> None:
+    """Rows split into a batch and what is left, and a mask that is repeated for a batch."""
+    tokens, mask = ops.parameter([-1, -1], np.int64, name="tokens"), ops.parameter([-1, 1, 8], np.float32, name="mask")
+    rows = ops.parameter([-1, 8], np.float32, name="rows")
+    batch = ops.gather(ops.shape_of(tokens), ops.constant([0]), ops.constant(0))
+    left, width = ops.constant([-1]), ops.constant([8])
+    split = ops.reshape(rows, ops.concat([batch, left, width], 0), False)
+    sizes = ops.concat([batch, ops.constant([1]), width], 0)
+    repeated = ops.broadcast(mask, sizes)
+    model = ov.Model([ops.result(split), ops.result(repeated)], [tokens, mask, rows], "open_sizes")
+    assert not _reshape_by_constants(split)
+    assert not _repeat_by_constants(repeated)
+    given = [np.zeros((2, 3), np.int64), np.ones((1, 1, 8), np.float32), np.ones((6, 8), np.float32)]
+    found = two_cpu_core.compile_model(model, "CPU_A")(given)
+    assert [array.shape for array in found.values()] == [(2, 3, 8), (2, 1, 8)]

@@ -87,10 +87,15 @@ def _repeat_by_constants(repeated: ov.Node) -> bool:
     shapes = repeated.get_input_partial_shape(0), repeated.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes) or len(shapes[0]) != len(shapes[1]):
         return False
+    # Elsewhere an open length may be 1 before and more after.
+    if repeated.input_value(0).get_node().get_type_name() != "Unsqueeze":
+        return False
     pairs = list(zip(*map(list, shapes), strict=True))
     if any(before.is_static != after.is_static for before, after in pairs):
         return False
     times = [1 if after.is_dynamic or before == after else int(after.get_length()) for before, after in pairs]
+    if max(times) == 1:
+        return False
     wide = ops.broadcast(repeated.input_value(0), np.array(times, np.int64), broadcast_spec="BIDIRECTIONAL")
     return _replace(repeated, wide)
 
@@ -111,9 +116,8 @@ def _reshape_by_constants(reshape: ov.Node) -> bool:
         same = place < len(before) and before[place].is_dynamic
         known = asked if size.is_dynamic else int(size.get_length())
         sizes.append(known if known is not None else 0 if same else -1)
-    alike = _known(before) == _known(after)
-    # Without a length that is asked for as what is left, only tensors of as many open dimensions tell what those are.
-    if sizes.count(-1) > 1 or not (alike or -1 in pattern) or any(size == 0 for size in pattern):
+    # Where open dimensions are split or joined, their sizes do not follow from the tensor.
+    if sizes.count(-1) > 1 or _known(before) != _known(after) or any(size == 0 for size in pattern):
         return False
     return _replace(reshape, ops.reshape(reshape.input_value(0), np.array(sizes, np.int64), True))
 
