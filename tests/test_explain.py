@@ -17,7 +17,9 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.explaining.explain import explain
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
@@ -27,6 +29,7 @@ from tests.commands import DEVICE, MAIN, assert_one_error_line, run
 from tests.conftest import ONE_CORE
 from tests.decoders import stateful_decoder
 from tests.graphs import convolutions, random_model, random_problem
+from tests.test_relaxed_shapes import batches
 
 PAIR = "HETERO:GPU,CPU"
 SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")
@@ -272,6 +275,49 @@ def test_what_cannot_be_explained_is_told_in_one_line(placed: Path, tmp_path: Pa
     assert_one_error_line(run("explain", placed, "--objective", "speed"), "unknown objective")
     with pytest.raises(UserError, match="no node 'none'"):
         explain(ov.Core().read_model(placed)).nodes(["none"])
+
+
+def test_explaining_leaves_the_model_as_it_is() -> None:
+    model = batches()
+    normalize(model)  # which gives all nodes their names
+    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    ov_hsdag.place(model, PAIR, affinity={name: "GPU" if at < 9 else "CPU" for at, name in enumerate(nodes)})
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    assert any(map(is_relaxing, names))
+    found = [explain(model).summary() for _ in range(2)]
+    assert found[0] == found[1]
+    ov_hsdag.fit(model, PAIR)
+    assert [node.get_friendly_name() for node in model.get_ordered_ops()] == names
+
+
+def test_what_is_left_of_a_placement_is_explained(placed: Path) -> None:
+    model = ov.Core().read_model(placed)
+    operations = [node for node in model.get_ordered_ops() if node.get_type_name() in ("MatMul", "Relu", "Add")]
+    operations[0].set_friendly_name("new")
+    with pytest.warns(UserWarning, match="names operations that are gone from the model: '[^']*'$"):
+        found = explain(model)
+    assert [one["name"] for one in map(found.operation, found.nodes(["new"]))] == ["new"]
+    for number, node in enumerate(model.get_ops()):
+        node.set_friendly_name(f"other{number}")
+    with pytest.raises(UserError, match="was it made for another model"):
+        explain(model)
+
+
+def test_costs_that_were_not_kept_are_named(placed: Path, tmp_path: Path) -> None:
+    model = ov.Core().read_model(placed)
+    assert ": the placement was made" not in run("explain", placed).stdout
+    placement = Placement.of(model)
+    assert placement is not None
+    first = placement.devices[0]
+    replace(placement, predicted={**(placement.predicted or {}), "measured_costs": [first]}).embed(model)
+    ov.save_model(model, tmp_path / "placed.xml")
+    (line,) = [
+        one
+        for one in run("explain", tmp_path / "placed.xml", COLUMNS="1000").stdout.splitlines()
+        if one.startswith("costs: ")
+    ]
+    assert f"; the placement was made with costs that were measured on {first} and not kept" in line
+    assert "profile" in line.partition(";")[0]
 
 
 def test_virtual_devices_that_the_shell_does_not_declare_are_those_of_the_file(tmp_path: Path) -> None:

@@ -343,6 +343,28 @@ def test_summary_tells_the_choice_and_the_gain() -> None:
     assert replace(placement, measured=failed).summary().endswith("predicted 1.80x the best single device")
 
 
+def test_why_the_policys_placement_was_not_taken() -> None:
+    figures = {name: {"throughput_ips": rate} for name, rate in {"CPU_A": 50.0, "CPU_B": 40.0, "hsdag": 120.0}.items()}
+    placement = Placement(
+        ("CPU_A", "CPU_B"),
+        {"a": "CPU_A"},
+        "throughput",
+        predicted={"throughput_ips": 80.0},
+        baselines=figures,
+        policy="base",
+        chosen="mincut",
+    )
+    told = "policy: HSDAG (base) proposed a placement predicted 33.3% better, not taken"
+    assert placement.proposal() == told
+    assert replace(placement, notes={"hsdag": "not measured: …"}).proposal() == f"{told}: not measured: …"
+    measured = {name: {"throughput_ips": 50.0, "failed": None} for name in ("CPU_A", "CPU_B", "hsdag", "mincut")}
+    measured["mincut"] = {"throughput_ips": 75.0, "failed": None}
+    why = "measured 1.00x, and what was chosen 1.50x, the best single device"
+    assert replace(placement, measured=measured).proposal() == f"{told}: {why}"
+    measured["hsdag"] = {"throughput_ips": None, "failed": "hangs"}
+    assert replace(placement, measured=measured).proposal() == f"{told}: when measured, hangs"
+
+
 def test_repr_is_one_short_line() -> None:
     names = {f"node{number}": "GPU" if number < 900 else "CPU" for number in range(1000)}
     placement = Placement(("GPU", "CPU", "NPU"), names, objective="throughput", chosen="mincut", predicted={"a": 1})

@@ -130,7 +130,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
         return explain_model(
             loaded,
             devices,
-            affinity=carried,
+            affinity=given,
             objective=placed.objective,
             profile=costs,
             core=core,
@@ -163,6 +163,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
             f"{name}: {one['operations']:,} operations, {_ms(one['busy_us'])} a request,"
             f" {format_bytes(one['memory_bytes'])}{may}"
         )
+    lines.append(_costs(found, model))
     lines.append("memory: of the limits that were given, else of all that a device has; fit counts what is free now")
     if summary["together"]:
         lines.append(summary["together"])
@@ -216,6 +217,25 @@ def _experts(blocks: list[dict[str, Any]]) -> str:
         for name, own in there.items()
     ]
     return f"experts ({chosen} chosen by each token): {', '.join(told)}"
+
+
+def _costs(found: ExplainedModel, model: str) -> str:
+    """Which costs are used, and that the placement was made with others where it was."""
+    sources = found.sources
+    parts = [f"measured on {', '.join(sources.measured)}"] if sources.measured else []
+    profiles = {name: profile for name, profile in sources.profiles.items() if name not in sources.measured}
+    parts += [
+        f"{f'built-in profile {profile}' if profile else 'profile'} of {name}" for name, profile in profiles.items()
+    ]
+    made_with = (found.placement.predicted or {}).get("measured_costs", ())
+    lost = [name for name in made_with if name not in sources.measured]
+    text = f"costs: {', '.join(parts)}"
+    if lost:
+        text += (
+            f"; the placement was made with costs that were measured on {', '.join(lost)} and not kept, so that what"
+            f" show prints differs (ov-hsdag calibrate --model {model} measures them)"
+        )
+    return text
 
 
 def _described(one: dict[str, Any]) -> str:

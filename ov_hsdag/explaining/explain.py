@@ -19,7 +19,7 @@ from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import UserError, listed
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -42,9 +42,10 @@ def explain(
     """Explains the placement inside a model, or one that is given.
 
     Args:
-        model: any; normalized in place.
+        model: any; not changed.
         device: the devices, in HETERO's order; by default those of the placement.
-        affinity: a placement of the model; by default the one that it carries, or affinities of its nodes.
+        affinity: a placement of the model; by default the one that it carries, or affinities of its nodes. Of the one
+            that it carries, nodes that are gone since it was made are left out, with a warning.
         objective: "latency" or "throughput"; by default the placement's.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         core: asked what the devices support, where it has them. A new one by default.
@@ -56,9 +57,10 @@ def explain(
         context: as in `ov_hsdag.place`.
 
     Raises:
-        UserError: bad input, or a model without a placement.
+        UserError: bad input, a model without a placement, or one that knows none of the model's nodes.
         RunError: a device cannot say what it supports.
     """
+    model = model.clone()  # shares the weights
     given = _placement(model, affinity)
     devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
     names = devices.names
@@ -83,7 +85,12 @@ def explain(
     phases = asked.phases_with(model, shapes) if asked else ()
     original = {node.get_friendly_name() for node in model.get_ops()}
     analysis = session.analyse(model, shapes, phases)
-    given.check_nodes(original.union(analysis.graph.names))
+    known = original.union(analysis.graph.names)
+    if affinity is None and not known.isdisjoint(given.affinity):
+        if gone := given.missing(known):
+            warnings.warn(f"the placement names operations that are gone from the model: {listed(gone)}", stacklevel=2)
+    else:
+        given.check_nodes(known)
     problem = session.price(analysis, chosen, costs, phases).problem
     whole = complete.complete(model, given.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()

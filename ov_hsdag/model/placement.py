@@ -105,13 +105,16 @@ class Placement:
         present = set(self.affinity.values())
         return tuple(device for device in self.devices if device in present)
 
-    def check_nodes(self, names: Collection[str]) -> None:
-        """Raise UserError when the placement names nodes that are not among a model's friendly names."""
+    def missing(self, names: Collection[str]) -> list[str]:
+        """The nodes that the placement names and that are not among a model's friendly names."""
         from ov_hsdag.model.relaxed_shapes import is_relaxing
 
         known = set(names)
-        unknown = [name for name in self.affinity if name not in known and not is_relaxing(name)]
-        if unknown:
+        return [name for name in self.affinity if name not in known and not is_relaxing(name)]
+
+    def check_nodes(self, names: Collection[str]) -> None:
+        """Raise UserError when the placement names nodes that are not among a model's friendly names."""
+        if unknown := self.missing(names):
             raise UserError(
                 f"the placement names {listed(unknown)}, which the model lacks: was it made for another model?"
             )
@@ -299,11 +302,24 @@ class Placement:
             return f"{asked} nothing that the devices run"
         own, other = self._gain(self.predicted or {}, self.baselines), self._gain(proposed, self.baselines)
         if not own or not other:
-            return f"{asked} another placement, not taken"
+            return f"{asked} another placement, not taken{self._why_not_taken()}"
         behind = own / other - 1
         if abs(behind) < _ALIKE:
             return f"{asked} a placement that is predicted to be as good"
-        return f"{asked} a placement predicted {abs(behind):.1%} {'worse' if behind > 0 else 'better'}, not taken"
+        how = f"{abs(behind):.1%} {'worse' if behind > 0 else 'better'}"
+        return f"{asked} a placement predicted {how}, not taken{self._why_not_taken()}"
+
+    def _why_not_taken(self) -> str:
+        """What measuring, or the lack of it, had against the policy's placement; "" where that is not known."""
+        figures = (self.measured or {}).get(HSDAG)
+        if figures is None:
+            return f": {self.notes[HSDAG]}" if HSDAG in self.notes else ""
+        if figures.get("failed"):
+            return f": when measured, {figures['failed']}"
+        own, other = self.measured_gain(self.chosen), self.measured_gain(HSDAG)
+        if not own or not other:
+            return ""
+        return f": measured {times(other)}, and what was chosen {times(own)}, the best single device"
 
     def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
         """How many times better than the best single device the objective is; None where that is not known."""
