@@ -18,6 +18,8 @@ from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.fleet.job import Inputs
 from ov_hsdag.integration import converters
 from ov_hsdag.placing.options import PlaceOptions, flags
+from ov_hsdag.utils.errors import UserError
+from tests.graphs import random_model
 
 # Of Python alone: measured costs lie beside a model.
 WITHOUT_FLAG = {"costs"}
@@ -36,6 +38,35 @@ def test_python_takes_each_option_by_name_and_refuses_others() -> None:
     assert flat.keys() - {"model", "device", "core", "report", "options", "more"} <= flags().keys()
     with pytest.raises(TypeError, match="there is no option 'contexts' of placing"):
         PlaceOptions.of(None, {"contexts": 64})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"memory": "3"}, r"memory must be Mapping\[str, int or str\] or None, got '3'"),
+        ({"workload": 3}, "workload must be Workload or str or None, got 3"),
+        ({"context": "x"}, "context must be int or None, got 'x'"),
+        ({"search_seconds": "x"}, "search_seconds must be float or None, got 'x'"),
+        ({"shapes": [1]}, r"shapes must be Mapping\[str, Sequence\[int\]\] or None, got \[1\]"),
+        ({"affinity": 3}, r"affinity must be Mapping\[str, str\] or Placement or str or PathLike\[str\]"),
+        ({"profile": 3}, "profile must be Profile or str"),
+        ({"policy": 3}, "policy must be str or PathLike"),
+        ({"measure": "x"}, "measure must be bool or None, got 'x'"),
+    ],
+)
+def test_values_of_other_types_are_refused(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        ov_hsdag.place(random_model(1), "HETERO:GPU,CPU", **given)
+
+
+def test_numbers_that_make_no_sense_are_refused() -> None:
+    for batch, expected in ((0, "batch must be at least 1, got 0"), ("x", "batch must be int, got 'x'")):
+        with pytest.raises(UserError, match=expected):
+            ov_hsdag.fit(random_model(1), "HETERO:GPU,CPU", batch=batch)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="seconds must be at least 0, got -1"):
+        ov_hsdag.calibrate("CPU", seconds=-1)
+    with pytest.raises(UserError, match=r"models must be models in memory.* got \[3\]"):
+        ov_hsdag.calibrate("CPU", [3])  # type: ignore[list-item]
 
 
 def test_a_job_for_another_machine_gets_each_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,8 @@ def place(
         for file in decoders:
             common.warn_of_long_context(file, max(given.context or 0, asked.tokens if asked else 0))
         options = PlaceOptions.of(
-            None, {**vars(given), "profile": costs, "affinity": affinity, "measure": measure, "shapes": None}
+            None,
+            {**vars(given), "profile": costs, "affinity": affinity, "measure": measure, "shapes": None, "memory": None},
         )
         placements: dict[Path, Placement] = {}
         busy = busy_cores()

@@ -32,9 +32,11 @@ from ov_hsdag.placing.candidates import (
     run,
     sizes_are_guessed,
 )
+from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.arguments import check_argument
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -179,7 +181,7 @@ def fit(
     `ov_hsdag.place` finds, without a learned policy: repairing what that proposes for a language model takes minutes.
 
     Args:
-        model: any model; normalized, in place.
+        model: any model; not changed.
         device: the devices, in order of preference.
         context: tokens that the states of a decoder hold; by default those that the model was placed for, or else
             `DEFAULT_CONTEXT`.
@@ -193,8 +195,11 @@ def fit(
     Raises:
         UserError: bad input; a context for a model that has no states; a model that HETERO does not run.
     """
+    PlaceOptions.of(None, {"memory": memory, "shapes": shapes, "context": context, "profile": profile})
+    check_argument("batch", batch, int, least=1)
     check_kv_precision(kv_precision)
     names = DeviceSet.parse(device).names
+    model = model.clone()  # shares the weights
     limits = memory_limits(memory or {}, names)
     core = core or new_core()
     known = resolve_profile(profile, names, core)

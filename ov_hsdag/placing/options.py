@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from ov_hsdag.utils.arguments import check_argument
 
 if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
@@ -174,12 +177,30 @@ class PlaceOptions:
 
         Raises:
             TypeError: there is no such option.
+            UserError: a value is of another type than the option.
         """
         unknown = sorted(given.keys() - {one.name for one in fields(cls)})
         if unknown:
             names = ", ".join(one.name for one in fields(cls))
             raise TypeError(f"there is no option '{unknown[0]}' of placing; there are {names}")
-        return replace(options or cls(), **{name: value for name, value in given.items() if value is not None})
+        made = replace(options or cls(), **{name: value for name, value in given.items() if value is not None})
+        kinds = _kinds()
+        for name, value in vars(made).items():
+            if value is not None:
+                check_argument(name, value, kinds[name])
+        return made
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """Types of the options by their names; the modules that have them are imported for it."""
+    from ov_hsdag.costs.profile import Profile
+    from ov_hsdag.costs.stored import ModelCosts
+    from ov_hsdag.model.placement import Placement
+    from ov_hsdag.model.workload import Workload
+
+    known = (Profile, ModelCosts, Placement, Workload)
+    return get_type_hints(PlaceOptions, localns={one.__name__: one for one in known})
 
 
 def flags() -> dict[str, Flag]:

@@ -1,0 +1,47 @@
+"""Checks of arguments by the types that they are declared with."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Mapping
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from ov_hsdag.utils.errors import UserError, shortened
+
+
+def check_argument(name: str, value: object, kind: Any, *, least: float | None = None) -> None:
+    """Raise UserError where a value is not of a type, which may be a union or one of collections, or is too small."""
+    if not _fits(value, kind):
+        raise UserError(f"{name} must be {described(kind)}, got {shortened(repr(value))}")
+    if least is not None and isinstance(value, numbers.Real) and not float(value) >= least:
+        raise UserError(f"{name} must be at least {least:g}, got {value}")
+
+
+def described(kind: Any) -> str:
+    """A type as a message names it: "int or None", "Mapping[str, int or str]"."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(described, get_args(kind)))
+    if kind in (None, NoneType):
+        return "None"
+    inner = ", ".join(described(one) for one in get_args(kind))
+    name = getattr(get_origin(kind) or kind, "__name__", str(kind))
+    return f"{name}[{inner}]" if inner else name
+
+
+def _fits(value: object, kind: Any) -> bool:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if kind in (int, float):
+        number = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    if kind is bool:
+        return isinstance(value, bool)
+    if origin is not None and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            _fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items()
+        )
+    if origin is not None and issubclass(origin, Iterable):  # of arrays and OpenVINO's shapes, too
+        return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    return isinstance(value, origin or kind)
