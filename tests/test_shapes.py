@@ -174,7 +174,11 @@ class TestCommands:
             "place", files[2], "--device", DEVICE, "--output", output, *options, "--shape",
             "in0=[1,40,16],in1=[1,30,16]",
         )  # fmt: skip
-        assert_one_error_line(done, "example shapes do not fit the model")
+        assert_one_error_line(done, "example shapes do not fit the model: ")
+        done = run("place", files[2], "--device", DEVICE, "--output", output, "--shape", "in0=[1,40,16]")
+        assert_one_error_line(
+            done, "example shapes do not fit the model where alias1=[1,8,16] is assumed (give sizes of that, too): "
+        )
         shape = "in0=[3,40,16],in1=[3,40,16]"
         done = run("place", files[2], "--device", DEVICE, "--output", output, *options, "--shape", shape)
         assert done.returncode == 0, done.stderr

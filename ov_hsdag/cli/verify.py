@@ -42,9 +42,9 @@ def verify(
     """Compile MODEL on HETERO with the placement inside and compare its outputs with those of single devices.
 
     Ends with exit status 1 where outputs differ, and where agreement would prove nothing: the placement is not
-    followed, no value of an output is finite, or none depends on the inputs; and where OpenVINO crashes. Where outputs
-    differ, operations are run one by one to say which side is wrong. A model with states is run for several inferences:
-    a prompt, further tokens with a change of beams, and another prompt after a reset.
+    followed, no value of an output is finite, or none changes with the inputs; and where OpenVINO crashes. Where
+    outputs differ, operations are run one by one to say which side is wrong. A model with states is run for several
+    inferences: a prompt, further tokens with a change of beams, and another prompt after a reset.
     """
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")

@@ -406,9 +406,8 @@ class Verification:
         ]:
             self.notes.append(f"NaN or infinite in the same places as on one device: values of {', '.join(odd)}")
         if not self.result["depends_on_inputs"]:
-            lines.append(
-                "all outputs are empty" if len(empty) == len(self._names) else "no output depends on the inputs"
-            )
+            all_empty = len(empty) == len(self._names)
+            lines.append("all outputs are empty" if all_empty else "no output changed with the inputs that were tried")
         return lines
 
 

@@ -251,7 +251,14 @@ class Inference:
                 self.sizes = sizes
                 return nodes
         if shapes:
-            raise UserError(f"example shapes do not fit the model: {why}")
+            assumed = [
+                f"{min(names)}=[{','.join(map(str, size))}]"
+                for port, size in zip(self._model.inputs, sizes, strict=True)
+                if port.get_partial_shape().is_dynamic
+                and not (names := {port.get_node().get_friendly_name(), *port.get_names()}) & set(shapes)
+            ]
+            told = f" where {', '.join(assumed)} is assumed (give sizes of that, too)" if assumed else ""
+            raise UserError(f"example shapes do not fit the model{told}: {why}")
         return None
 
     def _fresh(self) -> ov.Model:
