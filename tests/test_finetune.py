@@ -565,11 +565,11 @@ def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pyte
     assert np.isfinite(problem.scores(HSDAGPlacer(tmp_path / "policy").place(problem))[0])
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+def command(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     """`ov-hsdag finetune ARGUMENTS` in a new process."""
     line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "finetune", *map(str, arguments)]
     declared = {virtual.VIRTUAL_DEVICES_VARIABLE: f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"}
-    return subprocess.run(line, env=environment() | declared, capture_output=True, text=True, timeout=300)
+    return subprocess.run(line, env=environment() | declared | variables, capture_output=True, text=True, timeout=300)
 
 
 def test_tensorflow_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
@@ -600,6 +600,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     more = command(*options, "--resume", "--measurements", 3, "--verbose")
     assert more.returncode == 0, more.stderr
     assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
+    assert "policy: kept" not in more.stdout  # of a simulation
     assert more.stdout.startswith(f"{output / 'model.xml'}:")
     assert f"plot: {output / 'curves.svg'}" in more.stdout.replace("\n    ", " ")
     assert "best so far" in (output / "curves.svg").read_text(encoding="utf-8")
@@ -619,6 +620,20 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     refused = command(*options, "--resume", "--seed", 1)
     assert refused.returncode == 2
     assert "leave out --seed" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+
+
+@pytest.mark.slow
+def test_it_says_where_the_policy_is_kept(tmp_path: Path) -> None:
+    model = tmp_path / "model.xml"
+    ov.save_model(ZOO["lstm"].build(), model)
+    done = command(
+        model, "--device", PAIR, "--output", tmp_path / "run", "--measurements", 1, "--policy", "none",
+        OV_HSDAG_POLICIES=str(tmp_path / "kept"), COLUMNS="1000",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "kept").iterdir()
+    told = f"policy: kept in {folder / 'fine-tuned'}, where place finds it for {PAIR}; --policy base leaves it aside"
+    assert told in done.stdout.splitlines()
 
 
 def test_bad_input_is_refused_before_any_work(tmp_path: Path) -> None:

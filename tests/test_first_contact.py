@@ -24,8 +24,11 @@ from ov_hsdag.cli.verify import _may_round
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
+from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import MAIN, PACKAGE, assert_one_error_line, run, verified
+from tests.conftest import ONE_CORE
 from tests.graphs import convolutions, random_numbers
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -89,6 +92,19 @@ def test_hardware_without_its_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "may not be opened" in checks()["GPU"].found
     monkeypatch.setattr(doctor, "_HARDWARE", (("GPU", str(tmp_path / "none"), "renderD*", "the driver"),))
     assert "GPU" not in checks()
+
+
+def test_doctor_names_the_policy_that_place_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    virtual = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", virtual)
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    core = new_core()
+    assert doctor._policy(core).found.endswith("ships with the package")
+    tuned.keep(bundle.find(None), core, ("CPU_A", "CPU_B"))
+    folder = tuned.find(core, ("CPU_A", "CPU_B"))
+    assert doctor._policy(core) == Check(
+        "policy", OK, f"{folder}, fine-tuned on HETERO:CPU_A,CPU_B; place --policy base leaves it aside"
+    )
 
 
 def test_no_hook_and_no_folder_for_measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def bench(
         if as_json:
             show(document)
         elif len(failures) < len(models):
+            if output is not None:
+                show.hint("results", str(output))
             good = next(entry["model"] for entry in document["models"] if entry["results"])
             show.next("place", good, *_of_place(document["objective"]))
     if failures:
@@ -182,6 +184,8 @@ def _elsewhere(
     if as_json:
         show(document)
     elif len(failures) < len(asked):
+        if output is not None:
+            show.hint("results", str(output))
         good = next(entry["model"] for entry in document["models"] if entry["results"])
         show.next("place", good, *_of_place(document["objective"]))
     remote.end(failures)

@@ -96,7 +96,7 @@ def diagnosis() -> Iterator[Check]:
     yield _profiles(core)
     yield _memory(core)
     yield _measuring()
-    yield _policy()
+    yield _policy(core)
     yield _extension()
 
 
@@ -186,14 +186,20 @@ def _measuring() -> Check:
     return Check("measuring", OK, f"{cores} cores, {busy:.1f} of them at work")
 
 
-def _policy() -> Check:
-    from ov_hsdag.policy import bundle
+def _policy(core: ov.Core) -> Check:
+    from ov_hsdag.devices.discovery import available
+    from ov_hsdag.policy import bundle, tuned
 
+    names = in_order(available(core))
+    kept = tuned.find(core, names) if len(names) > 1 else None
     try:
-        folder = bundle.find(None)
+        folder = bundle.find(None) if kept is None else kept
         bundle.check_folder(folder)
     except (UserError, RunError) as error:
         return Check("policy", NOTE, one_line(error), "search places without it; reinstall ov-hsdag for the policy")
+    if kept is not None:
+        text = f"{kept}, fine-tuned on HETERO:{','.join(names)}; place --policy base leaves it aside"
+        return Check("policy", OK, text)
     return Check("policy", OK, f"{folder.name} ships with the package")
 
 

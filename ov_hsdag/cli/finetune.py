@@ -130,7 +130,7 @@ def finetune(
 
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.placing.candidates import MARGIN
-    from ov_hsdag.policy import bundle
+    from ov_hsdag.policy import bundle, tuned
     from ov_hsdag.training import finetune as tuning
     from ov_hsdag.training.curves import PLOT
 
@@ -179,8 +179,10 @@ def finetune(
                 console.message("stopped; all measurements are saved: continue with --resume")
             raise
         headline = _headline(output / "model.xml", record, placement)
-        plot = f"plot: {output / PLOT}"
-        show({**record, "placement": placement.affinity}, f"{headline}\n{plot}", _table(record))
+        lines = [headline, f"plot: {output / PLOT}"]
+        if not simulated and (kept := tuned.find(core, names)) is not None:
+            lines.append(f"policy: kept in {kept}, where place finds it for {device}; --policy base leaves it aside")
+        show({**record, "placement": placement.affinity}, "\n".join(lines), _table(record))
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
         show.next("verify", output / "model.xml", *given("--device", "--shape"))
 
