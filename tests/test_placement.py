@@ -357,7 +357,8 @@ def test_why_the_policys_placement_was_not_taken() -> None:
     told = "policy: HSDAG (base) proposed a placement predicted 33.3% better, not taken"
     assert placement.proposal() == told
     assert replace(placement, notes={"hsdag": "not measured: …"}).proposal() == f"{told}: not measured: …"
-    measured = {name: {"throughput_ips": 50.0, "failed": None} for name in ("CPU_A", "CPU_B", "hsdag", "mincut")}
+    kinds = ("CPU_A", "CPU_B", "hsdag", "mincut")
+    measured: dict[str, dict[str, Any]] = {name: {"throughput_ips": 50.0, "failed": None} for name in kinds}
     measured["mincut"] = {"throughput_ips": 75.0, "failed": None}
     why = "measured 1.00x, and what was chosen 1.50x, the best single device"
     assert replace(placement, measured=measured).proposal() == f"{told}: {why}"
