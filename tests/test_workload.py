@@ -193,7 +193,7 @@ class TestPlace:
         [
             ({"workload": "prompt=8"}, "needs both"),
             ({"context": 1}, "at least two tokens"),
-            ({"context": 64, "shapes": {"input_ids": [1, 8]}}, "tells the shape of 'input_ids'"),
+            ({"context": 64, "shapes": {"input_ids": [1, 8]}}, "gives the shape of 'input_ids'"),
         ],
     )
     def test_what_cannot_be_counted_is_refused(
@@ -220,7 +220,7 @@ class TestPlace:
         assert rows["CPU_A"]["measured"] > 0 and rows["CPU_A"]["predicted_latency_us"] > 0
         done = run("bench", tmp_path / "model.xml", *options, "--context", "1024", "--shape", "input_ids=[1,4]")
         assert done.returncode == 2
-        assert "tells the shape of 'input_ids'" in done.stderr.splitlines()[-1]
+        assert "gives the shape of 'input_ids'" in done.stderr.splitlines()[-1]
 
     def test_command_refuses(self, tmp_path: Path) -> None:
         ov.save_model(random_model(0), tmp_path / "model.xml")

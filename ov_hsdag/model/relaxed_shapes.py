@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ov_hsdag import _native
-from ov_hsdag.model.colocation import split_rule
-from ov_hsdag.model.graph import KINDS, NodeKind
 from ov_hsdag.model.lengths import relaxed
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.errors import RunError
@@ -45,6 +42,8 @@ def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[
     other places whenever something is inserted.
     """
     import openvino as ov
+
+    from ov_hsdag.model.colocation import split_rule
 
     inserted: dict[str, str] = {}
     if len(set(affinity.values())) < 2 or not model.is_dynamic():
@@ -115,6 +114,9 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
 
 def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int]:
     """Number of the submodel that HETERO puts each node into, [nodes]."""
+    from ov_hsdag import _native  # not above: what the hook does in a source tree without a compiled core goes by here
+    from ov_hsdag.model.graph import KINDS, NodeKind
+
     kinds = np.array([KINDS.get(name, NodeKind.OP) for name in nodes.types], np.uint8)
     counts = [0 if name == "Result" else len(own) for name, own in zip(nodes.types, nodes.outputs, strict=True)]
     output_ptr = np.cumsum([0, *counts]).astype(np.int32)
