@@ -29,6 +29,7 @@ from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices import device_set, virtual
 from ov_hsdag.measuring.evaluator import Judge, Measurement, Measurer
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.policy.bundle import WEIGHTS_FILE
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -357,7 +358,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
     run(tmp_path / "parts", problem, partial(simulated, problem), None)
     assert same(tmp_path / "whole", tmp_path / "parts")
     assert without_times(tmp_path / "whole") == without_times(tmp_path / "parts")
-    policies = [(tmp_path / name / "policy" / "policy.bin").read_bytes() for name in ("whole", "parts")]
+    policies = [(tmp_path / name / "policy" / WEIGHTS_FILE).read_bytes() for name in ("whole", "parts")]
     assert policies[0] == policies[1]
     assert list((tmp_path / "parts").glob("events.*"))
 
@@ -415,7 +416,7 @@ def test_killed_at_random_moments_it_ends_as_if_it_was_not(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert same(tmp_path / "whole", tmp_path / "killed")
     assert without_times(tmp_path / "whole") == without_times(tmp_path / "killed")
-    policies = [(tmp_path / name / "policy" / "policy.bin").read_bytes() for name in ("whole", "killed")]
+    policies = [(tmp_path / name / "policy" / WEIGHTS_FILE).read_bytes() for name in ("whole", "killed")]
     assert policies[0] == policies[1]
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(PREFIX)]
 

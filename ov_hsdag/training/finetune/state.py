@@ -169,8 +169,7 @@ def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> No
     Raises:
         UserError: One cannot be written, or is a model of something else or external data of the input (ONNX).
     """
-    for model in ("model.xml", "policy/policy.xml"):
-        check_model_output(output / model, source)
+    check_model_output(output / "model.xml", source)
     policy = ("policy/policy.json", "policy/policy.safetensors")
     for name in (CHECKPOINT, "record.json", PLOT, "placement.json", *policy):
         if source is not None:
