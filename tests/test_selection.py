@@ -432,7 +432,7 @@ def test_memory_as_users_read_it(size: int, told: str) -> None:
     [
         ({"NPU": 1}, "not in HETERO"),
         ({"CPU": 0}, "positive"),
-        ({"CPU": 1.5}, "positive"),
+        ({"CPU": 1.5}, "memory must be Mapping"),
         ({"CPU": "8"}, "'CPU=8' is not DEVICE=AMOUNT"),
         ({"CPU": "1GiB,GPU=2GiB"}, "is not DEVICE=AMOUNT"),
     ],

@@ -169,7 +169,8 @@ def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> No
     Raises:
         UserError: One cannot be written, or is a model of something else or external data of the input (ONNX).
     """
-    check_model_output(output / "model.xml", source)
+    for model in ("model.xml", "policy/policy.xml"):  # the second is of format 1, and removed
+        check_model_output(output / model, source)
     policy = ("policy/policy.json", "policy/policy.safetensors")
     for name in (CHECKPOINT, "record.json", PLOT, "placement.json", *policy):
         if source is not None:
