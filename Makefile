@@ -36,7 +36,10 @@ SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-o
 DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
+# Targets make the environment that others use, one after the other; only the native tests are compiled side by side.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 .PHONY: demo test test-slow test-all lanes llm docs wheels lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -89,7 +92,8 @@ format: $(VENV)/.test
 rig: $(VENV)/.created
 	$(BIN)/python tests/rig/setup
 
-native-test: build/native-test build/native-fuzz
+native-test:
+	$(MAKE) --jobs 2 SIDE_BY_SIDE=1 build/native-test build/native-fuzz
 	build/native-test
 	build/native-fuzz 10
 

@@ -367,6 +367,7 @@ TOLD: list[str] = []
 """What the command of `written` said while it ran."""
 
 
+@pytest.mark.slow
 def test_the_command_says_how_far_it_is(written: tuple[Path, Path]) -> None:
     stages = [re.findall(r"calibrating: stage (\d) of (\d), (.*): ", text)[0] for text in TOLD if "stage" in text]
     names = [f"layers on {name}" for name in NAMES]

@@ -142,6 +142,7 @@ def test_a_copy_that_fails_ends_the_others(broken: type[Trial]) -> None:
         within(60, lambda: copies_of(one, broken("broken", log, all_started), two).rate(1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_machine")
 @pytest.mark.parametrize("fault", [None, COPIES, "CPU_B"])
 def test_they_are_measured_against_the_chosen_one(

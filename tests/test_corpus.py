@@ -148,6 +148,7 @@ def test_the_teacher_is_the_search_with_all_that_it_kept() -> None:
     assert several > 2
 
 
+@pytest.mark.slow
 def test_the_teacher_respects_memory_limits() -> None:
     ratios = []
     for seed in range(12):
@@ -179,6 +180,7 @@ def test_targets_are_kept_and_read_back(folder: Path, tmp_path: Path, monkeypatc
     assert SHARD > 4
 
 
+@pytest.mark.slow
 def test_targets_that_are_searched_elsewhere_are_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def test_guessed_sizes_leave_the_limits_to_weights_and_states() -> None:
     assert not told or "weights and states alone" in str(told[0].message)
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_largest_context_is_told() -> None:
     limits = {"GPU": 1_000_000, "CPU": 1_000_000}
     with pytest.raises(

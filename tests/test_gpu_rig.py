@@ -226,6 +226,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 def test_an_unchanged_script_and_benchmark_app_follow_ovcs_placement(run: Run, bert: Path, tmp_path: Path) -> None:
     """A fast card that the model does not fit on: the fastest request has most of it there and the rest on the CPU."""
     told = run("ovc", bert, "--placement", "HETERO:GPU,CPU", **SMALL_CARD)
@@ -250,6 +251,7 @@ def test_an_unchanged_script_and_benchmark_app_follow_ovcs_placement(run: Run, b
     assert "Execution Devices:['GPU.0']" in run(*application, OV_HSDAG_DISABLE="1")
 
 
+@pytest.mark.slow
 def test_many_requests_use_both_devices(run: Run, bert: Path, tmp_path: Path) -> None:
     told = run("ovc", bert, "--placement", "HETERO:GPU,CPU", "--placement_objective", "throughput")
     submodels = re.search(r"placement HETERO:GPU,CPU \(throughput\): \w+, (\d+) submodels", told)
@@ -321,6 +323,7 @@ def test_claims_are_tried_with_the_inputs_that_are_constant(run: Run) -> None:
     assert run(sys.executable, "-c", textwrap.dedent(code)) == "fixed False given True\n" * 2
 
 
+@pytest.mark.slow
 def test_a_device_that_does_not_run_the_whole_model_is_measured_with_the_other(run: Run) -> None:
     code = """
         import warnings

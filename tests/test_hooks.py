@@ -480,6 +480,7 @@ def test_pass_hands_all_options_to_placing(monkeypatch: pytest.MonkeyPatch) -> N
         ov_hsdag.HSDAGPlacement(DEVICE, objectives="latency")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_machine")
 def test_pass_keeps_to_the_memory_and_reports_what_it_measures(core: ov.Core) -> None:
     lines: list[str] = []

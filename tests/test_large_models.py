@@ -202,6 +202,7 @@ def test_the_graph_of_copies_is_the_one_that_the_model_has(name: str, monkeypatc
         assert np.array_equal(getattr(known, key), getattr(extracted, key)), key
 
 
+@pytest.mark.slow
 def test_a_large_model_is_placed_and_computes_the_same(two_cpu_core: ov.Core) -> None:
     model = build("encoder", 3000)
     given = {"hidden": np.random.default_rng(0).standard_normal((1, 16, 32), np.float32)}

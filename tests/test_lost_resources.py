@@ -238,6 +238,7 @@ def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Pat
     assert not list(temporary.iterdir()) and not children()
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_at_random_cost_their_candidates(core: ov.Core, temporary: Path) -> None:
     model = prepared()
     names = [node.get_friendly_name() for node in model.get_ops()]

@@ -37,6 +37,7 @@ some_generated = given(
 )
 
 
+@pytest.mark.slow
 @settings(EXAMPLES, max_examples=8)
 @some_generated
 def test_generated_models(two_cpu_core: ov.Core, seed: int, steps: int, before: list[str], after: list[str]) -> None:

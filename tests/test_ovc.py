@@ -102,6 +102,7 @@ def test_throughput_placement_runs_on_both_devices(ovc: Ovc, tmp_path: Path) -> 
     assert five_lines(tmp_path / "new/out.xml") == ["CPU_A", "CPU_B"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_machine")
 def test_placements_are_measured_where_that_is_asked_for(
     ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

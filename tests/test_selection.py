@@ -204,6 +204,7 @@ def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
     assert result.measured["split"]["failed"] is None and result.measured["split"]["submodels"] > 10
 
 
+@pytest.mark.slow
 def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
     model, problem = problem_of("squeezenet", core, "throughput")
     split = Contiguous().place(problem)
@@ -316,6 +317,7 @@ def test_a_device_that_fails_is_not_chosen_where_there_was_no_time_for_the_other
     assert machine.compiled == 2 and placement.chosen == "CPU_B", placement.measured
 
 
+@pytest.mark.slow
 def test_where_no_process_can_be_started_the_prediction_decides(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.warns(UserWarning, match="nothing could be measured.*cannot start a process.*/nowhere/python"):
@@ -338,6 +340,7 @@ def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pyte
     assert placement.predicted is not None and placement.predicted["measured_costs"] == list(DEVICES.names)
 
 
+@pytest.mark.slow
 def test_costs_that_do_not_hold_are_measured_again_with_a_warning(core: ov.Core) -> None:
     graph = build_problem(ZOO["squeezenet"].build(), DEVICES, core=core).graph
     none = np.zeros(graph.nodes)

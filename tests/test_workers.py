@@ -82,6 +82,7 @@ def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
         Workshop(ov.Model([ops.relu(x)], [x]), [np.ones(1, np.float32)], "latency")
 
 
+@pytest.mark.slow
 def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary: Path) -> None:
     before = children()
     candidates = {"CPU_A": Candidate("CPU_A"), **{name: Candidate.hetero(PAIR) for name in FAULTS}}

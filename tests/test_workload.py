@@ -166,6 +166,7 @@ class TestPlace:
         mean = (parts["prompt"]["latency_us"] + 4 * parts["token"]["latency_us"]) / 5
         assert placement.predicted["latency_us"] == pytest.approx(mean, rel=1e-3)
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_both_parts_are_measured_and_calibrated(self, two_cpu_core: ov.Core) -> None:
         model = stateful_decoder(2)

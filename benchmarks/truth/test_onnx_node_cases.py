@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # OpenVINO's own clean-up fails on these.
@@ -25,6 +27,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
 
 
+@pytest.mark.slow
 def test_operators_are_placed_split_and_right(tmp_path: Path) -> None:
     output = tmp_path / "cases.json"
     cases = (*COL2IM, *SPLIT, *WHOLE)
