@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,7 @@ class Posterior:
 
 
 # Of the standard normal distribution, from the middle to the ends of `CONFIDENCE`.
-_QUANTILE = 1.959964
+_QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None, error: float = 1.0) -> Posterior:

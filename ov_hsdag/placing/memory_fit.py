@@ -21,7 +21,7 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
-from ov_hsdag.placers import experts as placers
+from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.candidates import (
     NamedPlacement,
@@ -110,7 +110,7 @@ class HostMemory:
 
 
 @dataclass(frozen=True)
-class ExpertsApart:
+class ExpertsToMove:
     """Routed experts that have to leave the first device of the list for the last one, all else being on the first.
 
     Attributes:
@@ -150,7 +150,7 @@ class Fit:
     # the most tokens of context that fit, on each single device by its name, and on the split ("split"); None where
     # nothing limits them; 0 where not even one fits. Empty for a model without states
     largest: Mapping[str, int | None]
-    experts: ExpertsApart | None = None  # how many layers' experts have to leave the first device; None without any
+    experts: ExpertsToMove | None = None  # how many layers' experts have to leave the first device; None without any
 
     @property
     def single(self) -> str | None:
@@ -259,17 +259,17 @@ def fit(
         sharing=host.devices if host else (),
         shared=_together([need for name, need in parts.items() if name in host.devices], host.room) if host else None,
         largest=largest,
-        experts=_experts_apart(problem, host),
+        experts=_experts_to_move(problem, host),
     )
 
 
-def _experts_apart(problem: PlacementProblem, host: HostMemory | None) -> ExpertsApart | None:
+def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> ExpertsToMove | None:
     blocks = len(experts(problem.graph))
     if not blocks or len(problem.devices) < 2:
         return None
-    fitting = np.flatnonzero(_feasible(problem, placers.ExpertsApart().by_layers(problem), host))
+    fitting = np.flatnonzero(_feasible(problem, ExpertsApart().by_layers(problem), host))
     layers = int(fitting[0]) if len(fitting) else None
-    return ExpertsApart(problem.devices[0], problem.devices[-1], layers, blocks)
+    return ExpertsToMove(problem.devices[0], problem.devices[-1], layers, blocks)
 
 
 def _best_split(
