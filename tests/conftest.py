@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +86,37 @@ def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
     core = ov.Core()
     virtual.register(core)
     return core
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where workshops put their folders."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+Children = Callable[[], dict[int, str]]
+
+
+def _children() -> dict[int, str]:
+    found = {}
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # of a thread that has ended
+            for number in map(int, path.read_text().split()):
+                with contextlib.suppress(OSError):
+                    command = Path(f"/proc/{number}/cmdline").read_text().replace("\0", " ")
+                    found[number] = command or Path(f"/proc/{number}/stat").read_text()
+    return found
+
+
+@pytest.fixture
+def children() -> Children:
+    """
+    Processes that this one started since the test began and has not waited for, by number: command line, or status.
+
+    Other tests of the same process may have left some: a browser's driver, a service of Ray.
+    """
+    others = _children()
+    return lambda: {number: command for number, command in _children().items() if number not in others}

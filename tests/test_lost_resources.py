@@ -27,8 +27,8 @@ from ov_hsdag.storage import files
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import run
+from tests.conftest import Children
 from tests.graphs import convolutions
-from tests.test_workers import children
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
@@ -36,15 +36,6 @@ PAIR = DeviceSet(("CPU_A", "CPU_B"))
 @pytest.fixture
 def core(two_cpu_core: ov.Core) -> ov.Core:
     return two_cpu_core
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where workshops put their folders."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 @contextlib.contextmanager
@@ -116,7 +107,7 @@ def test_commands_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:there was no time")
-def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: Path) -> None:
+def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: Path, children: Children) -> None:
     model = prepared()
     for size in (0, 40_000):
         with (
@@ -131,7 +122,9 @@ def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: P
     assert not list(temporary.iterdir()) and not children()
 
 
-def test_outputs_that_the_disk_does_not_take_cost_their_candidate(core: ov.Core, temporary: Path) -> None:
+def test_outputs_that_the_disk_does_not_take_cost_their_candidate(
+    core: ov.Core, temporary: Path, children: Children
+) -> None:
     model = prepared()
     with Workshop(model, random_inputs(model), "latency") as workshop:
         with files_of_at_most(500):  # of the worker as well
@@ -146,7 +139,7 @@ def test_outputs_that_the_disk_does_not_take_cost_their_candidate(core: ov.Core,
 # Folders and permissions
 
 
-def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Path) -> None:
+def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Path, children: Children) -> None:
     """As cleaners of temporary folders do: what is compiled runs on, what is yet to begin fails in one line."""
     model = prepared()
     affinity = dict.fromkeys((node.get_friendly_name() for node in model.get_ops()), "CPU_A")
@@ -197,7 +190,7 @@ def test_permissions_that_are_lost_on_the_way(shared: Path) -> None:
 
 
 def test_a_thread_that_the_system_does_not_give(
-    core: ov.Core, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    core: ov.Core, temporary: Path, children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = prepared()
     before = len(os.listdir("/proc/self/fd"))
@@ -215,7 +208,7 @@ def test_a_thread_that_the_system_does_not_give(
     assert not list(temporary.iterdir())
 
 
-def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Path) -> None:
+def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Path, children: Children) -> None:
     model = prepared()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Workshop(model, random_inputs(model), "latency") as workshop:
@@ -239,7 +232,9 @@ def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Pat
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_at_random_cost_their_candidates(core: ov.Core, temporary: Path) -> None:
+def test_workers_that_are_killed_at_random_cost_their_candidates(
+    core: ov.Core, temporary: Path, children: Children
+) -> None:
     model = prepared()
     names = [node.get_friendly_name() for node in model.get_ops()]
     placed = Candidate.placed(PAIR, dict.fromkeys(names, "CPU_B"))

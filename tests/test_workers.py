@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,13 +26,14 @@ from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
+from tests.conftest import Children
 from tests.worker_faults import starting, within
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
 _LARGER = ("bert-dynamic", "mixture-of-experts-small")
 
-# What is injected, and what has to be told of it.
+# What is injected, and a pattern of the error.
 FAULTS = {
     "killed_at_start": "ended by SIGKILL while starting",
     "killed_compiling": "ended by SIGKILL while compiling",
@@ -41,7 +43,7 @@ FAULTS = {
     "stopped_running": "no answer within 1 s of running",
     "refuses_to_compile": "no kernel for this",
     "refuses_to_run": "no kernel for this",
-    "out_of_memory": "",
+    "out_of_memory": "failed to map segment|bad_alloc|[Mm]emory",
     "ends_early": "ended with status 0 while running",
     "nan": "outputs are not finite",
     "wrong": "outputs differ from those of CPU_A by 0.5",
@@ -55,22 +57,10 @@ def core(two_cpu_core: ov.Core) -> ov.Core:
     return two_cpu_core
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where workshops put their folders."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
 def prepared(name: str, core: ov.Core) -> ov.Model:
     model = ZOO[name].build()
     build_problem(model, PAIR, core=core)
     return model
-
-
-def children() -> set[int]:
-    """Process numbers of this process's children, ended ones that nobody waited for included."""
-    return {int(number) for path in Path("/proc/self/task").glob("*/children") for number in path.read_text().split()}
 
 
 def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +73,7 @@ def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary: Path) -> None:
-    before = children()
+def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary: Path, children: Children) -> None:
     candidates = {"CPU_A": Candidate("CPU_A"), **{name: Candidate.hetero(PAIR) for name in FAULTS}}
     candidates["CPU_B"] = Candidate("CPU_B")
     with Comparison(
@@ -100,13 +89,13 @@ def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary:
         found = measurements(candidates, comparison, rates, "latency")
     assert list(found) == list(candidates)
     for name, told in FAULTS.items():
-        assert found[name].failed and told in found[name].error, (name, found[name].error)
+        assert found[name].failed and re.search(told, found[name].error), (name, found[name].error)
         assert "\n" not in found[name].error and found[name].ratio == 0
     for name in PAIR:
         assert not found[name].failed, found[name].error
         assert 1 <= len(found[name].rates) <= 3 and found[name].value > 0
     assert found["CPU_A"].ratio == 1
-    assert children() == before
+    assert not children()
     assert not list(temporary.iterdir())
 
 
