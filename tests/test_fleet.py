@@ -234,6 +234,25 @@ def test_a_job_cannot_write_outside_of_its_folder(site: JobRunner) -> None:
         site.lacking(["../../x"])
 
 
+def test_what_a_job_saves_comes_while_it_runs_and_is_not_what_is_kept(site: JobRunner, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"first")
+    digest = send(site, tmp_path / "lines")
+    site = JobRunner("tests.test_fleet:append")
+    site.begin([], {"out/lines": digest, "in0/lines": digest})
+    while (events := site.events(1.0, "out"))["status"] is None:
+        pass
+    assert set(events["saved"]) == set(site.listing("out")) == {"out/lines"}
+    assert site.records(["out/lines", "out/gone"]) == {"out/lines": b"first, second"}
+    assert site.read("in0/lines") == (tmp_path / "worker" / "files" / digest).read_bytes() == b"first"
+    site.end()
+
+
+def append() -> None:
+    """A program that goes on with a file."""
+    with open("out/lines", "a", encoding="utf-8") as file:
+        file.write(", second")
+
+
 def test_a_process_ends_with_its_site(site: JobRunner) -> None:
     site = JobRunner("tests.test_fleet:sleep_long")
     site.begin([], {})

@@ -1,7 +1,4 @@
-"""Random changes of random and real models: all place, compile and compute the same.
-
-benchmarks/truth/mutations.py checks 500.
-"""
+"""Random changes of random and real models: all place, compile and compute the same."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import functools
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,39 +112,3 @@ def test_a_node_with_other_releases_is_refused(cluster: Nodes, package: Path, mo
     monkeypatch.setattr("benchmarks.common.workers.versions", lambda: {"numpy": "1.0"})
     with Workers(cluster.address) as workers, pytest.raises(UserError, match=r"has numpy .*, this machine numpy 1\.0"):
         list(workers.map(len, ["a"]))
-
-
-def test_a_script_measures_on_a_machine_of_the_cluster(cluster: Nodes, package: Path, tmp_path: Path) -> None:
-    cluster.worker(package=package)
-    where = ("--ray", cluster.address, "--folder", tmp_path)
-    done = script("remote", *where, "truth.legality_table", "--pairs", "cpu", "--placements", 2, "branching")
-    assert done.returncode == 0, done.stderr
-    assert "1 models, 2 placements: 2 compiled, 2 equal, 2 exact" in done.stdout
-    (kind,) = tmp_path.iterdir()
-    (found,) = json.loads((kind / "legality_table.json").read_text())
-    assert found["model"] == "branching" and found["equal"] == 2
-    assert sorted(path.name for path in kind.iterdir()) == ["legality_table.json", "legality_table.md"]
-
-
-def test_a_script_goes_on_where_a_lost_machine_was(cluster: Nodes, package: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        cluster.worker(package=package)
-    words = ("truth.mutations", "--count", 8)
-    here = script(words[0], *words[1:], "--output", tmp_path / "here.json")
-    folder = tmp_path / "there"
-    command = [sys.executable, "-m", "benchmarks.remote", "--ray", cluster.address]
-    process = subprocess.Popen(
-        [*command, "--folder", str(folder), *map(str, words)],
-        env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    end = time.monotonic() + 300
-    while not (found := list(folder.glob("*/mutations.json"))):
-        assert process.poll() is None and time.monotonic() < end, process.communicate()
-        time.sleep(0.02)
-    (busy,) = cluster.busy()
-    cluster.kill(busy)
-    out, err = process.communicate(timeout=900)
-    assert process.returncode == here.returncode == 0, err
-    assert "begins again on another machine" in err
-    assert "8 examples, 8 right" in out
-    assert json.loads(found[0].read_text()) == json.loads((tmp_path / "here.json").read_text())

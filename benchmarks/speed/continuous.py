@@ -34,8 +34,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
+from benchmarks.common.placing import in_child
 from benchmarks.common.tables import markdown
-from benchmarks.speed import placing_growth
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.process import Candidate
@@ -309,11 +309,11 @@ def full(core: ov.Core) -> Figures:
 
 
 def grown(family: str, size: int) -> dict[str, Any]:
-    """What `placing_growth.place_ir` says of a model of about so many operations."""
+    """What `place_ir` says of a model of about so many operations."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.xml")
         ov.save_model(deep.build(family, size), path, compress_to_fp16=False)
-        return placing_growth.in_child("place_ir", path, "latency")
+        return in_child("place_ir", path, "latency")
 
 
 def against_copies(name: str, core: ov.Core) -> Work:

@@ -21,8 +21,8 @@ from typing import Any
 import openvino as ov
 
 from benchmarks.common.machine import about
+from benchmarks.common.placing import in_child
 from benchmarks.common.tables import markdown
-from benchmarks.speed.placing_growth import in_child
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
 from ov_hsdag.problem.pricing import build_problem

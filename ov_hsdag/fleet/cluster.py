@@ -389,7 +389,7 @@ class _RemoteJob:
                 self._save(self._ask(runner.records.remote(changed)))
             if events["status"] is not None:
                 break
-        if events["status"] not in job.statuses:
+        if events["status"]:
             _raise(events["status"], tail, self._where)
         self._fetch(runner)
         self._ask(runner.end.remote())

@@ -36,7 +36,6 @@ class Job:
     saved: str = ""  # a file of the job, or a folder, that comes back whenever it changes; "" for none
     resumed: tuple[str, ...] = ()  # words that go on from `saved`
     program: str = COMMANDS  # "module:function" that the process of the job calls
-    statuses: tuple[int, ...] = (0,)  # of the exit, with which what the job wrote comes back; with others it has failed
 
     def translated(self, text: str) -> str:
         """A message of the job with the names that files have here."""

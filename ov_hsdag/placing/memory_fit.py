@@ -48,7 +48,7 @@ DEFAULT_CONTEXT = 4096
 _MOST_TOKENS = 1 << 24
 
 # What OpenVINO keeps of a compiled model beside its weights, about; bytes, and bytes for each operation. Measured on
-# the CPU plugin of 2026.4 (benchmarks/truth/memory_prediction.py).
+# the CPU plugin of 2026.4.
 _OVERHEAD = 4 * 2**20
 _OVERHEAD_OF_NODE = 9 * 2**10
 

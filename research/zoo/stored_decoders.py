@@ -15,7 +15,6 @@ from research.zoo.decoders import DecoderSize, decoder
 
 GROUP = 128  # weights of a row that share a scale
 
-SEVEN_BILLION = DecoderSize(32, 32, 128, 11008, 32000)
 
 
 class _Weights:
