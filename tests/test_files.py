@@ -24,6 +24,7 @@ import pytest
 from openvino import opset13 as ops
 
 from ov_hsdag.storage import files
+from ov_hsdag.storage.overwriting import rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError
 
 CORE = ov.Core()
@@ -339,7 +340,7 @@ def test_shifting_moves_constants_in_bodies_and_nothing_else(tmp_path: Path) -> 
     ov.save_model(with_body_and_prior_box(), path, compress_to_fp16=False)
     weights = path.with_suffix(".bin").read_bytes()
     text = path.read_bytes()
-    shifted = files.shift_constants(text, 4096)
+    shifted = rewritten_constants(text, lambda name, offset, _: (name, offset + 4096))
     assert b'offset="0.5"' in shifted
     expected = outputs(CORE.read_model(path))
     path.write_bytes(shifted)
@@ -350,7 +351,9 @@ def test_shifting_moves_constants_in_bodies_and_nothing_else(tmp_path: Path) -> 
 
 def test_shifting_refuses_what_it_does_not_understand() -> None:
     with pytest.raises(RunError, match="0 of 1 constants"):
-        files.shift_constants(b'<layer id="0" name="c" type="Const" version="opset1"><output/></layer>', 8)
+        rewritten_constants(
+            b'<layer id="0" name="c" type="Const" version="opset1"><output/></layer>', lambda name, at, _: (name, at)
+        )
 
 
 def test_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:

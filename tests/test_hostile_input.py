@@ -39,7 +39,7 @@ from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.storage.model_folder import longest_context
-from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_files_of
+from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_input
 from ov_hsdag.utils import reading
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -512,7 +512,7 @@ def test_a_model_that_names_a_file_that_no_system_has_is_its_file_alone(tmp_path
     path.write_bytes(b"\x0a\x08location\x12\xe8\x07" + b"x" * 1000)
     assert [len(data.name) for data in external_data(path)] == [1000]
     assert model_files_of(path) == [path]
-    refuse_files_of(path, path, shown=path)
+    refuse_input(path, path, shown=path, replace_source=True)
 
 
 def test_a_text_full_of_beginnings_is_searched_in_time() -> None:

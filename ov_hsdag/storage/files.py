@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ov_hsdag.storage.overwriting import refuse_files_of, refuse_foreign_model
+from ov_hsdag.storage.overwriting import refuse_foreign_model, refuse_input, rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -39,14 +39,12 @@ ALIGNMENT = 4096
 """Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
 
 # Where a model could not be saved and its files take what it needs and that many bytes more, the disk is not full.
-_MORE, _ZEROS = 2**20, bytes(2**16)
+_MORE = 2**20
 
 # Earlier versions wrote no start, and a number in place of the random part.
 _TEMPORARY = re.compile(
     re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-(?:(\d+)-)?[0-9a-f]+\.tmp(?:\.xml|\.bin)?"
 )
-# Serialize writes a constant's <data> first in its <layer>. Other layers have an attribute "offset" too (PriorBox).
-_CONSTANT = re.compile(rb'(\btype="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(")')
 
 # rt_info of a model that says which release wrote its file.
 _RELEASE = "OpenVINO Runtime"
@@ -79,7 +77,6 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
             with writing(path):
                 _sync(file)
         with writing(path):
-            _keep_mode(target, temporary)
             _replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -134,31 +131,15 @@ def check_model_output(
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(bin_))
         refuse_impossible(bin_)
         if source is not None:
-            if not replace_source:
-                _refuse_source(Path(source), target, xml_path)
-            refuse_files_of(source, target, bin_, shown=xml_path)
+            refuse_input(source, target, bin_, shown=xml_path, replace_source=replace_source)
         with _locked(target.parent):  # between its two renames, a first save of another process looks foreign
             refuse_foreign_model(target, xml_path)
 
 
-def _refuse_source(source: Path, target: Path, shown: str | os.PathLike[str]) -> None:
-    """Raise UserError where the .xml or .bin file of an IR that is read would be replaced."""
-    pairs = [(target, source)]
-    if source.suffix == ".xml":
-        pairs.append((target.with_suffix(".bin"), source.with_suffix(".bin")))
-    for written, read in pairs:
-        if written.exists() and not written.is_symlink() and read.exists() and written.samefile(read):
-            raise UserError(f"cannot write '{os.fspath(shown)}': it is the input; choose another output")
-
-
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
     """Raise UserError where a file to be written is the model that is read, its .bin, or external data of it (ONNX)."""
-    target = _target(path)
     with writing(path):
-        own = (Path(source), Path(source).with_suffix(".bin"))
-        if target.exists() and any(one.exists() and target.samefile(one) for one in own):
-            raise UserError(f"cannot write '{os.fspath(path)}': it is the input; choose another output")
-        refuse_files_of(source, target, shown=path)
+        refuse_input(source, _target(path), shown=path)
 
 
 def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], compress_to_fp16: bool = True) -> None:
@@ -205,22 +186,8 @@ def remove_leftovers(target: Path) -> None:
                     os.unlink(entry.path)
 
 
-def shift_constants(xml: bytes, by: int) -> bytes:
-    """The text of an IR with the offset of every constant's data in the .bin file increased by so many bytes.
-
-    RunError: a constant's offset is not where OpenVINO writes it.
-    """
-    shifted, found = _CONSTANT.subn(lambda match: b"%s%d%s" % (match[1], int(match[2]) + by, match[3]), xml)
-    expected = len(re.findall(rb'\btype="Const" version="', xml))
-    if found != expected:
-        raise RunError(f"found the offsets of {found} of {expected} constants in a saved model: cannot replace a model")
-    return shifted
-
-
 def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
     """Rename a saved pair to its final names; at every moment these hold the old model or the new one."""
-    _keep_mode(xml, new_xml)
-    _keep_mode(bin_, new_bin)
     if not (xml.exists() and bin_.exists()):
         # Without an .xml there is no model yet, and an .xml without its .bin uses no weights (or never worked).
         _replace(new_bin, bin_)
@@ -254,9 +221,8 @@ def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
     shifted_xml, both = temporary_name(xml, ".xml"), temporary_name(xml, ".bin")
     try:
         with open(shifted_xml, "xb") as file:
-            file.write(shift_constants(new_xml.read_bytes(), second))
+            file.write(rewritten_constants(new_xml.read_bytes(), lambda name, offset, _: (name, offset + second)))
             _sync(file)
-        _keep_mode(xml, shifted_xml)
         _concatenate(bin_, new_bin, second, both)
         _replace(both, bin_)
         _replace(shifted_xml, xml)
@@ -278,7 +244,6 @@ def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
                 shutil.copyfileobj(part, file, 1 << 20)
         file.truncate(max(offset, file.tell()))
         _sync(file)
-    _keep_mode(first, target)
 
 
 def save_model(
@@ -348,10 +313,8 @@ def _try_to_grow(path: Path, size: int) -> None:
     with open(path, "ab", buffering=0) as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
-            return
-        for _ in range(0, size, len(_ZEROS)):
-            file.write(_ZEROS)
-        os.fsync(file.fileno())
+        elif shutil.disk_usage(path.parent).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _constant_bytes(model: ov.Model) -> int:
@@ -448,6 +411,10 @@ def _sync(file: IO[Any]) -> None:
 
 
 def _replace(source: Path, target: Path) -> None:
+    """Rename a file over another, of which it takes the mode."""
+    if not target.is_symlink():  # the mode of what a link points to is that of a shared file
+        with contextlib.suppress(OSError):
+            shutil.copymode(target, source)
     os.replace(source, target)
     # The order of renames survives a power failure only when the directory is synced between them.
     with contextlib.suppress(OSError, AttributeError):  # not every file system and platform can sync a directory
@@ -456,12 +423,6 @@ def _replace(source: Path, target: Path) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
-
-
-def _keep_mode(target: Path, temporary: Path) -> None:
-    if not target.is_symlink():  # the mode of what a link points to is that of a shared file
-        with contextlib.suppress(OSError):
-            shutil.copymode(target, temporary)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from html import escape
@@ -21,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
-from ov_hsdag.storage.overwriting import constants_of
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.storage.overwriting import constants_of, rewritten_constants
+from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.hashes import file_digest
 from ov_hsdag.utils.reading import TABLES, read_json
 
@@ -38,12 +37,6 @@ _CACHES = ("model_cache",)
 
 # Data that nobody edits. They are shared where the file system can.
 _LINKED = (".bin", ".safetensors", ".gguf")
-
-# A constant's name, and its place in the .bin file, as OpenVINO writes them.
-_PLACE = re.compile(
-    rb'(\bname=")([^"]*)(" type="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")'
-    rb'(\d+)(")'
-)
 
 # Constants of more bytes are not written only to be found again.
 _LARGE = 1 << 16
@@ -317,45 +310,39 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
     new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
     if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:
         return None
-    text = new_xml.read_bytes()
-    if len(_PLACE.findall(text)) != len(re.findall(rb'\btype="Const" version="', text)):
-        return None
-    new, old = (np.memmap(path, np.uint8, "r") for path in (new_bin, old_bin))
-    by_name = {name.encode(): one for name, one in mapped.items()}
+    old = np.memmap(old_bin, np.uint8, "r")
+    by_name = {name.encode(): (escape(own).encode(), at) for name, (own, at) in mapped.items()}
     places: dict[tuple[int, int], int] = {}
-    added: list[bytes] = []
-    end = len(old)
+    added = bytearray()
     candidates: dict[int, list[int]] = {}
     for at, size in constants_of(old_xml.read_bytes()):
         if at + size <= len(old):
             candidates.setdefault(size, []).append(at)
-    for match in _PLACE.finditer(text):
-        at, size = int(match[4]), int(match[6])
-        if match[2] in by_name or (at, size) in places:
-            continue
-        found = _find(new[at : at + size], old, candidates.get(size, ()))
-        if found is None:
-            found = end
-            added.append(new[at : at + size].tobytes())
-            end += size
-        places[at, size] = found
-    if end - len(old) > _MOST_NEW * len(old):
+
+    def in_old_bin(name: bytes, at: int, size: int) -> tuple[bytes, int]:
+        if name in by_name:
+            return by_name[name]
+        if (at, size) not in places:
+            data = np.fromfile(new_bin, np.uint8, size, offset=at)
+            found = _find(data, old, candidates.get(size, ()))
+            places[at, size] = len(old) + len(added) if found is None else found
+            if found is None:
+                added.extend(data.tobytes())
+        return name, places[at, size]
+
+    try:
+        text = rewritten_constants(new_xml.read_bytes(), in_old_bin)
+    except RunError:
         return None
-    del new
+    if len(added) > _MOST_NEW * len(old):
+        return None
     new_bin.unlink()
     shared = not added and _copy(old_bin, new_bin, hard_links)
     if added:
         _clone(old_bin, new_bin)
         with open(new_bin, "ab") as file:
-            file.writelines(added)
-
-    def with_place(match: re.Match[bytes]) -> bytes:
-        one = by_name.get(match[2])
-        name = match[2] if one is None else escape(one[0]).encode()
-        at = places[int(match[4]), int(match[6])] if one is None else one[1]
-        return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], at, match[5], match[6], match[7])
-
-    new_xml.write_bytes(_PLACE.sub(with_place, text))
+            file.write(added)
+    new_xml.write_bytes(text)
     return shared
 
 

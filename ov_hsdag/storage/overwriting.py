@@ -10,11 +10,11 @@ import io
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
 
 # A field "key" with the value "location" and the begin of the field "value", as StringStringEntryProto is serialized
 # (onnx.proto, TensorProto.external_data): the files of an ONNX model are found without onnx and without its weights.
@@ -23,6 +23,12 @@ _LOCATION = b"\x0a\x08location\x12"
 # Attributes of a constant's <data> in an IR. Other layers have an attribute "offset" too (PriorBox).
 _CONSTANT = re.compile(
     rb'\btype="Const"[^>]{0,200}>\s*<data\b(?=[^>]*?\boffset="(?P<offset>\d+)")(?=[^>]*?\bsize="(?P<size>\d+)")'
+)
+
+# The same as OpenVINO writes it, with all that stands between: what is rewritten has to be known to the last.
+_WRITTEN_CONSTANT = re.compile(
+    rb'(\bname=")([^"]*)(" type="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")'
+    rb'(\d+)(")'
 )
 
 # Bytes of a file's name with its folders; what says that it is longer is none.
@@ -54,13 +60,21 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
         )
 
 
-def refuse_files_of(source: str | os.PathLike[str], *targets: Path, shown: str | os.PathLike[str]) -> None:
-    """Raise UserError where one of the files to write is external data of the ONNX model that is the input.
+def refuse_input(
+    source: str | os.PathLike[str], *targets: Path, shown: str | os.PathLike[str], replace_source: bool = False
+) -> None:
+    """Raise UserError where a file to write is the model that is read, its .bin, or external data of it (ONNX).
 
-    A source in another format, or a folder, has no such data. shown: the user's name. OSError: it cannot be read.
+    replace_source: the model and its .bin may be written all the same; a link to one may always. shown: the user's
+    name. OSError: the source cannot be read.
     """
+    path = Path(source)
     existing = [target for target in targets if target.exists()]
-    for data in external_data(source) if existing else ():
+    own = [path, *([path.with_suffix(".bin")] if path.suffix == ".xml" else [])]
+    for target in existing if not replace_source else ():
+        if not target.is_symlink() and any(one.exists() and target.samefile(one) for one in own):
+            raise UserError(f"cannot write '{os.fspath(shown)}': it is the input; choose another output")
+    for data in external_data(path) if existing else ():
         for target in existing:
             if os.path.exists(data) and target.samefile(data):
                 raise _refused(shown, f"'{target.name}' holds weights of the input '{os.fspath(source)}'")
@@ -70,6 +84,24 @@ def constants_of(xml: bytes) -> Iterator[tuple[int, int]]:
     """Offset and size, in bytes, of the data of each of an IR's constants in its .bin file. xml: the text of the IR."""
     for data in _CONSTANT.finditer(xml):
         yield int(data["offset"]), int(data["size"])
+
+
+def rewritten_constants(xml: bytes, change: Callable[[bytes, int, int], tuple[bytes, int]]) -> bytes:
+    """The text of an IR with other names and offsets of its constants.
+
+    change: (name, offset, size in bytes) → (name, offset), both names as the text has them. RunError: a constant is not
+    written as OpenVINO does.
+    """
+
+    def rewritten(match: re.Match[bytes]) -> bytes:
+        name, offset = change(match[2], int(match[4]), int(match[6]))
+        return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], offset, match[5], match[6], match[7])
+
+    text, found = _WRITTEN_CONSTANT.subn(rewritten, xml)
+    expected = len(re.findall(rb'\btype="Const" version="', xml))
+    if found != expected:
+        raise RunError(f"found the offsets of {found} of {expected} constants in a saved model: cannot replace a model")
+    return text
 
 
 def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
