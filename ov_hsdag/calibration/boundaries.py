@@ -61,18 +61,9 @@ class Boundaries:
 def measure_boundaries(
     core: ov.Core, names: Sequence[str], advance: Callable[[str], None] = lambda _: None
 ) -> Boundaries:
-    """Measures all pairs of devices.
+    """Measures all pairs of two or more devices; of costs that several pairs have, the median counts.
 
-    Args:
-        core: has the devices.
-        names: of two or more devices.
-        advance: takes a line for people before each chain.
-
-    Returns:
-        The costs; of what several pairs tell the median.
-
-    Raises:
-        RuntimeError: a device, or HETERO, does not run a model.
+    advance: takes a line for people before each chain. Raises RuntimeError where a device or HETERO fails.
     """
     count = len(names)
     submodel: list[list[float]] = [[] for _ in names]

@@ -299,16 +299,10 @@ def when_measured() -> str:
 def measured_fusions(
     graph: ComputationGraph, roofline: Roofline, times: Mapping[str, NodeTimes], profile: Profile
 ) -> Fusions:
-    """What devices fuse, and the penalties of broken fusions, from what they were seen to execute as one.
+    """What devices fuse, and the penalties of broken fusions, from what they executed as one, both [nodes, devices].
 
-    Args:
-        graph: of the model.
-        roofline: of the graph.
-        times: by device; of one whose single operations were not measured, fusions are those of the roofline model.
-        profile: of the devices: what operations take by themselves.
-
-    Returns:
-        (int32, float64 µs), both [nodes, devices].
+    The profile says what operations take by themselves. Where single operations of a device were not measured, its
+    fusions are those of the roofline model.
     """
     found = []
     own = []
@@ -335,11 +329,7 @@ def latency_problem(
 ) -> PlacementProblem:
     """The problem of placing a model on the measured devices for latency, without memory limits.
 
-    Args:
-        prepared: the model's analysis.
-        profile: what submodels and transfers cost.
-        times: by device, which gives the problem its devices and their order.
-        fusions: see `measured_fusions`.
+    The profile says what submodels and transfers cost; `times` gives the devices and their order.
     """
     import openvino as ov
 
@@ -372,22 +362,9 @@ def measure_scale_factors(
     advance: Advance,
     deadline: Deadline = UNLIMITED,
 ) -> NDArray[np.float64] | None:
-    """Factors on the terms of the simulator but the first, see `fit_scale_factors`.
+    """Factors on the simulator's terms, see `fit_scale_factors`: ones where the model cannot be split, None: no time.
 
-    Args:
-        model: normalised, without affinities.
-        problem: of the model.
-        alone: devices that run the whole model.
-        core: has the devices.
-        inputs: of the model; what is timed of one with states.
-        advance: takes a line for people before each placement.
-        deadline: see `measure_latencies`.
-
-    Returns:
-        float64 [5]: ones where the model cannot be split; None where there was no time for any placement.
-
-    Raises:
-        RuntimeError: a device, or HETERO, does not run the model.
+    Arguments and errors as of `measure_latencies`.
     """
     helped = [device for device, name in enumerate(problem.devices) if name not in alone]
     placements = draw(problem) + [all_supported_on(problem, device) for device in helped]
@@ -400,13 +377,7 @@ def measure_scale_factors(
 
 
 def scaled(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.float64]) -> PlacementProblem:
-    """The problem with its costs multiplied by scale factors.
-
-    Args:
-        problem: as measured.
-        alone: devices that run the whole model.
-        factors: see `fit_scale_factors`, float64 [5].
-    """
+    """The problem with its costs multiplied by the factors of `fit_scale_factors`; alone: run the whole model."""
     submodels, transfers, layouts, fused, helped = factors
     assert problem.fusion_penalty_us is not None  # set when it was made
     return replace(

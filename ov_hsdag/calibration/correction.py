@@ -129,15 +129,7 @@ class Factors:
         return device, kind.reshape(self.devices, KINDS), part, rest
 
     def log_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Returns predicted log(time in µs).
-
-        Args:
-            factors: logarithms of the scale factors, float64 [factors].
-            terms: of the placements.
-
-        Returns:
-            float64 [placements].
-        """
+        """Predicted log(time in µs) of placements, float64 [placements]; factors: logarithms, float64 [factors]."""
         device, kind, part, (transfer, submodel, together) = self.unpack(factors)
         weight = np.exp(device[:, None, None] + kind[:, :, None] + part)
         work = np.einsum("pdkb,dkb->pd", terms.work, weight)
@@ -265,28 +257,11 @@ class Corrector:
         return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, found.evaluation.submodels)
 
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
-        """Returns predicted log(reference time / placement time).
-
-        Args:
-            factors: logarithms of the scale factors, float64 [factors].
-            terms: of the placements.
-
-        Returns:
-            float64 [placements].
-        """
+        """Predicted log(reference time / placement time), float64 [placements]; see `Factors.log_us`."""
         return self.factors.log_us(factors, self.reference) - self.factors.log_us(factors, terms)
 
     def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0, busy_us: Floats | None = None) -> Fit:
-        """Fits the factors to measured ratios; without measurements, returns the prior.
-
-        Args:
-            terms: of the measured placements.
-            ratios: how many times better than the reference each placement is, float64 [placements].
-            uncertain, busy_us: see `Factors.fit`.
-
-        Returns:
-            The posterior.
-        """
+        """The posterior by measured placements, see `Factors.fit`."""
         return self.factors.fit(self.reference, terms, ratios, uncertain, busy_us)
 
     def apply(self, factors: Floats) -> PlacementProblem:

@@ -72,12 +72,7 @@ def stages_of(names: Sequence[str]) -> int:
 def calibrate_devices(
     core: ov.Core, names: Sequence[str], stages: Stages | None = None
 ) -> tuple[dict[str, Any], dict[str, DeviceReport]]:
-    """Measures devices and fits their profiles.
-
-    Args:
-        core: has the devices.
-        names: two or more devices.
-        stages: takes a line for people at each step; `stages_of` tells how many there are.
+    """Measures two or more devices and fits their profiles.
 
     Returns:
         (the profile as a JSON document, how well its figures explain what was measured).

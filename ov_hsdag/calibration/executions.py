@@ -69,17 +69,10 @@ class Counters:
         warm_up: int = WARM_UP,
         deadline: Deadline = UNLIMITED,
     ) -> None:
-        """Runs the warm-up.
+        """Runs the warm-up: so many inferences do not count.
 
-        Args:
-            compiled: with PERF_COUNT on.
-            inputs: in the order of the model's parameters, or what is timed of a model with states.
-            warm_up: inferences that do not count.
-            deadline: of all inferences.
-
-        Raises:
-            RuntimeError: inference fails.
-            OutOfTime: the deadline passed.
+        `compiled` has PERF_COUNT on; the deadline is that of all inferences. Raises RuntimeError where inference fails,
+        OutOfTime at the deadline.
         """
         self._single = SingleRequest(compiled, inputs)
         self._deadline = deadline
@@ -155,13 +148,7 @@ class Executions:
 
     @classmethod
     def of(cls, compiled: ov.CompiledModel, graph: ComputationGraph, us: Mapping[tuple[int, str], float]) -> Executions:
-        """Maps executed nodes to operations of `graph`, the graph of the model that was compiled.
-
-        Args:
-            compiled: with a runtime model.
-            graph: of the model.
-            us: from `Counters.us`.
-        """
+        """Maps executed nodes to operations of the compiled model's graph; us: from `Counters.us`."""
         index = {name: number for number, name in enumerate(graph.names) if graph.kinds[number] != NodeKind.CONSTANT}
         nodes = _runtime_nodes(compiled, index)
         submodels = {name: submodel for submodel, name in us}

@@ -175,17 +175,9 @@ class _Session:
         return statistics.median(self._seconds or [self._typical])
 
     def count(self, graph: ComputationGraph, *, few: bool) -> Executions | None:
-        """Compiles a copy with counters and runs it.
+        """Compiles a copy with counters and runs it; what it executes, or None where there is no time for that.
 
-        Args:
-            graph: of the model.
-            few: whether fewer inferences than usual are better than none.
-
-        Returns:
-            What it executes; None where there is no time for that.
-
-        Raises:
-            RuntimeError: the device does not compile or run the model.
+        few: whether fewer inferences than usual are better than none. Raises RuntimeError where it does not run.
         """
         deadline = self._deadline
         runs = int(np.clip(_SECONDS / max(self._typical, 1e-6) / 2, _FEWEST_RUNS, _MOST_RUNS))

@@ -60,11 +60,7 @@ class Figures:
 def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: float) -> Figures:
     """The figures that explain the samples best, by regularised robust least squares of logarithms.
 
-    Args:
-        samples: measured.
-        rate_gflops: what was known before of each type, float64 [types].
-        gbps: likewise.
-        launch_us: likewise.
+    rate_gflops, gbps (both float64 [types]) and launch_us: the prior means.
     """
     types = len(samples.kinds)
     start = np.log(np.concatenate([rate_gflops, gbps, [max(launch_us, 0.1)]]))
@@ -94,12 +90,9 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
 
 
 def fit_costs(rows: Floats, us: Floats, weights: Floats) -> Floats:
-    """Costs >= 0 whose sums explain measured times best: least squares of rows · costs = us, float64 [costs].
+    """Costs >= 0 whose sums explain measured times best: weighted least squares of rows · costs = us, float64 [costs].
 
-    Args:
-        rows: how often each cost is in each time, float64 [times, costs].
-        us: measured, float64 [times].
-        weights: how much each counts: the inverse of what it is uncertain by, float64 [times].
+    rows: how often each cost is in each time, float64 [times, costs]; us and weights (inverse errors): float64 [times].
     """
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-12)
     solution, _ = nnls(rows / scale * weights[:, None], us * weights)

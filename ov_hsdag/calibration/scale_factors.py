@@ -66,16 +66,10 @@ def terms(
 
 
 def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
-    """The factors on all terms but the first that explain measured latencies best.
+    """The factors on all terms but the first that explain measured latencies best, float64 [5]: see `terms`.
 
     Logarithms of factors have normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was.
-
-    Args:
-        parts: from `terms`, [placements, 6].
-        us: measured latency, µs, float64 [placements].
-
-    Returns:
-        Factors on submodels, transfers, layouts, fusions and operations that were not measured alone, float64 [5].
+    `us` is measured latency, float64 [placements].
     """
     measured = np.log(us)
 
@@ -88,10 +82,7 @@ def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
 
 
 def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
-    """Placements to measure, uint8 [groups] each: contiguous partitions and uniform random assignments.
-
-    All are feasible, and none is a single device.
-    """
+    """Placements to measure, uint8 [groups] each: all feasible, none a single device."""
     random = np.random.default_rng(seed)
     order = topological_groups(problem)
     everyone = np.arange(problem.group_count)
@@ -136,10 +127,10 @@ def measure_latencies(
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
 ) -> Floats:
-    """Latency of placements, measured interleaved with devices alone, whose times are the problem's.
+    """Latency of placements, µs, measured interleaved with devices alone, whose times are the problem's.
 
-    The time of the devices alone is what `problem` says: a machine that is slower now than when they were measured is
-    no matter.
+    A machine that is slower now than when the devices were measured changes nothing. What would not end before the
+    deadline is left out: rounds first, then placements, so that the result may be shorter than `placements`.
 
     Args:
         model: normalised, without affinities; not changed.
@@ -149,10 +140,7 @@ def measure_latencies(
         inputs: of the model; what is timed of one with states.
         placements: uint8 [groups] each.
         advance: takes a line for people before each placement.
-        deadline: fewer rounds are run, and fewer placements measured, than would not end before it.
-
-    Returns:
-        Latency of the first placements, as many as there was time for, µs, float64 [<= placements].
+        deadline: of everything.
 
     Raises:
         RuntimeError: a device, or HETERO, does not run the model.
@@ -189,15 +177,10 @@ def measure_latencies(
 
 
 def _plan(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
-    """How a placement is measured within its share of the time: (rounds, whether caches are refilled before each run).
+    """(rounds, whether caches are refilled before each run) of a placement within its share of the time; None: no time.
 
-    One placement more tells more than rounds more of the same. Returns None where not even one round has time.
-
-    Args:
-        left: seconds that are left.
-        placements: that share them.
-        compiling: seconds of a compilation.
-        one_round: seconds of an inference of each.
+    `left` seconds are shared by so many placements, of which each is compiled, and each round of which takes so long.
+    One placement more says more than more rounds of the same.
     """
     share = left / placements - compiling
     # Each run has one before it; before the first round there are two of the placement.

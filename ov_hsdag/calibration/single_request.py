@@ -44,17 +44,9 @@ class SingleRequest:
         return self._runs + self._replay.inferences
 
     def run(self, limit: float = math.inf) -> float:
-        """One inference, from the states that it begins with.
+        """Seconds of one inference from the states that it begins with.
 
-        Args:
-            limit: seconds after which it is cancelled.
-
-        Returns:
-            Its seconds.
-
-        Raises:
-            RuntimeError: it fails.
-            OutOfTime: it was cancelled.
+        Raises RuntimeError where it fails, OutOfTime where it was cancelled after `limit` seconds.
         """
         inputs = self._replay.next()
         self._runs += 1

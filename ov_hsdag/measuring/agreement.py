@@ -68,10 +68,7 @@ def differences(
 ) -> NDArray[np.float64]:
     """Largest difference of each output, see `largest_difference`, float64 [outputs].
 
-    Args:
-        expected: outputs of each input set; of several inferences one after the other.
-        got: those to compare.
-        outputs: of one inference.
+    Each input set has the outputs of several inferences one after the other, so many of each.
     """
     found = np.zeros(outputs)
     for one, two in zip(expected, got, strict=True):
@@ -98,17 +95,7 @@ def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
 
 
 def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], accepted: float, reference: str) -> str:
-    """In what outputs differ from those of a reference.
-
-    Args:
-        expected: outputs of the reference.
-        got: outputs to compare.
-        accepted: largest accepted difference, see `tolerance`.
-        reference: name of the reference.
-
-    Returns:
-        One line; "" where they agree.
-    """
+    """In what outputs differ by more than accepted from those of a named reference, one line; "": they agree."""
     if len(got) != len(expected):
         return f"it has {len(got)} outputs, {reference} has {len(expected)}"
     if not finite(got) and finite(expected):

@@ -450,17 +450,9 @@ def measurements(
     objective: str,
     reference: str | None = None,
 ) -> dict[str, Measurement]:
-    """What trials gave, whatever was predicted.
+    """What trials gave for each of the names, whatever was predicted.
 
-    Args:
-        names: of candidates.
-        comparison: tells why candidates failed, and what compiling gave.
-        rounds: of the trials.
-        objective: of the comparison.
-        reference: what ratios are to; by default the first that ran.
-
-    Returns:
-        A measurement of each name.
+    reference: what ratios are to; by default the first that ran. `comparison` knows why candidates failed.
     """
     posterior = choice.infer(rounds)
     reference = reference or next((name for name in names if name in posterior.names), "")

@@ -155,15 +155,15 @@ class Measurer:
         patience: float = PATIENCE,
         start_worker: StartWorker | None = None,
     ) -> None:
-        """Compiles the reference.
+        """Compiles the reference: a device or `HETERO_DEFAULT`; None: the best single device, found by measuring.
 
         Args:
             model: normalized; not changed.
             devices: of HETERO.
             objective: "latency" of one request, or "throughput" with several in flight.
             core: has the devices; only asked for their precision.
-            reference: a device or `HETERO_DEFAULT`; None: the best single device, which is found by measuring.
-            rounds: trials of the reference and of the placement.
+            reference: see above.
+            rounds: trials of the reference and of the placement, `seconds` each.
             seconds: of a trial.
             patience: seconds that compiling, or a trial, may take.
             start_worker: starts a worker; `Worker` by default.

@@ -33,20 +33,10 @@ def in_order(names: Sequence[str], number: int) -> list[str]:
 def alternate(
     reference: Runner, candidate: Runner, rounds: int, seconds: float, worth: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Interleaves trials of two, the order changing from round to round, so that steady drifts cancel.
+    """Interleaves trials of two; returns the rates of candidate and reference in each round, inferences per second.
 
-    Args:
-        reference: what the candidate is compared with.
-        candidate: what is measured.
-        rounds: at most.
-        seconds: of a trial.
-        worth: the ratio that the candidate has to beat; it ends early where that is out of reach.
-
-    Returns:
-        Rates of candidate and reference in each round, inferences per second.
-
-    Raises:
-        WorkerError: either fails.
+    The order changes from round to round, so that steady drifts cancel. Ends early where the ratio `worth`, which the
+    candidate has to beat, is out of reach. Raises WorkerError where either fails.
     """
     trials: list[tuple[float, float]] = []
     best = 0.0

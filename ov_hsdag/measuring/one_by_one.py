@@ -30,15 +30,9 @@ class OneByOne:
         self._states: dict[str, NDArray[Any]] = {}
 
     def infer(self, inputs: Sequence[NDArray[Any]], end: float = math.inf) -> list[NDArray[Any]]:
-        """Outputs of one inference, which leaves its states to the next one.
+        """Outputs of one inference, in the model's order, which leaves its states to the next one.
 
-        Args:
-            inputs: in the order of the model's.
-            end: when to give up, seconds of `time.monotonic`.
-
-        Raises:
-            RuntimeError: an operation does not run alone.
-            TimeoutError: it takes too long.
+        Raises RuntimeError where an operation does not run alone, TimeoutError at `end` (of `time.monotonic`).
         """
         model = self._model.clone()
         order, results = model.get_ordered_ops(), model.get_results()

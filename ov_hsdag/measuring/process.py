@@ -137,8 +137,7 @@ class Workshop:
         """Writes the folder.
 
         Args:
-            model: with unique friendly names (`ov_hsdag.model.normalize`); not changed. What it carries of a placement
-                is left out.
+            model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out.
             inputs: an array for each input of the model, or what is timed, the phases of a workload.
             objective: "latency" of one request, or "throughput" with several in flight.
             start_worker: starts a worker; `Worker` by default.
@@ -170,14 +169,7 @@ class Workshop:
             raise
 
     def start(self, name: str = "") -> Worker:
-        """A new worker, which is still importing when this returns.
-
-        Args:
-            name: of what it is for.
-
-        Raises:
-            RunError: no process can be started.
-        """
+        """A new worker, still importing when this returns. Raises RunError where no process can be started."""
         try:
             started = self._start_worker(self.folder, self._objective, name)
         except OSError as error:
@@ -210,16 +202,9 @@ class Worker:
     """
 
     def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
-        """Starts the process.
+        """Starts the process, which calls the entry ("module:function") with the workshop's folder and objective.
 
-        Args:
-            folder: of the workshop.
-            objective: of the workshop.
-            name: of what it is for.
-            entry: "module:function" that runs in the process, with folder and objective.
-
-        Raises:
-            OSError: no process can be started.
+        Raises OSError where no process can be started.
         """
         self.name, self.alive, self.compiled = name, True, False
         self.submodels, self.shortest_trial = 0, 0.0
@@ -256,17 +241,9 @@ class Worker:
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
-        """Compiles, warms up and infers once.
+        """Compiles in place of what was compiled before, warms up and infers once; returns the outputs.
 
-        Args:
-            candidate: takes the place of what was compiled before.
-            limit: seconds that it may take, once the worker is ready.
-
-        Returns:
-            The outputs.
-
-        Raises:
-            WorkerError: it failed, or the outputs cannot be read.
+        limit: seconds once the worker is ready. Raises WorkerError where it fails, or the outputs cannot be read.
         """
         self.compiled = False
         if not self._ready:

@@ -60,8 +60,7 @@ class Runner:
             inputs: of each inference, or what is timed, the phases of a workload one after the other.
             objective: "latency" of one request, or "throughput" with several in flight.
             requests: in flight, at least.
-            threads: of this process that compiling made, in the order in which it did: those of CPU devices, one of
-                which runs each submodel.
+            threads: that compiling made, in order: those of CPU devices, one of which runs each submodel.
 
         Raises:
             RuntimeError: inference fails.

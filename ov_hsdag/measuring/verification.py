@@ -123,21 +123,7 @@ class Verification:
         report: Callable[[str], None] = lambda _: None,
         warn: Callable[[str], None] = warnings.warn,
     ) -> None:
-        """Compares them.
-
-        Args:
-            core: has the devices.
-            model: with a placement inside.
-            device: that it is compiled for, such as "HETERO:GPU,CPU".
-            precision: DEPLOYED computes as an application does that sets nothing, F32 in f32.
-            shapes: example shapes of dynamic inputs; by default those that the model was placed with.
-            report: takes a few words at each step.
-            warn: takes a line about what is not as it should be.
-
-        Raises:
-            UserError: shapes that do not fit.
-            RunError: the model does not run, on HETERO or on any device alone.
-        """
+        """Compares them. Arguments and errors as of `verify`."""
         self._core, self._model, self._precision = core, model, precision
         self._report, self._warn = report, warn
         self._quantised = agreement.quantised_tolerance(model) > agreement.TOLERANCE
@@ -265,13 +251,9 @@ class Verification:
                 self._core.set_property(name, {_INTEGERS: "YES", _DYNAMIC: size})
 
     def _compile_placed(self, device: str, devices: Sequence[str]) -> tuple[ov.CompiledModel, list[str]]:
-        """Compile as an unchanged script does.
+        """Compiles as an unchanged script does; also in what ways the placement is not followed, a line each.
 
-        Returns:
-            The compiled model, and in what ways the placement is not followed: a line each.
-
-        Raises:
-            RunError: OpenVINO refuses.
+        Raises RunError where OpenVINO refuses.
         """
         config: dict[str, Any] = {}
         if self._precision == F32:

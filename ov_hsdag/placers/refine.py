@@ -31,25 +31,24 @@ def refine(
     processor_time: bool = False,
     settings: SearchSettings = "default",
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Improves placements, each on its own and then the best of them together.
+    """Improves placements, each on its own and then the best of them together. None is worse than it was.
 
     Args:
         problem: what is placed; its objective is minimized.
         placements: device numbers, [batch, groups] or one placement [groups].
-        max_moves: moves tried for the whole batch. None: `default_moves`. 0: no limit; each placement is improved until
-            no step of the search improves it, and none is perturbed.
+        max_moves: moves tried for the whole batch. None: `default_moves`. 0: no limit; each is improved until no step
+            of the search improves it, and none is perturbed.
         budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the machine.
-        threads: threads for the batch; results do not depend on their number.
+        threads: for the batch; results do not depend on their number.
         seed: of the perturbations; equal arguments give equal results.
         processor_time: `budget_ms` is processor time of the process, not wall time.
         settings: groups "moves" and "local" of `search_settings`.
 
     Returns:
-        Placements, uint8 [batch, groups], and their scores as `PlacementProblem.scores` gives them, µs, float64
-        [batch]. None is worse than what it started from.
+        Placements, uint8 [batch, groups], and their scores (`PlacementProblem.scores`), µs, float64 [batch].
 
     Raises:
-        ValueError: placements of another shape, device numbers that the problem lacks, or a negative budget.
+        ValueError: placements of another shape, unknown device numbers, or a negative budget.
     """
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:

@@ -360,16 +360,9 @@ class PlacementProblem:
         }
 
     def placement_of(self, affinity: Mapping[str, str]) -> NDArray[np.uint8]:
-        """The placement with these devices; a group goes where its first operation is.
+        """The placement with these devices, uint8 [groups]; a group goes where its first operation is.
 
-        Args:
-            affinity: friendly name → device name, for every node.
-
-        Returns:
-            Device numbers, uint8 [groups].
-
-        Raises:
-            UserError: a node has no device, or one that is not a device of the problem.
+        Raises UserError where a node has no device, or one that is not a device of the problem.
         """
         placement = np.zeros(self.group_count, np.uint8)
         order = np.argsort(self.graph.kinds == NodeKind.OP, kind="stable")
@@ -393,14 +386,9 @@ class PlacementProblem:
         return np.broadcast_to(rows, (len(self.devices), self.group_count))
 
     def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
-        """Uniform random assignments of groups to devices that support them, repaired.
+        """Uniform random assignments of groups to devices that support them, repaired, uint8 [count, groups].
 
-        Args:
-            generator: where the random numbers come from.
-            count: number of placements.
-
-        Returns:
-            Device numbers, uint8 [count, groups]. Feasible but for memory limits.
+        Feasible but for memory limits.
         """
         weights = self.group_supported / self.group_supported.sum(axis=1, keepdims=True)
         thresholds = weights.cumsum(axis=1)
