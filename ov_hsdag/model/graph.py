@@ -222,10 +222,7 @@ class ComputationGraph:
         static = inference.with_static_inputs(shapes) if model.is_dynamic() else None
         if shapes and static is None:
             input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
-        builder = _Builder(nodes, least)
-        for number, sized in enumerate(static or nodes.order):
-            builder.add(number, sized)
-        return builder.graph(cls)
+        return _extracted(nodes, static or nodes.order, least)
 
     def with_copies(
         self, model: ov.Model, copied: Mapping[str, int], inputs: Sequence[tuple[str, int, str]]
@@ -271,20 +268,8 @@ class ComputationGraph:
         if static is None:
             input_shapes(model, shapes)
             return self
-        output_shapes, output_bytes, flops = list(self.output_shapes), self.output_bytes.copy(), self.flops.copy()
-        same = self.legality.constant | (self.kinds == NodeKind.RESULT)
-        for index, (node, sized) in enumerate(zip(nodes.order, static, strict=True)):
-            if same[index]:
-                continue
-            first, last = int(self.output_ptr[index]), int(self.output_ptr[index + 1])
-            inputs = self.input_output[self.input_ptr[index] : self.input_ptr[index + 1]].tolist()
-            for number, output in enumerate(sized.outputs(), first):
-                output_shapes[number] = bounded(output.get_partial_shape())
-                is_open = node.get_output_partial_shape(number - first).is_dynamic
-                output_bytes[number] = _tensor_bytes(output_shapes[number], output.get_element_type(), is_open)
-            if self.kinds[index] == NodeKind.OP:
-                flops[index] = node_flops(node, [output_shapes[o] for o in inputs], output_shapes[first:last])
-        return replace(self, output_shapes=tuple(output_shapes), output_bytes=output_bytes, flops=flops)
+        sized = _extracted(nodes, static, None)
+        return replace(self, **{name: getattr(sized, name) for name in ("output_shapes", "output_bytes", "flops")})
 
 
 # Of a tensor whose size the model leaves open: what may be only a guess refuses no model.
@@ -303,128 +288,93 @@ def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
 class _Tensor(NamedTuple):
     """What `ComputationGraph` has of an output."""
 
-    shape: tuple[int, ...]
-    rank: int
-    element: str
-    movable: bool
-    relaxable: bool
-    bytes: int
+    output_shapes: tuple[int, ...]
+    output_ranks: int
+    output_types: str
+    output_movable: bool
+    output_relaxable: bool
+    output_bytes: int
 
 
-class _Builder:
-    """Collects node after node; one pass over the model, since every call into OpenVINO costs about a microsecond."""
+# An open shape that is known without values, by numbers of node and output; the others are static.
+_Least = Mapping[tuple[int, int], "ov.PartialShape"]
 
-    def __init__(self, nodes: Nodes, least: Mapping[tuple[int, int], ov.PartialShape] | None) -> None:
-        """`least` are the open ones of the shapes that are known without values, by numbers of node and output."""
-        self._nodes, self._least = nodes, least
-        self._input_ptr = nodes.edges.ptr.tolist()
-        self._source, self._port = nodes.edges.source.tolist(), nodes.edges.output.tolist()
-        self.kinds = np.zeros(len(nodes), np.uint8)
-        self.input_output: list[int] = []
-        self.output_ptr = [0]
-        self.output_bytes: list[int] = []
-        self.output_shapes: list[tuple[int, ...]] = []
-        self.output_ranks: list[int] = []
-        self.output_movable: list[bool] = []
-        self.output_relaxable: list[bool] = []
-        self.output_types: list[str] = []
-        self.flops = np.zeros(len(nodes), np.float64)
-        self.weight_bytes = np.zeros(len(nodes), np.int64)
-        self.variables: list[str] = []
-        self.open_lengths = np.zeros(len(nodes), np.bool_)
-        self._tensors: dict[tuple[str, ...], _Tensor] = {}
-        self._flops: dict[tuple[str, tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]], float] = {}
 
-    def add(self, index: int, sized: ov.Node) -> None:
-        """Appends the next node; `sized` is the same node with static shapes where they are known."""
-        node, type_name = self._nodes.order[index], self._nodes.types[index]
-        kind = KINDS.get(type_name, NodeKind.OP)
-        self.kinds[index] = kind
-        first, last = self._input_ptr[index], self._input_ptr[index + 1]
-        output_ptr, source, port = self.output_ptr, self._source, self._port
-        inputs = [output_ptr[source[edge]] + port[edge] for edge in range(first, last)]
-        self.input_output += inputs
+def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> ComputationGraph:
+    """The graph of `nodes`; `sized` are the same with static shapes where they are known.
 
+    One pass over the model, as every call into OpenVINO costs about a microsecond; models have many tensors and few
+    shapes. least: None where a submodel knows what the model declares.
+    """
+    known: dict[tuple[str, ...], _Tensor] = {}
+    known_flops: dict[object, float] = {}
+    tensors: list[_Tensor] = []
+    output_ptr, variables = [0], []
+    kinds, open_lengths = np.zeros(len(nodes), np.uint8), np.zeros(len(nodes), np.bool_)
+    flops, weight_bytes = np.zeros(len(nodes), np.float64), np.zeros(len(nodes), np.int64)
+    ptr, source, port = (one.tolist() for one in (nodes.edges.ptr, nodes.edges.source, nodes.edges.output))
+    for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
+        kinds[index] = kind = KINDS.get(type_name, NodeKind.OP)
         # HETERO and costs see a Result as a place, not as a tensor of its own.
-        if kind is not NodeKind.RESULT:
-            for number in range(len(self._nodes.outputs[index])):
-                tensor = self._tensor(index, number, sized)
-                self.output_shapes.append(tensor.shape)
-                self.output_ranks.append(tensor.rank)
-                self.output_types.append(tensor.element)
-                self.output_movable.append(tensor.movable)
-                self.output_relaxable.append(tensor.relaxable)
-                self.output_bytes.append(tensor.bytes)
-        self.output_ptr.append(len(self.output_bytes))
+        for number, (declared, element) in enumerate(outputs if kind is not NodeKind.RESULT else ()):
+            counted = declared if sized[index] is node else str(sized[index].get_output_partial_shape(number))
+            own = None if least is None else least.get((index, number))
+            key = (declared, counted, "" if own is None else str(own), element)
+            if key not in known:
+                partial = node.get_output_partial_shape(number)
+                known[key] = _tensor(node, number, sized[index], partial if least is None else own)
+            tensors.append(known[key])
+        output_ptr.append(len(tensors))
+        variables.append(str(node.get_attributes().get("variable_id", "")) if type_name in _STATEFUL else "")
         if kind is NodeKind.CONSTANT:
-            self.weight_bytes[index] = self.output_bytes[-1]
+            weight_bytes[index] = tensors[-1].output_bytes
         elif kind is NodeKind.OP:
-            self.flops[index] = self._node_flops(
-                node,
-                type_name,
-                tuple([self.output_shapes[output] for output in inputs]),
-                tuple(self.output_shapes[output_ptr[index] :]),
-            )
-            self.open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
-        variable = node.get_attributes().get("variable_id", "") if type_name in _STATEFUL else ""
-        self.variables.append(str(variable))
+            edges = range(ptr[index], ptr[index + 1])
+            read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
+            made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
+            alike = index if type_name in SUBGRAPHS else (type_name, read, made)
+            if alike not in known_flops:
+                known_flops[alike] = node_flops(node, read, made)
+            flops[index] = known_flops[alike]
+            open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
+    columns = dict(zip(_Tensor._fields, zip(*tensors, strict=True) if tensors else [()] * 6, strict=True))
+    if sum(columns["output_bytes"]) > _native.MOST_BYTES:
+        raise UserError("the model's tensors have more bytes than any machine holds; give other example shapes")
+    relaxable = columns.pop("output_relaxable")
+    starts = np.array(output_ptr, np.int32)
+    return ComputationGraph(
+        names=tuple(nodes.names),
+        types=tuple(nodes.types),
+        kinds=kinds,
+        input_ptr=nodes.edges.ptr.astype(np.int32),
+        input_output=starts[nodes.edges.source] + nodes.edges.output.astype(np.int32),
+        output_ptr=starts,
+        output_bytes=np.array(columns["output_bytes"], np.int64),
+        output_shapes=columns["output_shapes"],
+        output_ranks=np.array(columns["output_ranks"], np.int16),
+        output_movable=np.array(columns["output_movable"], bool),
+        output_types=columns["output_types"],
+        flops=flops,
+        weight_bytes=weight_bytes,
+        variables=tuple(variables),
+        open_lengths=open_lengths,
+        output_relaxable=np.array(relaxable, bool) if any(relaxable) else None,
+    )
 
-    def _tensor(self, index: int, port: int, sized: ov.Node) -> _Tensor:
-        """What is to be known of an output; models have many tensors and few shapes."""
-        node = self._nodes.order[index]
-        declared, element = self._nodes.outputs[index][port]
-        counted = declared if sized is node else str(sized.get_output_partial_shape(port))
-        least = None if self._least is None else self._least.get((index, port))
-        key = (declared, counted, "" if least is None else str(least), element)
-        found = self._tensors.get(key)
-        if found is None:
-            partial = node.get_output_partial_shape(port)
-            shape = bounded(sized.get_output_partial_shape(port))
-            # What is not open in `least` is static there; without it, a submodel knows what the model declares.
-            known = partial if self._least is None else least
-            fits = _fits_empty(partial, known)
-            found = self._tensors[key] = _Tensor(
-                shape,
-                partial.rank.get_length() if partial.rank.is_static else -1,
-                element,
-                element != "string" and fits,
-                element != "string" and not fits and _fits_empty(relaxed(partial), known),
-                _tensor_bytes(shape, node.get_output_element_type(port), partial.is_dynamic),
-            )
-        return found
 
-    def _node_flops(
-        self, node: ov.Node, type_name: str, inputs: tuple[tuple[int, ...], ...], outputs: tuple[tuple[int, ...], ...]
-    ) -> float:
-        if type_name in SUBGRAPHS:
-            return node_flops(node, inputs, outputs)
-        key = (type_name, inputs, outputs)
-        found = self._flops.get(key)
-        if found is None:
-            found = self._flops[key] = node_flops(node, inputs, outputs)
-        return found
-
-    def graph(self, cls: type[ComputationGraph]) -> ComputationGraph:
-        if sum(self.output_bytes) > _native.MOST_BYTES:
-            raise UserError("the model's tensors have more bytes than any machine holds; give other example shapes")
-        return cls(
-            names=tuple(self._nodes.names),
-            types=tuple(self._nodes.types),
-            kinds=self.kinds,
-            input_ptr=self._nodes.edges.ptr.astype(np.int32),
-            input_output=np.array(self.input_output, np.int32),
-            output_ptr=np.array(self.output_ptr, np.int32),
-            output_bytes=np.array(self.output_bytes, np.int64),
-            output_shapes=tuple(self.output_shapes),
-            output_ranks=np.array(self.output_ranks, np.int16),
-            output_movable=np.array(self.output_movable, bool),
-            output_types=tuple(self.output_types),
-            flops=self.flops,
-            weight_bytes=self.weight_bytes,
-            variables=tuple(self.variables),
-            open_lengths=self.open_lengths,
-            output_relaxable=np.array(self.output_relaxable, bool) if any(self.output_relaxable) else None,
-        )
+def _tensor(node: ov.Node, port: int, sized: ov.Node, known: ov.PartialShape | None) -> _Tensor:
+    """What is to be known of an output. known: of its shape without values; None: it is static there."""
+    partial, element = node.get_output_partial_shape(port), node.get_output_element_type(port)
+    shape, fits = bounded(sized.get_output_partial_shape(port)), _fits_empty(partial, known)
+    is_text = element.get_type_name() == "string"
+    return _Tensor(
+        output_shapes=shape,
+        output_ranks=partial.rank.get_length() if partial.rank.is_static else -1,
+        output_types=element.get_type_name(),
+        output_movable=not is_text and fits,
+        output_relaxable=not is_text and not fits and _fits_empty(relaxed(partial), known),
+        output_bytes=_tensor_bytes(shape, element, partial.is_dynamic),
+    )
 
 
 _STATEFUL = frozenset({"ReadValue", "Assign"})
