@@ -39,15 +39,9 @@ Edges edges_of(const Array<std::int64_t>& edge_index, std::int32_t nodes) {
     return result;
 }
 
-py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_index, std::int32_t exact_nodes,
-                        std::int32_t samples, std::uint64_t seed, std::int32_t threads) {
+py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_index, std::int32_t threads) {
     const Edges edges = edges_of(edge_index, nodes);
-    StructureOptions options;
-    options.exact_nodes = exact_nodes;
-    options.samples = samples;
-    options.seed = seed;
-    options.threads = threads;
-    const auto found = without_gil([&] { return structure_features(nodes, edges.source, edges.target, options); });
+    const auto found = without_gil([&] { return structure_features(nodes, edges.source, edges.target, threads); });
     py::dict result;
     result["in_degree"] = to_array(found.in_degree);
     result["out_degree"] = to_array(found.out_degree);
@@ -89,9 +83,7 @@ py::array_t<float> sum_rows(const Array<float>& rows, const Array<std::int64_t>&
 }  // namespace
 
 void bind_policy(py::module_& module) {
-    module.def("structure_features", &find_structure, py::arg("nodes"), py::arg("edge_index"),
-               py::arg("exact_nodes") = StructureOptions{}.exact_nodes, py::arg("samples") = StructureOptions{}.samples,
-               py::arg("seed") = StructureOptions{}.seed, py::arg("threads") = 1,
+    module.def("structure_features", &find_structure, py::arg("nodes"), py::arg("edge_index"), py::arg("threads") = 1,
                "Degrees, topological position, depth, height, fractal dimension and closeness of each node.");
     module.def("parse", &parse_graph, py::arg("nodes"), py::arg("edge_index"), py::arg("scores"), py::arg("levels"),
                py::arg("min_clusters"), "Clusters of nodes that dominant edges connect, int32 [nodes].");

@@ -1,13 +1,14 @@
 #include "features.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <queue>
-#include <random>
 #include <stdexcept>
+#include <utility>
 
 #include "parallel.hpp"
 
@@ -34,68 +35,55 @@ struct Adjacency {
     }
 };
 
-// Breadth-first search whose buffers are used again.
-class Search {
-public:
-    explicit Search(std::int32_t nodes) : seen_(static_cast<std::size_t>(nodes), 0) { order_.reserve(seen_.size()); }
+// Nodes from which breadth-first searches go on at the same time, one bit of a word for each (Then et al., "The more
+// the merrier: efficient multi-source graph traversal", VLDB 2014).
+constexpr std::int32_t kSources = 64;
 
-    // Nodes in the order of their distance from `start`, until all are found or a whole level ends beyond `enough`
-    // nodes. levels()[r] is the number of nodes within r hops.
-    void run(const Adjacency& adjacency, std::int32_t start, std::size_t enough) {
-        if (++stamp_ == 0) {
-            std::fill(seen_.begin(), seen_.end(), 0);
-            stamp_ = 1;
+// Such searches, whose buffers are used again.
+class Searches {
+public:
+    explicit Searches(std::int32_t nodes)
+        : seen_(static_cast<std::size_t>(nodes)), here_(seen_.size(), 0), next_(seen_.size(), 0) {}
+
+    // From the nodes first … last - 1, at most `kSources`: calls `found(source - first, r, count)` for each source and
+    // each r from 1 on, in this order, until no node is `r` hops away; count: of those that are.
+    template <typename Found>
+    void run(const Adjacency& adjacency, std::int32_t first, std::int32_t last, const Found& found) {
+        std::fill(seen_.begin(), seen_.end(), 0);
+        front_.clear();
+        for (std::int32_t source = first; source < last; ++source) {
+            seen_[source] = here_[source] = std::uint64_t{1} << (source - first);
+            front_.push_back(source);
         }
-        order_.assign(1, start);
-        levels_.clear();
-        seen_[start] = stamp_;
-        complete_ = true;
-        for (std::size_t begin = 0; begin < order_.size();) {
-            const std::size_t end = order_.size();
-            levels_.push_back(static_cast<std::int32_t>(end));
-            if (end > enough) {
-                complete_ = false;
-                return;
-            }
-            for (; begin < end; ++begin) {
-                const std::int32_t from = order_[begin];
+        for (std::int32_t r = 1; !front_.empty(); ++r) {
+            reached_.clear();
+            for (const std::int32_t from : front_) {
                 for (std::int32_t i = adjacency.ptr[from]; i < adjacency.ptr[from + 1]; ++i) {
                     const std::int32_t to = adjacency.node[i];
-                    if (seen_[to] == stamp_) continue;
-                    seen_[to] = stamp_;
-                    order_.push_back(to);
+                    const std::uint64_t first_here = here_[from] & ~seen_[to];
+                    if (first_here == 0) continue;
+                    if (next_[to] == 0) reached_.push_back(to);
+                    next_[to] |= first_here;
                 }
             }
+            for (const std::int32_t from : front_) here_[from] = 0;
+            std::array<std::int32_t, kSources> counts{};
+            for (const std::int32_t to : reached_) {
+                const std::uint64_t sources = std::exchange(next_[to], 0);
+                seen_[to] |= sources;
+                here_[to] = sources;
+                for (std::uint64_t rest = sources; rest != 0; rest &= rest - 1) ++counts[std::countr_zero(rest)];
+            }
+            for (std::int32_t source = 0; source < last - first; ++source) {
+                if (counts[source] > 0) found(source, r, counts[source]);
+            }
+            std::swap(front_, reached_);
         }
     }
 
-    [[nodiscard]] const std::vector<std::int32_t>& order() const { return order_; }
-    [[nodiscard]] const std::vector<std::int32_t>& levels() const { return levels_; }
-    [[nodiscard]] bool complete() const { return complete_; }
-
 private:
-    std::vector<std::uint32_t> seen_;
-    std::vector<std::int32_t> order_, levels_;
-    std::uint32_t stamp_ = 0;
-    bool complete_ = true;
-};
-
-class Slope {
-public:
-    void add(double x, double y) {
-        ++count_;
-        x_ += x;
-        y_ += y;
-        xx_ += x * x;
-        xy_ += x * y;
-    }
-    [[nodiscard]] double value() const {
-        const double spread = count_ * xx_ - x_ * x_;
-        return count_ < 2 ? 0.0 : (count_ * xy_ - x_ * y_) / spread;
-    }
-
-private:
-    double count_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+    std::vector<std::uint64_t> seen_, here_, next_;  // searches that have been at a node, are there, come next
+    std::vector<std::int32_t> front_, reached_;
 };
 
 double closeness_of(double reaching, double distance, std::int32_t nodes) {
@@ -146,24 +134,11 @@ void find_order(const Adjacency& out, StructureFeatures& result) {
     }
 }
 
-std::vector<std::int32_t> draw(std::int32_t nodes, std::int32_t samples, std::uint64_t seed) {
-    // Fisher and Yates by hand: std::shuffle differs between standard libraries.
-    std::mt19937_64 random(seed);
-    std::vector<std::int32_t> drawn(static_cast<std::size_t>(nodes));
-    std::iota(drawn.begin(), drawn.end(), 0);
-    for (std::int32_t i = 0; i < samples; ++i) {
-        std::swap(drawn[i], drawn[i + static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(nodes - i))]);
-    }
-    drawn.resize(static_cast<std::size_t>(samples));
-    return drawn;
-}
-
 }  // namespace
 
 StructureFeatures structure_features(std::int32_t nodes, std::span<const std::int32_t> source,
-                                     std::span<const std::int32_t> target, const StructureOptions& options) {
+                                     std::span<const std::int32_t> target, std::int32_t threads) {
     if (nodes < 0 || source.size() != target.size()) throw std::invalid_argument("expected as many sources as targets");
-    if (options.samples < 1 || options.ball < 1) throw std::invalid_argument("expected samples and balls of 1 or more");
     const auto count = static_cast<std::size_t>(nodes);
     StructureFeatures result;
     result.in_degree.assign(count, 0);
@@ -182,91 +157,42 @@ StructureFeatures structure_features(std::int32_t nodes, std::span<const std::in
 
     result.fractal_dimension.assign(count, 0.0);
     result.closeness.assign(count, 0.0);
-    std::vector<double> log_of(count + 1, 0.0);
-    for (std::size_t i = 1; i <= count; ++i) log_of[i] = std::log(static_cast<double>(i));
-    const auto threads = static_cast<std::size_t>(std::clamp(options.threads, 1, std::max(nodes, 1)));
-
-    if (nodes <= std::max(options.exact_nodes, options.samples)) {
-        parallel_for(count, threads, [&](std::size_t) {
-            return [&, search = Search(nodes)](std::size_t item) mutable {
-                const auto node = static_cast<std::int32_t>(item);
-                search.run(both, node, count);
-                Slope slope;
-                for (std::size_t r = 1; r < search.levels().size(); ++r)
-                    slope.add(log_of[r], log_of[search.levels()[r]]);
-                result.fractal_dimension[node] = slope.value();
-                search.run(in, node, count);
-                double distance = 0;
-                for (std::size_t r = 1; r < search.levels().size(); ++r) {
-                    distance += static_cast<double>(r) * (search.levels()[r] - search.levels()[r - 1]);
-                }
-                result.closeness[node] = closeness_of(search.levels().back() - 1, distance, nodes);
-            };
-        });
-        return result;
+    // Of the radii 1 … r: log r, and the sums of the logarithms and of their squares.
+    std::vector<double> log_of(count + 1, 0.0), logs(count + 1, 0.0), squares(count + 1, 0.0);
+    for (std::size_t r = 1; r <= count; ++r) {
+        log_of[r] = std::log(static_cast<double>(r));
+        logs[r] = logs[r - 1] + log_of[r];
+        squares[r] = squares[r - 1] + log_of[r] * log_of[r];
     }
-
-    const std::vector<std::int32_t> pivots = draw(nodes, options.samples, options.seed);
-    const auto samples = static_cast<std::size_t>(options.samples);
-    constexpr std::int32_t kFar = std::numeric_limits<std::int32_t>::max();
-    // [nodes, samples] hops to each pivot in either direction, and along the edges from it.
-    std::vector<std::int32_t> hops(count * samples, kFar);
-    std::vector<std::vector<std::int64_t>> reach(threads, std::vector<std::int64_t>(count, 0));
-    std::vector<std::vector<std::int64_t>> distance = reach;
-    parallel_for(samples, threads, [&](std::size_t thread) {
-        return [&, thread, search = Search(nodes)](std::size_t sample) mutable {
-            search.run(both, pivots[sample], count);
-            for (std::size_t r = 0, i = 0; r < search.levels().size(); ++r) {
-                for (; i < static_cast<std::size_t>(search.levels()[r]); ++i) {
-                    hops[static_cast<std::size_t>(search.order()[i]) * samples + sample] = static_cast<std::int32_t>(r);
+    const std::size_t batches = (count + kSources - 1) / kSources;
+    parallel_for(batches, static_cast<std::size_t>(std::max(threads, 1)), [&](std::size_t) {
+        return [&, searches = Searches(nodes)](std::size_t batch) mutable {
+            const auto first = static_cast<std::int32_t>(batch) * kSources;
+            const std::int32_t last = std::min(first + kSources, nodes);
+            std::array<std::int32_t, kSources> farthest{}, within{};
+            std::array<double, kSources> sum{},
+                products{};  // of log(nodes within r hops), and of its products with log r
+            within.fill(1);
+            searches.run(both, first, last, [&](std::int32_t source, std::int32_t r, std::int32_t found) {
+                farthest[source] = r;
+                within[source] += found;
+                sum[source] += log_of[within[source]];
+                products[source] += log_of[r] * log_of[within[source]];
+            });
+            std::array<double, kSources> reaching{}, distance{};
+            searches.run(in, first, last, [&](std::int32_t source, std::int32_t r, std::int32_t found) {
+                reaching[source] += found;
+                distance[source] += static_cast<double>(r) * found;
+            });
+            for (std::int32_t node = first; node < last; ++node) {
+                const std::int32_t source = node - first;
+                const std::int32_t r = farthest[source];
+                if (r > 1) {
+                    result.fractal_dimension[node] =
+                        (r * products[source] - logs[r] * sum[source]) / (r * squares[r] - logs[r] * logs[r]);
                 }
+                result.closeness[node] = closeness_of(reaching[source], distance[source], nodes);
             }
-            search.run(out, pivots[sample], count);
-            for (std::size_t r = 1, i = 1; r < search.levels().size(); ++r) {
-                for (; i < static_cast<std::size_t>(search.levels()[r]); ++i) {
-                    ++reach[thread][search.order()[i]];
-                    distance[thread][search.order()[i]] += static_cast<std::int64_t>(r);
-                }
-            }
-        };
-    });
-    const double scale = static_cast<double>(nodes) / options.samples;
-    parallel_for(count, threads, [&](std::size_t) {
-        return [&, search = Search(nodes)](std::size_t item) mutable {
-            const auto node = static_cast<std::int32_t>(item);
-            const auto ball = static_cast<std::size_t>(options.ball);
-            search.run(in, node, ball);
-            double reaching = 0, sum = 0;
-            if (search.complete()) {
-                reaching = search.levels().back() - 1;
-                for (std::size_t r = 1; r < search.levels().size(); ++r) {
-                    sum += static_cast<double>(r) * (search.levels()[r] - search.levels()[r - 1]);
-                }
-            } else {
-                for (std::size_t thread = 0; thread < threads; ++thread) {
-                    reaching += static_cast<double>(reach[thread][node]) * scale;
-                    sum += static_cast<double>(distance[thread][node]) * scale;
-                }
-            }
-            result.closeness[node] = closeness_of(reaching, sum, nodes);
-
-            search.run(both, node, ball);
-            Slope slope;
-            for (std::size_t r = 1; r < search.levels().size(); ++r) slope.add(log_of[r], log_of[search.levels()[r]]);
-            if (!search.complete()) {
-                const auto first = hops.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(node) * samples);
-                const auto last = first + static_cast<std::ptrdiff_t>(samples);
-                std::sort(first, last);
-                auto within = static_cast<double>(search.levels().back());
-                auto next = first;
-                for (auto r = static_cast<std::int32_t>(search.levels().size()); next != last; ++r) {
-                    while (next != last && *next <= r) ++next;
-                    within = std::max(within, static_cast<double>(next - first) * scale);
-                    slope.add(log_of[r], std::log(within));
-                    if (next != last && *next == kFar) break;
-                }
-            }
-            result.fractal_dimension[node] = slope.value();
         };
     });
     return result;

@@ -90,14 +90,7 @@ def merge_groups(nodes: int, a: NDArray[np.int32], b: NDArray[np.int32]) -> NDAr
 def colocate_chains(
     graph: Graph, group: NDArray[np.int32], label: NDArray[np.int64], weight: NDArray[np.float64], most: float
 ) -> NDArray[np.int32]: ...
-def structure_features(
-    nodes: int,
-    edge_index: NDArray[np.int64],
-    exact_nodes: int = 5000,
-    samples: int = 512,
-    seed: int = 0,
-    threads: int = 1,
-) -> dict[str, Any]: ...
+def structure_features(nodes: int, edge_index: NDArray[np.int64], threads: int = 1) -> dict[str, Any]: ...
 def sum_rows(rows: NDArray[np.float32], index: NDArray[np.integer[Any]], size: int) -> NDArray[np.float32]: ...
 def parse(
     nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int

@@ -40,7 +40,7 @@ def assert_same_structure(found: dict[str, Any], expected: dict[str, NDArray[Any
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.floats(0, 3, allow_subnormal=False), st.integers(1, 12))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 150), st.floats(0, 3, allow_subnormal=False), st.integers(1, 12))
 def test_structure_agrees_with_networkx(seed: int, nodes: int, density: float, reach: int) -> None:
     edges = random_edges(np.random.default_rng(seed), nodes, int(density * nodes), reach)
     assert_same_structure(_native.structure_features(nodes, edges), reference_structure(nodes, edges))
@@ -63,27 +63,6 @@ def test_structure_with_a_cycle() -> None:
     assert found["depth"].tolist() == [0, 1, 2, 0]
     assert found["height"].tolist() == [2, 1, 0, 0]
     assert np.isfinite(found["closeness"]).all()
-
-
-def test_large_graphs_are_sampled_with_a_small_error() -> None:
-    generator = np.random.default_rng(5)
-    nodes = 3000
-    edges = random_edges(generator, nodes, 5000, 60)
-    exact = _native.structure_features(nodes, edges)
-    sampled = _native.structure_features(nodes, edges, exact_nodes=0, samples=512)
-    for key in ("in_degree", "out_degree", "position", "depth", "height"):
-        np.testing.assert_array_equal(sampled[key], exact[key])
-    assert not np.array_equal(sampled["closeness"], exact["closeness"])
-    assert np.abs(sampled["fractal_dimension"] - exact["fractal_dimension"]).max() < 0.1
-    error = np.abs(sampled["closeness"] - exact["closeness"]) / np.maximum(exact["closeness"], 1e-12)
-    assert np.median(error) < 0.05
-    assert error.max() < 0.5
-    # Repeated, and on more threads: the same; another seed: other nodes are drawn.
-    again = _native.structure_features(nodes, edges, exact_nodes=0, samples=512, threads=3)
-    other = _native.structure_features(nodes, edges, exact_nodes=0, samples=512, seed=1)
-    for key in ("fractal_dimension", "closeness"):
-        np.testing.assert_array_equal(again[key], sampled[key])
-        assert not np.array_equal(other[key], sampled[key])
 
 
 @pytest.mark.parametrize("edges", [[[0], [3]], [[-1], [0]], [[1], [1]]])

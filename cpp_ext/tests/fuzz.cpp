@@ -220,13 +220,7 @@ void edges_of(Bytes& bytes) {
         const auto score = bytes.many(edges, [&] { return static_cast<float>(bytes.time()); });
         (void)parse(nodes, source, target, score, bytes.index(5) % 1000, bytes.index(10));
     });
-    attempt([&] {
-        StructureOptions options;
-        options.exact_nodes = bytes.below(50);
-        options.samples = bytes.below(20);
-        options.ball = bytes.below(20);
-        (void)structure_features(nodes, source, target, options);
-    });
+    attempt([&] { (void)structure_features(nodes, source, target, bytes.below(3)); });
 }
 
 void partitions_of(Bytes& bytes) {

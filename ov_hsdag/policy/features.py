@@ -177,16 +177,12 @@ def _log(ratio: Any) -> Floats:
         return np.nan_to_num(np.clip(np.log(ratio), -_CLIP, _CLIP), nan=0.0) / _CLIP
 
 
-def type_columns(graph: ComputationGraph) -> NDArray[np.int64]:
-    """Family of each node's operation type, 0 … TYPE_COLUMNS - 1, int64 [nodes]."""
-    return np.fromiter((_TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in graph.types), np.int64, graph.nodes)
-
-
 def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
     """Share of each family of types among a group's nodes, constants aside, [size, families + 1]."""
     seen = graph.kinds != NodeKind.CONSTANT
-    column = type_columns(graph)
-    counts = np.bincount(view.node[seen].astype(np.int64) * TYPE_COLUMNS + column[seen], None, view.size * TYPE_COLUMNS)
+    columns = {name: _TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
+    column = np.array([columns[graph.types[node]] for node in np.flatnonzero(seen).tolist()], np.int64)
+    counts = np.bincount(view.node[seen].astype(np.int64) * TYPE_COLUMNS + column, None, view.size * TYPE_COLUMNS)
     table = counts.reshape(view.size, TYPE_COLUMNS)
     return share(table, table.sum(axis=1, keepdims=True))
 
