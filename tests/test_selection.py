@@ -433,7 +433,7 @@ def test_memory_as_users_read_it(size: int, told: str) -> None:
 @pytest.mark.parametrize(
     ("memory", "told"),
     [
-        ({"NPU": 1}, "not in HETERO"),
+        ({"NPU": 1}, "not among"),
         ({"CPU": 0}, "positive"),
         ({"CPU": 1.5}, "memory must be Mapping"),
         ({"CPU": "8"}, "'CPU=8' is not DEVICE=AMOUNT"),

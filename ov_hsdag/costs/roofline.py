@@ -68,21 +68,13 @@ class Roofline:
         Parameter or Result costs the transfer between host memory and the device.
         """
         graph = self._graph
-        compute = graph.flops / (self._rates(device) * 1e3)
-        movement = self.moved_bytes(device) / (self._bandwidths(device) * 1e3)
-        launch = np.full(graph.nodes, device.launch_us)
-        views = self._of_types(VIEWS)
-        movement[views] = 0.0
-        if device.kind == "CPU":
-            launch[views] = 0.0
-        launch[self.fused] = 0.0
-        times = np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0)
+        times = self._executed_us(device, fusing=True)
         if device.link_gbps is not None:
             parameters = graph.kinds == NodeKind.PARAMETER
             ends = parameters | (graph.kinds == NodeKind.RESULT)
             crossing = np.where(parameters, self._node_output_bytes, self._per_input(graph.output_bytes))
             times[ends] = device.link_us + crossing[ends] / (device.link_gbps * 1e3)
-        return np.asarray(times, np.float64)
+        return times
 
     def fusion_penalty_us(self, device: DeviceProfile) -> NDArray[np.float64]:
         """What fused operations cost more where they run by themselves, µs, float64 [nodes]; 0 for all others."""
@@ -90,11 +82,14 @@ class Roofline:
 
     def alone_us(self, device: DeviceProfile) -> NDArray[np.float64]:
         """Time of each node where it is fused with no other, µs, float64 [nodes]; meaningful for executed nodes."""
-        compute = self._graph.flops / (self._rates(device) * 1e3)
-        movement = self.moved_bytes(device, fusing=False) / (self._bandwidths(device) * 1e3)
+        return self._executed_us(device, fusing=False)
+
+    def _executed_us(self, device: DeviceProfile, *, fusing: bool) -> NDArray[np.float64]:
+        """Time of each node that is executed, 0 for the others, µs, float64 [nodes]."""
         views = self._of_types(VIEWS)
-        movement[views] = 0.0
-        launch = np.where(views & (device.kind == "CPU"), 0.0, device.launch_us)
+        compute = self._graph.flops / (self._rates(device) * 1e3)
+        movement = np.where(views, 0.0, self.moved_bytes(device, fusing=fusing) / (self._bandwidths(device) * 1e3))
+        launch = np.where((views & (device.kind == "CPU")) | (self.fused & fusing), 0.0, device.launch_us)
         return np.asarray(np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0))
 
     def moved_bytes(self, device: DeviceProfile, *, fusing: bool = True) -> NDArray[np.float64]:

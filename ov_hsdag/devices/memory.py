@@ -20,19 +20,16 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 
 
 def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
     """Bytes by device. Raises UserError for what is no such list, and for a device that is not one of `devices`."""
-    limits: dict[str, int] = {}
+    limits: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, amount = (piece.strip() for piece in part.partition("="))
         if not name or not equals:
             raise _refused(part.strip())
-        found = _bytes(amount, part.strip())
         name = next((known for known in devices if known.upper() == name.upper()), name)
-        if name not in devices:
-            raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if name in limits:
             raise UserError(f"memory is limited twice for device '{name}'")
-        limits[name] = found
-    return limits
+        limits[name] = amount
+    return memory_limits(limits, devices)
 
 
 def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> dict[str, int]:
@@ -40,7 +37,7 @@ def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> 
     limits: dict[str, int] = {}
     for name, limit in memory.items():
         if name not in devices:
-            raise UserError(f"memory is limited for device '{name}', which is not in HETERO:{','.join(devices)}")
+            raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if isinstance(limit, str):
             limits[name] = _bytes(limit.strip(), f"{name}={limit}")
             continue

@@ -67,23 +67,17 @@ def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
     return float(_PER_OUTPUT.get(type_name, 1) * sum(math.prod(shape) for shape in outputs))
 
 
-def _convolution(inputs: Shapes, outputs: Shapes) -> float:
-    # Weights are [out, in, *kernel].
-    return 2.0 * math.prod(outputs[0]) * math.prod(inputs[1][1:])
+def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, Shapes], float]:
+    """Weights are [out, in, *kernel], grouped ones [groups, out / groups, in / groups, *kernel].
 
+    leading: axes of the weights that are no part of the sum of one element. backward: of transposed convolutions, where
+    weights are [in, out, *kernel]: every input element meets all of its channel's.
+    """
 
-def _group_convolution(inputs: Shapes, outputs: Shapes) -> float:
-    # Weights are [groups, out / groups, in / groups, *kernel].
-    return 2.0 * math.prod(outputs[0]) * math.prod(inputs[1][2:])
+    def rule(inputs: Shapes, outputs: Shapes) -> float:
+        return 2.0 * math.prod(inputs[0] if backward else outputs[0]) * math.prod(inputs[1][leading:])
 
-
-def _deconvolution(inputs: Shapes, outputs: Shapes) -> float:
-    # Weights are [in, out, *kernel]: every input element meets all of its channel's.
-    return 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][1:])
-
-
-def _group_deconvolution(inputs: Shapes, outputs: Shapes) -> float:
-    return 2.0 * math.prod(inputs[0]) * math.prod(inputs[1][2:])
+    return rule
 
 
 def _matmul(inputs: Shapes, outputs: Shapes) -> float:
@@ -109,32 +103,22 @@ def _pool(inputs: Shapes, outputs: Shapes) -> float:
 
 
 def _recurrent(gates: int) -> Callable[[Shapes, Shapes], float]:
-    # Sequence operations: X [batch, time, input], R [directions, gates · hidden, hidden].
+    # Sequences: X [batch, time, input], Y [batch, directions, time, hidden]. Cells have neither time nor directions.
     def rule(inputs: Shapes, outputs: Shapes) -> float:
-        batch, time, size = inputs[0]
-        recurrence = inputs[-2]
-        directions, hidden = recurrence[0], recurrence[-1]
-        return 2.0 * directions * batch * time * gates * hidden * (size + hidden + 2)
-
-    return rule
-
-
-def _cell(gates: int) -> Callable[[Shapes, Shapes], float]:
-    def rule(inputs: Shapes, outputs: Shapes) -> float:
-        batch, size = inputs[0]
-        hidden = outputs[0][-1]
-        return 2.0 * batch * gates * hidden * (size + hidden + 2)
+        *rows, size = inputs[0]
+        hidden, directions = outputs[0][-1], outputs[0][1] if len(rows) == 2 else 1
+        return 2.0 * directions * math.prod(rows) * gates * hidden * (size + hidden + 2)
 
     return rule
 
 
 _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
-    "Convolution": _convolution,
-    "BinaryConvolution": _convolution,
-    "DeformableConvolution": lambda inputs, outputs: _convolution([inputs[0], inputs[2]], outputs),
-    "GroupConvolution": _group_convolution,
-    "ConvolutionBackpropData": _deconvolution,
-    "GroupConvolutionBackpropData": _group_deconvolution,
+    "Convolution": _convolution(1),
+    "BinaryConvolution": _convolution(1),
+    "DeformableConvolution": lambda inputs, outputs: _convolution(1)([inputs[0], inputs[2]], outputs),
+    "GroupConvolution": _convolution(2),
+    "ConvolutionBackpropData": _convolution(1, backward=True),
+    "GroupConvolutionBackpropData": _convolution(2, backward=True),
     "MatMul": _matmul,
     "ScaledDotProductAttention": _attention,
     "MaxPool": _pool,
@@ -142,9 +126,9 @@ _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
     "LSTMSequence": _recurrent(4),
     "GRUSequence": _recurrent(3),
     "RNNSequence": _recurrent(1),
-    "LSTMCell": _cell(4),
-    "GRUCell": _cell(3),
-    "RNNCell": _cell(1),
+    "LSTMCell": _recurrent(4),
+    "GRUCell": _recurrent(3),
+    "RNNCell": _recurrent(1),
 }
 
 _OVER_INPUT = frozenset(

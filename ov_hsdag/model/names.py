@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import openvino as ov
 
-_GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
+GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
+"""What OpenVINO calls a node that nobody named."""
 
 
 def name_generated(model: ov.Model, known: Collection[str] | None = None) -> None:
@@ -32,7 +33,7 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
         generated = {number for number, node in enumerate(order) if names[number] == node.get_name()}
     else:
         new = (number for number, name in enumerate(names) if name not in known)
-        generated = {number for number in new if _GENERATED.match(names[number])}
+        generated = {number for number in new if GENERATED.match(names[number])}
     if not generated:
         return
     taken = {name for number, name in enumerate(names) if number not in generated}

@@ -185,18 +185,9 @@ class Placement:
         *,
         stacklevel: int = 2,
     ) -> Placement:
-        """The placement with every device that is not available replaced, with one warning for each of them.
+        """The placement of :meth:`mapped`, with a PlacementNotFollowedWarning for each device that was replaced.
 
-        Args:
-            available: The devices to use, in order of preference, or a predicate on ``devices``.
-            supports: ``supports(node, device)``: whether a device can run a node; without it every device can run all.
-            stacklevel: Of the warnings (PlacementNotFollowedWarning), as in `warnings.warn`; 2 is the caller.
-
-        Returns:
-            The placement on the available devices; see :meth:`mapped`.
-
-        Raises:
-            UserError: No device is available.
+        stacklevel: of the warnings, as in `warnings.warn`; 2 is the caller. Raises as `mapped`.
         """
         placement, replaced = self.mapped(available, supports)
         for message in replaced:

@@ -6,11 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ov_hsdag.model.names import GENERATED
+
 # A part of a name with the separators before it (at the end, behind it): the parts join to the name.
 _PART = re.compile(r"[/.]*[^/.]+(?:[/.]+$)?|[/.]+$")
-
-# What OpenVINO calls a node that nobody named.
-_GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 
 # Deeper scopes tell nobody anything.
 _DEEPEST = 12
@@ -37,7 +36,7 @@ class NameTree:
         before = -1
         for name in names:
             entry, path, scope = -1, "", -1
-            follows = _GENERATED.fullmatch(name) is not None
+            follows = GENERATED.fullmatch(name) is not None
             bounds = [match.span() for match in _PART.finditer(name)] or [(0, len(name))]
             for number, (begin, end) in enumerate(bounds):
                 entry = tree._enter(entries, entry, name[begin:end])

@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.decoder_states import context_grows, convolution_window
 from ov_hsdag.model.made_up import MadeUp
 from ov_hsdag.model.shapes import counted_input_shapes
-from ov_hsdag.model.workload import CACHE_POSITIONS
+from ov_hsdag.model.workload import (
+    BEAMS,
+    CACHE_POSITIONS,
+    MASKS,
+    POSITIONS,
+    TOKENS,
+    context_grows,
+    convolution_window,
+)
 
 if TYPE_CHECKING:
     import openvino as ov
 
-TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids")
-"""Inputs with the new tokens: numbers [batch, tokens], or embeddings [batch, tokens, size]."""
-
-MASK, POSITIONS, BEAMS = "attention_mask", "position_ids", "beam_idx"
-"""int64 [batch, past + tokens], of models without attention [batch, tokens]; int64 [batch, tokens] or
-[planes, batch, tokens]; int32 [batch]."""
+MASK = MASKS[0]
 
 FILLED = 256
 """Tokens that are read to fill states which have to hold more: what they leave there is repeated."""

@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ov_hsdag.model.decoder_states import context_grows, convolution_window
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
     import openvino as ov
 
 # Inputs of decoders as optimum-intel and openvino.genai name them.
-_TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
-_MASKS = ("attention_mask", "decoder_attention_mask")
+TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
+"""Inputs with the new tokens: numbers [batch, tokens], or embeddings [batch, tokens, size]."""
+
+MASKS = ("attention_mask", "decoder_attention_mask")
+"""int64 [batch, past + tokens], of models without attention [batch, tokens]."""
+
 _LIKE_TOKENS = ("token_type_ids",)
-_POSITIONS = "position_ids"
-_BEAMS = "beam_idx"
+POSITIONS, BEAMS = "position_ids", "beam_idx"
+"""int64 [batch, tokens] or [planes, batch, tokens]; int32 [batch]."""
 
 CACHE_POSITIONS = "cache_position"
 """An input of one dimension: where new tokens go in the states."""
@@ -129,16 +132,16 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
     for port in model.inputs:
         shape = port.get_partial_shape()
         for name in port.get_names():
-            if name in _TOKENS or name in _LIKE_TOKENS:
+            if name in TOKENS or name in _LIKE_TOKENS:
                 rest = tuple(int(size.get_length()) for size in list(shape)[2:] if size.is_static)
                 found[name] = (batch, new, *rest)
-                tokens |= name in _TOKENS
-            elif name in _MASKS:
+                tokens |= name in TOKENS
+            elif name in MASKS:
                 found[name] = (batch, total if context_grows(model) else new)
-            elif name == _POSITIONS:
+            elif name == POSITIONS:
                 first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
                 found[name] = (batch, new) if first is None else (_planes(first), batch, new)
-            elif name == _BEAMS:
+            elif name == BEAMS:
                 found[name] = (batch,)
             elif name == CACHE_POSITIONS:
                 found[name] = (cache_positions(model, new) if new == total else new,)
@@ -147,7 +150,7 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
             break
     if not tokens or not model.get_sinks():
         names = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
-        lacks = "has no states" if tokens else f"has no input such as {_TOKENS[0]} (its inputs: {names})"
+        lacks = "has no states" if tokens else f"has no input such as {TOKENS[0]} (its inputs: {names})"
         raise UserError(f"a context, or a workload of prompt and tokens, is one of decoders, and this model {lacks}")
     return found
 
@@ -166,7 +169,7 @@ def past_length(model: ov.Model) -> int | None:
     sizes: dict[str, int] = {}
     for port in model.inputs:
         shape = port.get_partial_shape()
-        for kind, names in (("new", _TOKENS), ("total", _MASKS)):
+        for kind, names in (("new", TOKENS), ("total", MASKS)):
             if port.get_names() & set(names) and shape.rank.is_static and len(shape) >= 2 and shape[1].is_static:
                 sizes[kind] = int(shape[1].get_length())
     if len(sizes) < 2 or sizes["total"] < sizes["new"]:
@@ -177,3 +180,27 @@ def past_length(model: ov.Model) -> int | None:
 def _planes(dimension: ov.Dimension) -> int:
     """How many kinds of positions there are: Qwen2-VL's rotary embedding has time, height and width."""
     return int(dimension.get_length()) if dimension.is_static else 3
+
+
+def context_grows(model: ov.Model) -> bool:
+    """Whether a mask is as long as all tokens so far.
+
+    It is where a state grows with the tokens (keys and values), or none is known. Models whose states all keep their
+    size (Mamba) have a mask of the new tokens, under the same name.
+    """
+    shapes = [variable.info.data_shape for variable in model.get_variables()]
+    ranked = [list(shape)[1:] for shape in shapes if shape.rank.is_static]
+    return len(ranked) < len(shapes) or not ranked or any(size.is_dynamic for sizes in ranked for size in sizes)
+
+
+def convolution_window(model: ov.Model) -> int | None:
+    """Inputs that the states of short convolutions hold; None where the model has no such states.
+
+    A Mamba takes that many positions in its cache with a prompt of any length, and one with each further token. With
+    another number it writes beside its state, which the CPU plugin does not check (docs/facts.md).
+    """
+    for variable in model.get_variables():
+        shape = variable.info.data_shape
+        if ".conv." in variable.info.variable_id and shape.rank == 3 and shape[2].is_static:
+            return int(shape[2].get_length())
+    return None
