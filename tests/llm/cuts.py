@@ -1,4 +1,4 @@
-"""What becomes of a decoder that is cut between its layers: numbers that the tests check and the table shows."""
+"""What becomes of a decoder that is cut between its layers: numbers that the tests check."""
 
 from __future__ import annotations
 

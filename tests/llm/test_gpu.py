@@ -15,7 +15,7 @@ from tests.llm.test_place import split
 
 pytestmark = pytest.mark.skipif(not rig.IS_POSSIBLE, reason="the GPU rig needs Linux on x86-64")
 
-# Half a minute each. The table has all, and --family names others.
+# Half a minute each; --family names others.
 FAMILIES = ("llama", "gemma2", "gptneox", "falcon", "bloom", "mixtral", "lfm2", "mamba", "whisper")
 # With four experts of which two are chosen, GPU and CPU alone are 4e-3 apart.
 FURTHER_APART = {"mixtral": 1e-2}
@@ -25,7 +25,7 @@ def test_every_boundary_between_layers_can_be_cut_between_gpu_and_cpu(
     family: str, request: pytest.FixtureRequest
 ) -> None:
     if family not in FAMILIES and not request.config.getoption("--family"):
-        pytest.skip("among those of the table")
+        pytest.skip("takes half a minute: --family names it")
     found = rig.in_rig(model_file(family))
     assert len(found.boundaries) == len(found.good) == LAYERS - 1, found
     assert found.difference <= FURTHER_APART.get(family, 1e-3), found
