@@ -23,7 +23,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, run
-from tests.graphs import only_forty, random_problem
+from tests.graphs import convolutions, only_forty, random_problem
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -34,8 +34,8 @@ SEARCHED = ["mincut", "pipeline", "partitions", "search"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "squeezenet.xml"
-    ov.save_model(ZOO["squeezenet"].build(), path, compress_to_fp16=False)
+    path = tmp_path_factory.mktemp("bench") / "convolutions.xml"
+    ov.save_model(convolutions(), path, compress_to_fp16=False)
     return path
 
 
@@ -170,15 +170,15 @@ class TestSeveralModels:
 
 def test_costs_that_lie_beside_the_model_count(two_cpu_core: ov.Core, tmp_path: Path) -> None:
     """Costs in which CPU_B takes a thousand times as long: what bench predicts follows them."""
-    path = tmp_path / "squeezenet.xml"
-    ov.save_model(ZOO["squeezenet"].build(), path, compress_to_fp16=False)
+    path = tmp_path / "convolutions.xml"
+    ov.save_model(convolutions(), path, compress_to_fp16=False)
     graph = build_problem(two_cpu_core.read_model(path), DeviceSet.parse(PAIR), core=two_cpu_core).graph
     nodes = graph.nodes
     costs = {
         name: DeviceCosts(
             identity(two_cpu_core, name), "today", np.full(nodes, us), np.full(nodes, -1, np.int32), np.zeros(nodes)
         )
-        for name, us in (("CPU_A", 1.0), ("CPU_B", 1000.0))
+        for name, us in (("CPU_A", 100.0), ("CPU_B", 100_000.0))
     }
     ModelCosts(graph_hash(graph), costs).save(path_beside(path))
     done = run("bench", path, "--device", PAIR, "--policies", "none", "--rounds", 1, "--json")

@@ -358,10 +358,10 @@ def test_a_device_that_the_profile_lacks_is_named_with_those_it_has(tmp_path: Pa
         (("devices.GPU.memory_gbps.value", "fast"), '$.devices.GPU.memory_gbps.value: expected a number, got "fast"'),
         (("devices.GPU.memory_gbps.value", True), "$.devices.GPU.memory_gbps.value: expected a number, got true"),
         (("devices.GPU.memory_gbps.value", 0), ".memory_gbps.value: expected a number of at least 1e-09, got 0"),
-        (("devices.GPU.memory_gbps.value", 1e-308), ".value: expected a number of at least 1e-09, got 1e-308"),
-        (("devices.GPU.link_gbps.value", 1e-308), ".link_gbps.value: expected a number of at least 1e-09, got 1e-308"),
-        (("devices.GPU.peak_gflops.value.f16", 1e-308), ".f16: expected a number of at least 1e-09, got 1e-308"),
-        (("devices.GPU.efficiency.value.MatMul", 1e-308), ".MatMul: expected a number of at least 1e-09, got 1e-308"),
+        (("devices.GPU.memory_gbps.value", 1e-300), ".value: expected a number of at least 1e-09, got 1e-300"),
+        (("devices.GPU.link_gbps.value", 1e-300), ".link_gbps.value: expected a number of at least 1e-09, got 1e-300"),
+        (("devices.GPU.peak_gflops.value.f16", 1e-300), ".f16: expected a number of at least 1e-09, got 1e-300"),
+        (("devices.GPU.efficiency.value.MatMul", 1e-300), ".MatMul: expected a number of at least 1e-09, got 1e-300"),
         (("devices.GPU.launch_us.value", -1), "$.devices.GPU.launch_us.value: expected a number of at least 0, got -1"),
         (("devices.GPU.memory_bytes.value", 1.5), "$.devices.GPU.memory_bytes.value: expected a whole number, got 1.5"),
         (("devices.GPU.efficiency.value.MatMul", 1.5), ".value.MatMul: expected a number of at most 1, got 1.5"),
@@ -470,9 +470,8 @@ def test_the_checker_agrees_with_the_published_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     document = good_profile()
     REFERENCE.validate(document)
-    del document["devices"]["CPU"]["memory_bytes"], document["devices"]["GPU.1"]  # keep both kinds of entries short
-    document["devices"]["NPU"] = {"builtin": "npu_core_ultra"}
-    document["devices"]["CPU"]["memory_bytes"] = {"value": 7.0, "source": "x"}
+    del document["devices"]["CPU"]  # one entry of each kind is left
+    document["devices"]["GPU"]["memory_bytes"]["value"] = 7.0
     verdicts = {True: 0, False: 0}
     for mutant in [document, *mutations(document)]:
         expected = REFERENCE.is_valid(mutant)
