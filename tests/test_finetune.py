@@ -22,7 +22,6 @@ import openvino as ov
 import pytest
 import torch
 import typer
-from safetensors.torch import load_file
 
 from ov_hsdag.cli.app import app
 from ov_hsdag.cli.finetune import duration
@@ -51,9 +50,9 @@ from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.conftest import ONE_CORE
 from tests.graphs import random_fusions, random_problem
+from tests.training_runs import command, environment, same, weights
 
 TINY = Settings(updates=2, samples=4, draws=2, refined=4, finalists=2, margin=0.0)
-PROJECT = str(Path(__file__).parents[1])
 PAIR = "HETERO:CPU_A,CPU_B"
 
 
@@ -87,23 +86,10 @@ def network_for(problem: PlacementProblem, seed: int = 0) -> HSDAGNetwork:
     return HSDAGNetwork(replace(config, hidden=16, layers=1, context=1, min_clusters=4))
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / CHECKPOINT)
-
-
-def same(a: Path, b: Path) -> bool:
-    first, second = weights(a), weights(b)
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
 def without_times(folder: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((folder / "record.json").read_text())
     del record["seconds"]
     return record
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OV_HSDAG_DISABLE": "1", "PYTHONPATH": os.pathsep.join([PROJECT, *sys.path])}
 
 
 # --- posterior ---
@@ -566,11 +552,10 @@ def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pyte
     assert np.isfinite(problem.scores(HSDAGPlacer(tmp_path / "policy").place(problem))[0])
 
 
-def command(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`ov-hsdag finetune ARGUMENTS` in a new process."""
-    line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "finetune", *map(str, arguments)]
+def tuned(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag finetune ARGUMENTS` on two devices."""
     declared = {virtual.VIRTUAL_DEVICES_VARIABLE: f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"}
-    return subprocess.run(line, env=environment() | declared | variables, capture_output=True, text=True, timeout=300)
+    return command("finetune", *arguments, **declared, **variables)
 
 
 def test_tensorflow_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
@@ -588,7 +573,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     ov.save_model(ZOO["lstm"].build(), model, compress_to_fp16=True)
     options = (model, "--device", PAIR, "--output", output)
     new = ("--objective", "throughput", "--policy", "none", "--simulated")
-    done = command(*options, *new, "--measurements", 2, "--seed", 3, "--json", "--verbose")
+    done = tuned(*options, *new, "--measurements", 2, "--seed", 3, "--json", "--verbose")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["measurements"] == 2 and record["settings"]["seed"] == 3
@@ -598,7 +583,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     assert placement is not None and placement.affinity == record["placement"]
     assert (output / "model.bin").stat().st_size < 1.2 * model.with_suffix(".bin").stat().st_size
 
-    more = command(*options, "--resume", "--measurements", 3, "--verbose")
+    more = tuned(*options, "--resume", "--measurements", 3, "--verbose")
     assert more.returncode == 0, more.stderr
     assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
     assert "policy: kept" not in more.stdout  # of a simulation
@@ -618,7 +603,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     assert [entry["name"] for entry in written["entries"][:2]] == ["CPU_A", "CPU_B"]
     assert max(map(len, table)) <= 80
 
-    refused = command(*options, "--resume", "--seed", 1)
+    refused = tuned(*options, "--resume", "--seed", 1)
     assert refused.returncode == 2
     assert "leave out --seed" in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
@@ -627,7 +612,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
 def test_it_says_where_the_policy_is_kept(tmp_path: Path) -> None:
     model = tmp_path / "model.xml"
     ov.save_model(ZOO["lstm"].build(), model)
-    done = command(
+    done = tuned(
         model, "--device", PAIR, "--output", tmp_path / "run", "--measurements", 1, "--policy", "none",
         OV_HSDAG_POLICIES=str(tmp_path / "kept"), COLUMNS="1000",
     )  # fmt: skip

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
 from ov_hsdag.policy import bundle
@@ -60,6 +59,7 @@ from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import RunError, UserError
 from research.corpus import make
 from tests.graphs import random_problem
+from tests.training_runs import command, environment, same, weights
 
 TINY = Settings(
     problems=32,
@@ -73,8 +73,6 @@ TINY = Settings(
     validate_every=6,
     config={"hidden": 16, "layers": 1, "context": 1, "min_clusters": 4},
 )
-
-PROJECT = str(Path(__file__).parents[1])
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +98,6 @@ def network(examples: list[Example], seed: int = 0) -> HSDAGNetwork:
     torch.manual_seed(seed)
     config = replace(HSDAGConfig.base(Widths.of(examples[0].x)), hidden=16, layers=1, context=1, min_clusters=4)
     return HSDAGNetwork(config)
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / CHECKPOINT)
-
-
-def same(a: Path, b: Path) -> bool:
-    first, second = weights(a), weights(b)
-    return first.keys() == second.keys() and all(
-        torch.equal(first[name].nan_to_num(nan=-7.0), second[name].nan_to_num(nan=-7.0)) for name in first
-    )
 
 
 # --- rollouts ---
@@ -502,10 +489,6 @@ def start(output: Path, corpus: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OV_HSDAG_DISABLE": "1", "PYTHONPATH": os.pathsep.join([PROJECT, *sys.path])}
-
-
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_as_if_it_was_not(corpus: Path, tmp_path: Path) -> None:
     whole = start(tmp_path / "whole", corpus)
@@ -626,18 +609,12 @@ def test_a_run_goes_on_with_its_own_corpus_only(corpus: Path, tmp_path: Path) ->
         pretrain(tmp_path / "run", other)
 
 
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`ov-hsdag pretrain ARGUMENTS` in a new process."""
-    line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "pretrain", *map(str, arguments)]
-    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)
-
-
 @pytest.mark.slow
 def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes: tuple[object, ...] = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1)
     sizes += ("--ppo-clip", 0.2, "--parts", 2)
-    done = command("--output", run, "--corpus", corpus, *sizes, "--json")
+    done = command("pretrain", "--output", run, "--corpus", corpus, *sizes, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["step"] == 2
@@ -646,7 +623,7 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert "gap to searched placements" in (run / "curves.svg").read_text(encoding="utf-8")
 
     # A resumed run knows its corpus.
-    again = command("--output", run, "--resume")
+    again = command("pretrain", "--output", run, "--resume")
     assert again.returncode == 0, again.stderr
     assert again.stdout.startswith("2 steps in ") and f"plot: {run / 'curves.svg'}" in again.stdout.replace(
         "\n    ", " "
@@ -657,7 +634,7 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
         (("--output", run, "--corpus", corpus, "--resume", "--seed", 1, "--parts", 2), "leave out --seed, --parts"),
         (("--output", tmp_path / "none", "--corpus", corpus, "--resume"), "there is no run to resume"),
     ):
-        refused = command(*arguments)
+        refused = command("pretrain", *arguments)
         assert refused.returncode == 2
         assert message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
@@ -691,23 +668,17 @@ def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     assert out == "" and "Traceback" not in errors
     assert f"continue with ov-hsdag pretrain --output {run} --resume" in errors
-    resumed = command("--output", run, "--resume", "--end", "--json")
+    resumed = command("pretrain", "--output", run, "--resume", "--end", "--json")
     assert resumed.returncode == 0, resumed.stderr
 
 
-@pytest.mark.parametrize(
-    ("lacking", "options", "told"),
-    [
-        ("tensorboard", (), r"tensorboard: install .*\[train\]"),
-        ("tensorboard", ("--resume",), r"tensorboard: install .*\[train\]"),
-    ],
-)
+@pytest.mark.parametrize("resume", [False, True])
 def test_missing_packages_are_told_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str, options: tuple[str, ...], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
 ) -> None:
-    monkeypatch.setitem(sys.modules, lacking, None)
-    with pytest.raises(UserError, match=f"needs {told}") as refused:
-        cli_pretrain(tmp_path / "run", resume=bool(options))
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError, match=r"needs tensorboard: install .*\[train\]") as refused:
+        cli_pretrain(tmp_path / "run", resume=resume)
     assert str(refused.value).count("\n") == 0
     assert not (tmp_path / "run").exists()
 
