@@ -89,6 +89,12 @@ def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
 
 
 @pytest.fixture
+def core(two_cpu_core: ov.Core) -> ov.Core:
+    """The same, where all tests of a file need it."""
+    return two_cpu_core
+
+
+@pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where workshops put their folders."""
     folder = tmp_path / "temporary"

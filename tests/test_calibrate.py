@@ -690,11 +690,6 @@ def test_a_costs_file_beside_the_model_that_cannot_be_used_is_a_warning(tmp_path
     assert_one_error_line(run(*words, "--profile", tmp_path / "none.json"), "cannot read profile")
 
 
-def test_missing_costs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="No such file"):
-        ModelCosts.load(tmp_path / "none.costs.json")
-
-
 def test_absent_device_is_refused(tmp_path: Path) -> None:
     done = run("calibrate", "-d", "HETERO:GPU,CPU_A", "-o", tmp_path / "profile.json")
     assert_one_error_line(done, 'device "GPU" is not at hand')
@@ -710,12 +705,3 @@ def test_outputs_that_cannot_be_are_refused_at_once(tmp_path: Path, output: str,
     model.write_text("")
     assert_one_error_line(run("calibrate", "-d", HETERO, "-o", tmp_path / output, "-m", model), message)
     assert list(tmp_path.iterdir()) == [model]
-
-
-def test_missing_and_damaged_models_are_refused(tmp_path: Path) -> None:
-    words = ("calibrate", "-d", HETERO, "-o", tmp_path / "profile.json", "-m")
-    assert_one_error_line(run(*words, tmp_path / "none.xml"), "no such model")
-    damaged = tmp_path / "damaged.xml"
-    damaged.write_text("<net")
-    assert_one_error_line(run(*words, damaged), "cannot read")
-    assert list(tmp_path.iterdir()) == [damaged]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import openvino as ov
@@ -34,11 +34,6 @@ SIMPLE = ("CPU_A", "CPU_B", "hetero")
 def tiny_model() -> ov.Model:
     x = op.parameter([1, 4], np.float32, name="x")
     return ov.Model([op.result(op.relu(x, name="relu"))], [x], "tiny")
-
-
-@pytest.fixture
-def core(two_cpu_core: ov.Core) -> Iterator[ov.Core]:
-    return two_cpu_core
 
 
 def ran(rounds: Sequence[Round]) -> set[str]:

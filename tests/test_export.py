@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -110,14 +108,6 @@ def test_exporting_leaves_the_network_as_it_was(tmp_path: Path) -> None:
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-def test_exporting_again_replaces_the_policy(tmp_path: Path) -> None:
-    first, second = HSDAGNetwork(SMALL).eval(), HSDAGNetwork(SMALL).eval()
-    export(first, tmp_path)
-    assert_same(first, PolicyFolder.load(tmp_path), 30, 2)
-    export(second, tmp_path)
-    assert_same(second, PolicyFolder.load(tmp_path), 30, 2)
-
-
 def test_a_policy_of_format_1_is_read(tmp_path: Path) -> None:
     """Exported by the release before: weights in an OpenVINO model; outputs of that release for one input beside it."""
     with zipfile.ZipFile(Path(__file__).parent / "data" / "policy_format_1.zip") as archive:
@@ -132,25 +122,3 @@ def test_a_policy_of_format_1_is_read(tmp_path: Path) -> None:
         if folder == tmp_path:
             export(load(folder), tmp_path / "new", policy.run)
     assert PolicyFolder.load(tmp_path / "new").record["format"] == 2
-
-
-def test_a_policy_runs_without_torch(tmp_path: Path) -> None:
-    export(HSDAGNetwork(SMALL), tmp_path)
-    code = f"""
-import sys
-sys.modules.update(dict.fromkeys(("torch", "safetensors")))  # importing them fails
-import numpy as np
-import ov_hsdag.policy.placer
-from ov_hsdag import _native
-from ov_hsdag.policy import bundle
-from ov_hsdag.policy.bundle import PolicyFolder
-from ov_hsdag.policy.features import policy_input
-from tests.policy_inputs import random_input
-x = random_input(np.random.default_rng(0), 40, 3)
-policy = PolicyFolder.load({str(tmp_path)!r})
-print(policy.place(x, *policy.encode(x), np.arange(40)).shape)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent
-    )
-    assert (done.returncode, done.stdout) == (0, "(40, 3)\n"), done.stderr

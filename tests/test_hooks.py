@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 import openvino as ov
 import pytest
-from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
 from ov_hsdag.integration import core as hook
@@ -197,21 +196,6 @@ def test_cache_tells_placements_apart(core: ov.Core, plain: ov.Model, tmp_path: 
     assert counts[0] == counts[1] < counts[2]
 
 
-@pytest.mark.usefixtures("silence")
-def test_preprocessing_and_reshape_after_reading_keep_the_placement(core: ov.Core, placed: Path) -> None:
-    model = core.read_model(placed)
-    steps = PrePostProcessor(model)
-    steps.input().tensor().set_element_type(ov.Type.u8).set_layout(ov.Layout("NHWC"))
-    steps.input().model().set_layout(ov.Layout("NCHW"))
-    steps.input().preprocess().convert_element_type(ov.Type.f32).mean([1.0, 2.0, 3.0])
-    model = steps.build()
-    model.reshape([2, 224, 224, 3])
-    compiled = core.compile_model(model, DEVICE)
-    assert submodels(compiled) == 2
-    x = np.random.default_rng(1).integers(0, 255, (2, 224, 224, 3), np.uint8)
-    assert close(compiled, core.compile_model(model, "CPU", F32), x)
-
-
 def test_a_model_that_cannot_be_split_any_more_says_so(core: ov.Core) -> None:
     model = unflattening_model()
     normalize.unique_names(model)
@@ -326,13 +310,6 @@ def test_failure_of_ours_compiles_without_the_placement(
             compiled = core.compile_model(model, DEVICE)
         assert caught[0].filename == __file__
         assert devices(compiled) == ["CPU_A"]
-
-
-def test_placement_that_openvino_refuses_compiles_without_it(core: ov.Core, directory: Path) -> None:
-    model = core.read_model(directory / "plain.xml")
-    model.set_rt_info("{", ["ov_hsdag", "devices"])
-    with pytest.warns(ov_hsdag.PlacementNotFollowedWarning, match="embedded placement cannot be read"):
-        assert devices(core.compile_model(model, DEVICE)) == ["CPU_A"]
 
 
 def test_disabled_hook_ignores_placements_and_keeps_virtual_devices(

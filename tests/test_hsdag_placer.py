@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import subprocess
 import sys
 from itertools import product
@@ -21,7 +20,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.placers import partitions
 from ov_hsdag.placing.candidates import best_by_prediction, find_candidates
-from ov_hsdag.policy import bundle, features
+from ov_hsdag.policy import features
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
@@ -197,11 +196,6 @@ def test_a_policy_of_fixed_devices_says_so(tmp_path: Path) -> None:
         HSDAGPlacer(tmp_path).place(random_problem(1, devices=3))
 
 
-def test_a_policy_that_never_was_is_an_error_of_the_user() -> None:
-    with pytest.raises(UserError, match="there is no policy 'nowhere'"):
-        HSDAGPlacer("nowhere").place(random_problem(0))
-
-
 def test_a_model_is_placed_without_torch(untrained: Path, tmp_path: Path) -> None:
     problem = random_problem(2, nodes=50)
     problem.save(tmp_path / "problem.npz")
@@ -218,15 +212,6 @@ print(HSDAGPlacer({str(untrained)!r}).place(problem).tolist())
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(HSDAGPlacer(untrained).place(problem).tolist())
-
-
-def test_the_shipped_policy_is_the_default(untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "SHIPPED", tmp_path)
-    problem = random_problem(0, nodes=30)
-    with pytest.raises(UserError, match="there is no policy 'base'"):
-        HSDAGPlacer().place(problem)
-    shutil.copytree(untrained, tmp_path / "base")
-    np.testing.assert_array_equal(HSDAGPlacer().place(problem), HSDAGPlacer(untrained).place(problem))
 
 
 def test_leaning_moves_clusters_to_and_from_a_device_in_the_order_of_their_logits() -> None:

@@ -13,14 +13,13 @@ from openvino.preprocess import PrePostProcessor
 
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model import affinities, colocation, complete, normalize, support
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model import affinities, colocation, complete, normalize
+from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op
 from ov_hsdag.utils.compat import opset13 as ops
-from ov_hsdag.utils.errors import UserError
 from tests import legality_oracle
 from tests.graphs import (
     attention,
@@ -130,24 +129,6 @@ def test_shape_arithmetic_of_two_consumers_is_copied() -> None:
     assert sum(node.get_type_name() == "Concat" for node in model.get_ordered_ops()) == 2
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_dynamic_reshape_runs_wherever_its_consumers_are(two_cpu_core: ov.Core, batch: int) -> None:
-    expected = None
-    data = np.random.default_rng(0).normal(size=(batch, 2, 4)).astype(np.float32)
-    for number in range(8):
-        model = dynamic_reshape_model()
-        normalize.normalize(model)
-        graph = ComputationGraph.from_model(model)
-        groups = graph.legality.groups
-        devices = np.random.default_rng(number).integers(0, 2, groups.max() + 1)[groups]
-        if expected is None:
-            expected = two_cpu_core.compile_model(dynamic_reshape_model(), "CPU_A")(data)
-        set_affinities(model, [("CPU_A", "CPU_B")[device] for device in devices])
-        actual = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(data)
-        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
-        np.testing.assert_allclose(actual[1], expected[1], rtol=1e-5)
-
-
 def shared_constant_model() -> ov.Model:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
     constant = ops.constant(np.arange(4, dtype=np.float32).reshape(1, 4), name="shared")
@@ -164,13 +145,7 @@ def test_shared_constants_get_a_copy_for_each_consumer() -> None:
     assert len(constants) == 2
     assert groups["first"] != groups["second"]
     np.testing.assert_array_equal(constants[0].data, constants[1].data)
-
-
-def test_copies_of_constants_share_memory() -> None:
-    model = shared_constant_model()
-    normalize.normalize(model)
-    first, second = (node for node in model.get_ordered_ops() if node.get_type_name() == "Constant")
-    assert np.shares_memory(first.data, second.data)
+    assert np.shares_memory(constants[0].data, constants[1].data)
 
 
 def test_decompressed_weights_follow_their_consumer() -> None:
@@ -242,15 +217,6 @@ def test_normalizing_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: in
         np.testing.assert_allclose(after[port], before[port], rtol=1e-5, atol=1e-6)
 
 
-def test_support_that_is_missing_names_the_operation() -> None:
-    graph = ComputationGraph.from_model(shared_constant_model())
-    groups = graph.legality.groups
-    supported = np.ones((graph.nodes, 2), bool)
-    supported[graph.types.index("Minimum")] = False
-    with pytest.raises(UserError, match=r"'second' of type Minimum.*none of GPU, CPU"):
-        support.require_support(graph, groups, supported, ["GPU", "CPU"])
-
-
 def test_chains_merge_where_support_agrees() -> None:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
     model = ov.Model([ops.result(ops.tanh(ops.relu(x, name="relu"), name="tanh"))], [x], "chain")
@@ -272,14 +238,6 @@ def known_everywhere(model: ov.Model, device_of: dict[str, str]) -> dict[str, st
         homes.setdefault(group, set()).add(affinity[name])
     assert all(len(devices) == 1 for devices in homes.values())
     return affinity
-
-
-def test_completing_copies_a_constant_that_two_devices_need() -> None:
-    model = shared_constant_model()
-    affinity = known_everywhere(model, {"first": "CPU_A", "second": "CPU_B"})
-    assert affinity["first"] == "CPU_A"
-    assert affinity["second"] == "CPU_B"
-    assert sum(node.get_type_name() == "Constant" for node in model.get_ordered_ops()) == 2
 
 
 def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
@@ -319,11 +277,6 @@ def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.C
     actual = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B")(inputs)
     for port in range(len(model.outputs)):
         np.testing.assert_allclose(actual[port], expected[port], rtol=1e-4, atol=1e-5)
-
-
-def test_constants_are_constants_in_the_graph() -> None:
-    graph = ComputationGraph.from_model(shared_constant_model())
-    assert (graph.kinds == NodeKind.CONSTANT).sum() == 1
 
 
 def masked_model() -> ov.Model:

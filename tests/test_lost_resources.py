@@ -33,11 +33,6 @@ from tests.graphs import convolutions
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
 
-@pytest.fixture
-def core(two_cpu_core: ov.Core) -> ov.Core:
-    return two_cpu_core
-
-
 @contextlib.contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """No file of this process takes more bytes, as on a full disk: it is told in the same places."""

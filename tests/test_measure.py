@@ -23,11 +23,6 @@ from research.zoo.catalog import ZOO
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
 
-@pytest.fixture
-def core(two_cpu_core: ov.Core) -> ov.Core:
-    return two_cpu_core
-
-
 def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, PlacementProblem]:
     model = ZOO[name].build()
     return model, build_problem(model, PAIR, objective=objective, core=core)

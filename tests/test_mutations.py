@@ -22,23 +22,18 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 some_mutations = st.lists(st.sampled_from(list(MUTATIONS)), min_size=1, max_size=3)
 
 
-def check_generated(core: ov.Core, seed: int, steps: int, before: list[str], after: list[str]) -> None:
-    case, done = mutated(generate(seed, steps), before, seed)
-    expected = runs(case, core, "CPU_A")
-    assume(done and expected is not None)
-    check(case, expected, core, DEVICES, seed, after)
-
-
-some_generated = given(
-    seed=st.integers(0, 10**6), steps=st.integers(1, 16), before=some_mutations, after=some_mutations
-)
-
-
 @pytest.mark.slow
-@settings(EXAMPLES, max_examples=8)
-@some_generated
+@settings(EXAMPLES, max_examples=40)
+@given(seed=st.integers(0, 10**6), steps=st.integers(1, 16), before=some_mutations, after=some_mutations)
 def test_generated_models(two_cpu_core: ov.Core, seed: int, steps: int, before: list[str], after: list[str]) -> None:
-    check_generated(two_cpu_core, seed, steps, before, after)
+    """Where a state is averaged with the result of a Loop (docs/facts.md), the CPU plugin by itself is no reference.
+
+    The examples are drawn from this text and none of them has one.
+    """
+    case, done = mutated(generate(seed, steps), before, seed)
+    expected = runs(case, two_cpu_core, "CPU_A")
+    assume(done and expected is not None)
+    check(case, expected, two_cpu_core, DEVICES, seed, after)
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.training.network import HSDAGNetwork, tensors
-from ov_hsdag.utils.errors import UserError
 from research.baselines import published
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
@@ -162,43 +160,3 @@ def test_context_tells_a_cluster_what_its_neighbours_prefer() -> None:
     alone = dataclasses.replace(SMALL, layers=0, context=0)
     assert _learn(alone, item, np.roll(prefers, -1)) < 0.75
     assert _learn(dataclasses.replace(alone, context=1), item, np.roll(prefers, -1)) > 0.95
-
-
-def test_settings_survive_json() -> None:
-    for config in CONFIGS.values():
-        assert HSDAGConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    with pytest.raises(UserError, match="depth"):
-        HSDAGConfig.from_dict({**BASE.to_dict(), "depth": 3})
-    with pytest.raises(UserError, match="widths"):
-        HSDAGConfig.from_dict({})
-
-
-def test_the_papers_settings_are_the_published_ones() -> None:
-    """Sizes: github.com/hping666/HSDAG, config.py (`published.paper` says what differs, and why)."""
-    settings = PAPER.to_dict()
-    del settings["widths"]
-    assert settings == {
-        "without": ["ours"],
-        "hidden": 128,
-        "layers": 2,
-        "conv": "gcn",
-        "directed": False,
-        "device_aware": False,
-        "context": 0,
-        "devices": 2,
-        "carry": True,
-        "dropout": 0.2,
-        "levels": 64,
-        "min_clusters": 4,
-        "reward": "inverse",
-        "discount": 0.95,
-        "steps": 20,
-    }
-
-
-def test_an_ablation_of_the_paper_switches_off_one_group_of_features() -> None:
-    for ablation in published.ABLATIONS:
-        features = published.paper(PAPER.widths, without=(ablation,)).features
-        assert [name for name in published.ABLATIONS if not getattr(features, name)] == [ablation]
-    with pytest.raises(ValueError, match="colour"):
-        published.paper(PAPER.widths, without=("colour",))

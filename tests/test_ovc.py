@@ -256,14 +256,6 @@ def test_bad_options_end_before_the_conversion(
     assert entries(tmp_path) == {"plain.txt", "broken.json"}
 
 
-def test_profile_that_lacks_a_device_is_named(ovc: Ovc, tmp_path: Path) -> None:
-    (tmp_path / "p.json").write_text(json.dumps({"version": 1, "devices": {"GPU": {"builtin": "iris_xe"}}}))
-    ended = ovc(SQUEEZENET, "--placement", "HETERO:GPU,NPU", "--placement_profile", "p.json")
-    assert ended.status == 2
-    assert 'has no device "NPU"' in ended.err
-    assert entries(tmp_path) == {"p.json"}
-
-
 def test_existing_directory_is_a_place_for_the_output(ovc: Ovc, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "out").status == 0
@@ -310,20 +302,6 @@ def test_interrupted_while_placing_is_130_without_a_word(
     assert (ended.status, ended.errors) == (130, [])
     assert "Traceback" not in ended.err
     assert entries(tmp_path) == set()
-
-
-def test_failed_save_keeps_the_old_model(ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "m.xml").status == 0
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full(source: object, target: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    ended = ovc(LIGHT / "light_shufflenet.onnx", "--placement", DEVICE, "--output_model", "m.xml")
-    assert ended.status == 2
-    assert ended.errors == ["error: cannot write 'm.xml': No space left on device; choose another output"]
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 def test_command_line_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

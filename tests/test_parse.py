@@ -39,24 +39,6 @@ def test_agrees_with_reference(
     np.testing.assert_array_equal(cluster, reference_parse(*graph, levels, min_clusters))
 
 
-@settings(max_examples=100, deadline=None)
-@given(scored_graphs(), st.integers(0, 4), st.integers(1, 12))
-def test_what_holds_for_every_parse(
-    graph: tuple[int, NDArray[np.int64], NDArray[np.float32]], levels: int, min_clusters: int
-) -> None:
-    nodes, edges, _ = graph
-    cluster = _native.parse(*graph, levels, min_clusters)
-    clusters = len(np.unique(cluster))
-    assert set(cluster.tolist()) == set(range(clusters))
-    assert clusters >= min(min_clusters, nodes)
-    # Edges inside clusters connect each of them.
-    inside = edges[:, cluster[edges[0]] == cluster[edges[1]]].astype(np.int32)
-    np.testing.assert_array_equal(_native.merge_groups(nodes, *inside), cluster)
-    # Which way edges point makes no difference.
-    turned = _native.parse(nodes, edges[::-1].copy(), graph[2], levels, min_clusters)
-    np.testing.assert_array_equal(turned, cluster)
-
-
 def test_levels_of_a_path() -> None:
     edges = edges_of((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7))
     scores = np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.1, 0.6], np.float32)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,23 +21,16 @@ from openvino.op.util import Variable, VariableInfo
 import ov_hsdag
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
-from ov_hsdag.devices import device_set
 from ov_hsdag.explaining.explain import explain
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.graphs import unflattening_model
 
 PAIR = "HETERO:CPU_A,CPU_B"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-
-
-@pytest.fixture
-def core(two_cpu_core: ov.Core) -> ov.Core:
-    return two_cpu_core
 
 
 def outputs(compiled: ov.CompiledModel, data: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -155,13 +147,6 @@ def test_a_given_affinity_is_followed_and_completed(core: ov.Core, tmp_path: Pat
     assert core.compile_model(model, PAIR).get_property("HETERO_NUMBER_OF_SUBMODELS") > 2
 
 
-def test_an_affinity_for_another_model_is_refused(core: ov.Core) -> None:
-    with pytest.raises(UserError, match="nowhere"):
-        ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "CPU_A"})
-    with pytest.raises(UserError, match="GPU"):
-        ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "GPU"})
-
-
 def test_an_empty_model_is_refused() -> None:
     with pytest.raises(UserError, match="the model is empty"):
         ov_hsdag.place(ov.Model([], [], "empty"), "HETERO:GPU,CPU")
@@ -252,24 +237,6 @@ def test_a_memory_limit_beyond_all_memory_is_none() -> None:
     assert ov_hsdag.place(model, "HETERO:GPU,CPU", policy="none", memory={"GPU": 10**30}).predicted
 
 
-def test_memory_limits_are_kept_or_refused() -> None:
-    model = ZOO["squeezenet"].build()
-    problem = build_problem(model, device_set.DeviceSet(("GPU", "CPU")))
-    everything = problem.evaluate(problem.single(0)).memory_bytes[0, 0]
-
-    def limited(gpu: int, cpu: int) -> Profile:
-        profile = builtin_profile(["GPU", "CPU"])
-        limits = {"GPU": gpu, "CPU": cpu}
-        return Profile({name: replace(d, memory_bytes=limits[name]) for name, d in profile.devices.items()})
-
-    half = int(everything * 0.7)
-    placement = ov_hsdag.place(ZOO["squeezenet"].build(), device="HETERO:GPU,CPU", profile=limited(half, 10**12))
-    assert placement.predicted is not None
-    assert placement.predicted["memory_bytes"]["GPU"] <= half
-    with pytest.raises(RunError, match="memory"):
-        ov_hsdag.place(ZOO["squeezenet"].build(), device="HETERO:GPU,CPU", profile=limited(1000, 1000))
-
-
 def test_placing_again_replaces_the_placement(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     ov_hsdag.place(model, device=PAIR, objective="throughput", core=core)
@@ -321,17 +288,6 @@ def resetting_model() -> ov.Model:
 def test_what_hetero_cannot_run_at_all_is_told_as_that(affinity: dict[str, str] | None) -> None:
     with pytest.raises(UserError, match="does not run this model: the ReadValue and the Assign of a state"):
         ov_hsdag.place(resetting_model(), "HETERO:GPU,CPU", affinity=affinity)
-
-
-def test_measuring_that_was_asked_for_needs_a_temporary_folder(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
-    model = ZOO["squeezenet"].build()
-    nodes = len(model.get_ops())
-    with pytest.raises(RunError, match=r"^measuring needs a temporary folder \(TMPDIR\)"):
-        ov_hsdag.place(model, PAIR, core=core, measure=True)
-    assert len(model.get_ops()) == nodes
-    assert ov_hsdag.place(model, PAIR, core=core).measured is None
 
 
 def bounds(schema: dict[str, Any], part: dict[str, Any], which: str) -> Any:

@@ -126,25 +126,6 @@ def test_model_without_a_placement_has_none() -> None:
     assert Placement.of(chain(["a"])) is None
 
 
-@pytest.mark.parametrize(
-    "key, value", [("exceptions", "{"), ("version", "soon"), ("devices", "GPU"), ("default", "NPU")]
-)
-def test_damaged_entry_is_a_user_error(key: str, value: str) -> None:
-    model = chain(["a", "b"])
-    Placement(("GPU", "CPU"), {"a": "CPU", "b": "GPU"}).embed(model)
-    model.set_rt_info(value, ["ov_hsdag", key])
-    with pytest.raises(UserError):
-        Placement.of(model)
-
-
-def test_newer_entry_is_refused_by_its_version() -> None:
-    model = chain(["a", "b"])
-    Placement(("GPU", "CPU"), {"a": "CPU", "b": "GPU"}).embed(model)
-    model.set_rt_info("2", ["ov_hsdag", "version"])
-    with pytest.raises(UserError, match=r"version 2.*reads up to 1"):
-        Placement.of(model)
-
-
 def test_strip_leaves_no_trace(tmp_path: Path) -> None:
     model = chain(ODD)
     ov.save_model(model, tmp_path / "plain.xml")

@@ -245,16 +245,6 @@ def test_a_policy_that_may_not_be_read_is_told_in_one_line(exported: Path, locke
             PolicyFolder.load(folder)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
-def test_a_file_that_may_not_be_read_is_no_policy() -> None:
-    with (
-        tempfile.NamedTemporaryFile() as file,
-        no_permission(Path(file.name)),
-        pytest.raises(UserError, match=r"cannot be read: Permission denied"),
-    ):
-        PolicyFolder.load(file.name)
-
-
 def test_a_policy_is_read_once_and_again_when_it_changes(policy: Path) -> None:
     first = PolicyFolder.load(policy)
     assert PolicyFolder.load(str(policy)) is first

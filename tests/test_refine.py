@@ -182,16 +182,6 @@ def test_states_stay_whole() -> None:
     assert np.isfinite(scores).any()
 
 
-def test_more_moves_and_other_seeds() -> None:
-    original = build_problem(ZOO["densenet121"].build(), DeviceSet.parse("HETERO:GPU,NPU,CPU"), objective="throughput")
-    problem = with_random_speeds(original, 1, 0.1, 1.0)
-    batch = problem.random(np.random.default_rng(1), 4)
-    few, many = (refine(problem, batch, max_moves=moves)[1].min() for moves in (5_000, 400_000))
-    assert many < few
-    found = {refine(problem, batch, max_moves=100_000, seed=seed)[0].tobytes() for seed in range(4)}
-    assert len(found) > 1
-
-
 def test_time_budget() -> None:
     problem = build_problem(ZOO["resnet50"].build(), DeviceSet.parse("HETERO:GPU,CPU"), objective="throughput")
     start = time.perf_counter()

@@ -17,7 +17,7 @@ import openvino.properties.hint as hint
 import pytest
 
 import ov_hsdag  # noqa: F401 the hook
-from ov_hsdag.devices.requests import MOST, requests_in_flight
+from ov_hsdag.devices.requests import MOST
 from ov_hsdag.integration.requests import OPTIMAL_NUMBER, advice
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
@@ -145,16 +145,6 @@ def test_wrong_arguments_are_told_as_ever() -> None:
             ov.AsyncInferQueue(*arguments)
     with pytest.raises(RuntimeError, match="NO_SUCH_PROPERTY"):
         ov.Core().compile_model(cut(3), HETERO).get_property("NO_SUCH_PROPERTY")
-
-
-def test_rule() -> None:
-    assert requests_in_flight(1, 1, 1) == 1
-    assert requests_in_flight(8, 1, 5) == 8
-    assert requests_in_flight(1, 2, 2) == 6
-    assert requests_in_flight(1, 3, 3) == 9
-    assert requests_in_flight(1, 2, 5) == 10
-    assert requests_in_flight(12, 2, 5) == 12
-    assert requests_in_flight(1, 2, 300) == MOST
 
 
 @pytest.mark.parametrize(("objective", "requests"), [("throughput", 6), ("latency", 1)])

@@ -123,11 +123,6 @@ def test_what_does_not_fit_the_model_is_refused(inputs: int, shape: str, words: 
 
 
 class TestCommands:
-    def test_place_refuses_what_does_not_fit(self, files: dict[int, Path], tmp_path: Path) -> None:
-        done = run("place", files[1], "--device", DEVICE, "--output", tmp_path / "o.xml", "--shape", "[8,16]")
-        assert_one_error_line(done, "[8, 16]", "[?,?,16]")
-        assert list(tmp_path.iterdir()) == []
-
     @pytest.mark.parametrize("command", ["verify", "calibrate", "bench", "finetune"])
     def test_every_command_checks_them_before_it_begins(
         self, command: str, files: dict[int, Path], tmp_path: Path

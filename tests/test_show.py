@@ -19,7 +19,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.compat import opset13 as ops
 from tests.commands import assert_one_error_line, run
-from tests.graphs import convolutions, random_model
+from tests.graphs import convolutions
 from tests.test_relaxed_shapes import batches
 
 PAIR = "HETERO:GPU,CPU"
@@ -104,12 +104,6 @@ def test_the_affinity_file_is_json_and_never_the_input(
     assert done.returncode == 2
     assert_one_error_line(done, "it is the input" if name == "weights.json" else "must end in .json")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_model_without_a_placement(tmp_path: Path) -> None:
-    path = tmp_path / "plain.xml"
-    ov.save_model(random_model(7), path)
-    assert_one_error_line(run("show", path), "carries no placement; run: ov-hsdag place")
 
 
 @given(st.lists(st.integers(0, 2), max_size=300), st.integers(1, 120))

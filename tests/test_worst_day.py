@@ -19,7 +19,6 @@ from openvino.preprocess import PrePostProcessor
 import ov_hsdag
 from ov_hsdag.integration import core as hook
 from ov_hsdag.model import complete, normalize
-from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -104,20 +103,6 @@ def submodels(compiled: ov.CompiledModel) -> int:
 # Devices
 
 
-def test_a_model_placed_for_a_gpu_runs_where_there_is_none(core: ov.Core, tmp_path: Path) -> None:
-    case = network()
-    names = [node.get_friendly_name() for node in case.model.get_ops()]
-    placement = ov_hsdag.place(case.model, "HETERO:GPU.9,CPU", affinity=dict.fromkeys(names, "GPU.9"))
-    assert placement.used() == ("GPU.9",)
-    ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
-    with pytest.warns(
-        RuntimeWarning, match=r"uses GPU\.9, .* devices here \(CPU\); its nodes run: \d+ on CPU$"
-    ) as caught:
-        compiled = core.compile_model(tmp_path / "m.xml", "HETERO:GPU.9,CPU", F32)
-    assert len(caught) == 1
-    assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
-
-
 class Refusing(ov.Core):
     """A Core some of whose devices promise all and compile nothing but the smallest model: full, or badly driven."""
 
@@ -167,19 +152,6 @@ def test_a_device_that_refuses_its_part_is_left_out(
     assert caught[0].filename == __file__
     assert devices(compiled) == {other}
     assert alike(core, compiled, path, case.inputs)
-
-
-def test_one_of_two_that_has_everything_and_refuses_it(core: ov.Core, tmp_path: Path) -> None:
-    case = network()
-    names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
-    Placement(("CPU_A", "CPU_B"), dict.fromkeys(names, "CPU_A")).embed(case.model)
-    ov.save_model(case.model, tmp_path / "m.xml", compress_to_fp16=False)
-    full = Refusing()
-    full.refuse = ("CPU_A",)
-    with pytest.warns(RuntimeWarning, match="does not compile with CPU_A; the model runs on CPU_B: out of"):
-        compiled = full.compile_model(tmp_path / "m.xml", DEVICE)
-    assert devices(compiled) == {"CPU_B"}
-    assert alike(core, compiled, tmp_path / "m.xml", case.inputs)
 
 
 def test_two_of_three_that_refuse(core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,26 +463,6 @@ def test_threads_place_at_once(core: ov.Core) -> None:
 
 
 # Caches and blobs
-
-
-@pytest.mark.usefixtures("silence")
-def test_a_cache_follows_a_new_placement_of_the_same_file(core: ov.Core, tmp_path: Path) -> None:
-    case = network()
-    normalize.normalize(case.model)
-    groups = ComputationGraph.from_model(case.model).legality.groups.tolist()
-    names = [node.get_friendly_name() for node in case.model.get_ordered_ops()]
-    pair = ("CPU_A", "CPU_B")
-    cache = {"CACHE_DIR": str(tmp_path / "cache")}
-    counts = []
-    for share in (2, 2, 3):
-        first = {name: pair[group * share > max(groups)] for name, group in zip(names, groups, strict=True)}
-        Placement(pair, first).embed(case.model)
-        ov.save_model(case.model, tmp_path / "model.xml", compress_to_fp16=False)
-        compiled = core.compile_model(tmp_path / "model.xml", DEVICE, cache)
-        assert devices(compiled) == {"CPU_A", "CPU_B"}
-        assert alike(core, compiled, tmp_path / "model.xml", case.inputs)
-        counts.append(len(list((tmp_path / "cache").iterdir())))
-    assert counts[0] == counts[1] < counts[2]
 
 
 @pytest.mark.skipif(

@@ -17,7 +17,7 @@ from research.zoo.models.onnx_light import MODELS as ONNX_MODELS
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
-def test_outputs_are_finite_and_follow_the_inputs(zoo_model: ZooModel) -> None:
+def test_outputs_are_finite_and_follow_the_inputs_alone(zoo_model: ZooModel) -> None:
     model = zoo_model.build()
     compiled = ov.Core().compile_model(model, "CPU", F32)
     outputs = infer(compiled, zoo_model.inputs(1))
@@ -28,14 +28,8 @@ def test_outputs_are_finite_and_follow_the_inputs(zoo_model: ZooModel) -> None:
         if output.size > 1:
             assert np.ptp(output) > 1e-3 * scale
         assert np.abs(output - other).max() > 1e-3 * scale, "the same for other inputs"
-
-
-def test_compiling_again_changes_nothing(zoo_model: ZooModel) -> None:
     # A model that draws random numbers, for one, could not be compared with its placements.
-    first, second = (
-        infer(ov.Core().compile_model(zoo_model.build(), "CPU", F32), zoo_model.inputs(1)) for _ in range(2)
-    )
-    assert largest_difference(first, second) < 1e-5
+    assert largest_difference(outputs, infer(ov.Core().compile_model(model, "CPU", F32), zoo_model.inputs(1))) < 1e-5
 
 
 def test_inputs_fit_the_model(zoo_model: ZooModel) -> None:
