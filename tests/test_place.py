@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,13 @@ def test_a_given_affinity_is_followed_and_completed(core: ov.Core, tmp_path: Pat
     assert kept == {name: affinity[name] for name in kept}
     assert len(kept) >= len(convolutions) // 2
     assert core.compile_model(model, PAIR).get_property("HETERO_NUMBER_OF_SUBMODELS") > 2
+
+
+def test_an_affinity_for_another_model_is_refused(core: ov.Core) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "CPU_A"})
+    with pytest.raises(UserError, match="GPU"):
+        ov_hsdag.place(ZOO["squeezenet"].build(), device=PAIR, core=core, affinity={"nowhere": "GPU"})
 
 
 def test_an_empty_model_is_refused() -> None:
@@ -288,6 +296,17 @@ def resetting_model() -> ov.Model:
 def test_what_hetero_cannot_run_at_all_is_told_as_that(affinity: dict[str, str] | None) -> None:
     with pytest.raises(UserError, match="does not run this model: the ReadValue and the Assign of a state"):
         ov_hsdag.place(resetting_model(), "HETERO:GPU,CPU", affinity=affinity)
+
+
+def test_measuring_that_was_asked_for_needs_a_temporary_folder(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    model = ZOO["squeezenet"].build()
+    nodes = len(model.get_ops())
+    with pytest.raises(RunError, match=r"^measuring needs a temporary folder \(TMPDIR\)"):
+        ov_hsdag.place(model, PAIR, core=core, measure=True)
+    assert len(model.get_ops()) == nodes
+    assert ov_hsdag.place(model, PAIR, core=core).measured is None
 
 
 def bounds(schema: dict[str, Any], part: dict[str, Any], which: str) -> Any:
