@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.made_up import MadeUp
 from ov_hsdag.model.shapes import counted_input_shapes, input_shapes
 from ov_hsdag.model.steps import Inputs, StatefulInputs, is_stateful
+from ov_hsdag.model.synthetic import SyntheticInput
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import UserError
 
@@ -99,7 +99,7 @@ def random_inputs(
 ) -> list[NDArray[Any]]:
     """One array for each input of the model, drawn from the seed.
 
-    Values are those of `MadeUp`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
+    Values are those of `SyntheticInput`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
     Dynamic dimensions get the size that costs count with, or that of `shapes`. Raises RunError for inputs of other
     types.
     """
@@ -107,7 +107,7 @@ def random_inputs(
         return StatefulInputs(model, shapes).timed(seed)[1][0]
     random = np.random.default_rng(seed)
     inputs = zip(model.get_parameters(), counted_input_shapes(model, shapes), strict=True)
-    return [MadeUp.of(parameter).values(random, shape) for parameter, shape in inputs]
+    return [SyntheticInput.of(parameter).values(random, shape) for parameter, shape in inputs]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.made_up import MadeUp
 from ov_hsdag.model.shapes import counted_input_shapes
+from ov_hsdag.model.synthetic import SyntheticInput
 from ov_hsdag.model.workload import (
     BEAMS,
     CACHE_POSITIONS,
@@ -65,7 +65,7 @@ class _Input:
     role: str
     shape: tuple[int, ...]
     open_batch: bool
-    made_up: MadeUp
+    synthetic: SyntheticInput
 
 
 class StatefulInputs:
@@ -91,7 +91,7 @@ class StatefulInputs:
             axis = len(shape) - 2 if role == POSITIONS else 0
             ranked = partial.rank.is_static and 0 <= axis < len(shape)
             open_batch = ranked and partial[axis].is_dynamic and not names & given and role != CACHE_POSITIONS
-            self._inputs.append(_Input(role, tuple(shape), open_batch, MadeUp.of(parameter)))
+            self._inputs.append(_Input(role, tuple(shape), open_batch, SyntheticInput.of(parameter)))
         # Logits have a value for each token; with the numbers 0 and 1 alone, a model would see only two of them.
         last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
         self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
@@ -166,5 +166,5 @@ class StatefulInputs:
         past = sizes.past if self._known else 0
         if self._known and one.role == CACHE_POSITIONS and len(shape) == 1:
             shape[0] = self._window if self._window and not sizes.past else sizes.tokens
-        made = one.made_up.values(random, shape, past, self._vocabulary if one.role in TOKENS else 2)
+        made = one.synthetic.values(random, shape, past, self._vocabulary if one.role in TOKENS else 2)
         return np.ascontiguousarray(made[::-1]) if swap and one.role == BEAMS else made

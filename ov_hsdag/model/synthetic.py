@@ -1,4 +1,4 @@
-"""Values that are made up for an input, by its name, its type, and the table that it is an index of."""
+"""Synthetic values of an input, by its name, its type, and the table that it is an index of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HANDED_ON = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
 
 
 @dataclass(frozen=True)
-class MadeUp:
+class SyntheticInput:
     """What is known of an input's values."""
 
     names: frozenset[str]  # of the input, without "…:0" of TensorFlow
@@ -33,7 +33,7 @@ class MadeUp:
     rows: int | None
 
     @classmethod
-    def of(cls, parameter: ov.Node) -> MadeUp:
+    def of(cls, parameter: ov.Node) -> SyntheticInput:
         """Of a Parameter. Raises RunError where values of its type cannot be made up."""
         try:
             dtype = np.dtype(parameter.get_element_type().to_dtype())
@@ -67,7 +67,7 @@ class MadeUp:
 
 
 def _rows(parameter: ov.Node) -> int | None:
-    """See `MadeUp.rows`."""
+    """See `SyntheticInput.rows`."""
     found, waiting = [], [parameter]
     while waiting:
         for reader in waiting.pop().output(0).get_target_inputs():
