@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import openvino._offline_transformations as transformations
 import pytest
 
-import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import clean_up
 from ov_hsdag.model.placement import Placement
@@ -65,17 +63,6 @@ def test_a_model_that_it_fails_on_splits_and_computes_the_same(two_cpu_core: ov.
     compiled = two_cpu_core.compile_model(model, DEVICES.hetero)
     assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == problem.evaluate(placement).submodels[0]
     np.testing.assert_allclose(compiled(inputs())[0], expected, rtol=1e-5)
-
-
-def test_the_command_places_it(tmp_path: Path, two_cpu_core: ov.Core) -> None:
-    ov.save_model(col2im(), tmp_path / "model.xml")
-    placed = tmp_path / "placed.xml"
-    done = run("place", tmp_path / "model.xml", "--device", DEVICES.hetero, "--no-measure", "--output", placed)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ov_hsdag.Placement.of(two_cpu_core.read_model(placed)) is not None
-    expected = two_cpu_core.compile_model(col2im(), "CPU_A")(inputs())[0]
-    actual = two_cpu_core.compile_model(str(placed), DEVICES.hetero)(inputs())[0]
-    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("build", [col2im, stateful])

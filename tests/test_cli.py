@@ -403,10 +403,6 @@ class TestBadModel:
         (tmp_path / name).write_text("# Notes\n\nThis is a text.\n")
         refused(tmp_path / name, out, "no IR, ONNX")
 
-    def test_a_folder_that_is_no_model(self, out: Path, tmp_path: Path) -> None:
-        (tmp_path / "folder").mkdir()
-        refused(tmp_path / "folder", out, "no model in folder")
-
     def test_an_ir_without_its_weights(self, model: Path, out: Path, tmp_path: Path) -> None:
         (tmp_path / "alone.xml").write_text(model.read_text())
         refused(tmp_path / "alone.xml", out, "cannot read", "bin file")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -313,16 +311,6 @@ def test_first_save_shows_no_half_model(tmp_path: Path, monkeypatch: pytest.Monk
     assert entries(tmp_path) <= {"m.bin"}
 
 
-def test_full_disk_is_a_user_error_that_keeps_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "m.xml"
-    files.save_model_atomically(affine(1), path, compress_to_fp16=False)
-    fail_at(monkeypatch, 0, OSError(28, "No space left on device"))
-    with pytest.raises(UserError, match=r"cannot write .*m\.xml.*No space left"):
-        files.save_model_atomically(affine(2), path)
-    assert which(path, affine(1), affine(2)) == 0
-    assert entries(tmp_path) == {"m.xml", "m.bin"}
-
-
 def test_openvino_that_cannot_save_is_a_run_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("Exception from\nserialize")
@@ -471,38 +459,3 @@ def test_process_killed_between_two_renames_leaves_a_model_and_no_lasting_litter
     files.save_model_atomically(new, path, compress_to_fp16=False)
     assert which(path, old, new) == 1
     assert entries(tmp_path) == {"m.xml", "m.bin"}
-
-
-WRITER = """
-    import sys
-    sys.path.insert(0, sys.argv[2])
-    from test_files import affine
-    from ov_hsdag.storage import files
-    print("ready", flush=True)
-    while True:
-        for seed, width in ((2, 300), (1, 200)):
-            files.save_model_atomically(affine(seed, width), sys.argv[1], compress_to_fp16=False)
-"""
-
-
-def test_killed_writers_leave_the_old_or_the_new_model(tmp_path: Path) -> None:
-    path = tmp_path / "m.xml"
-    models = affine(1, 200), affine(2, 300)
-    files.save_model_atomically(models[0], path, compress_to_fp16=False)
-    chance = random.Random(0)
-    seen = set()
-    # On a slow machine the first write takes longer than a writer's whole life on a fast one.
-    for attempt in range(60):
-        if attempt >= 10 and seen == {0, 1}:
-            break
-        command = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), str(Path(__file__).parent)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"ready\n"
-            for _ in range(3):  # the pair is also whole while it is being replaced, for a reader that gets both files
-                time.sleep(chance.uniform(0, 0.05 * (1 + attempt / 10)))
-            writer.send_signal(signal.SIGKILL)
-        seen.add(which(path, *models))
-    files.save_model_atomically(models[0], path, compress_to_fp16=False)
-    assert entries(tmp_path) == {"m.xml", "m.bin"}
-    assert seen == {0, 1}

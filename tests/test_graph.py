@@ -72,17 +72,6 @@ def test_matmul_flops_do_not_depend_on_transposition() -> None:
     assert graph.flops[graph.types.index("MatMul")] == pytest.approx(2 * 2 * 5 * 11 * 7)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [({"nothing": [1, 4]}, "unknown input 'nothing'"), ({"tokens": [1, 65]}, "does not fit")],
-)
-def test_bad_example_shapes_are_refused(shapes: dict[str, list[int]], message: str) -> None:
-    tokens = ops.parameter(ov.PartialShape([-1, ov.Dimension(1, 64)]), ov.Type.f32, name="tokens")
-    model = ov.Model([ops.result(ops.relu(tokens))], [tokens], "dynamic")
-    with pytest.raises(UserError, match=message):
-        ComputationGraph.from_model(model, shapes=shapes)
-
-
 def test_loop_costs_all_of_its_iterations() -> None:
     state = ops.parameter([1, 16], ov.Type.f32)
     body_input = ops.parameter([1, 16], ov.Type.f32)

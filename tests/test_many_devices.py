@@ -14,7 +14,6 @@ from ov_hsdag.devices.device_set import MOST_DEVICES
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.support import support
-from ov_hsdag.utils.errors import UserError
 from tests.decoders import generate, stateful_decoder
 
 NAMES = [f"CPU_{number}" for number in range(MOST_DEVICES)]
@@ -82,9 +81,3 @@ def test_equal_devices_are_asked_once_what_they_support() -> None:
     assert core.asked == {NAMES[0]: 1}
     assert found.shape == (graph.nodes, MOST_DEVICES)
     assert (found == found[:, :1]).all()
-
-
-def test_more_devices_are_refused() -> None:
-    names = [*NAMES, "CPU_16"]
-    with pytest.raises(UserError, match="17 devices; give at most 16"):
-        ov_hsdag.place(stateful_decoder(1), names)
