@@ -112,11 +112,10 @@ def test_a_papers_step_adds_the_clusters_embedding_to_its_nodes_features() -> No
     item, cluster = random_input(generator, 30, 2), torch.from_numpy(random_clusters(generator, 30).astype(np.int64))
     x, net = tensors(item), network(PAPER)
     h, edge_score = net.encode(x)
-    carried = net.carry(net.pool(x, h, edge_score, cluster), cluster)
+    carried = net.linear("output", net.pool(x, h, edge_score, cluster))[cluster]
     assert carried.shape == x.node_x.shape
     assert all((carried[cluster == c] == carried[cluster == c][0]).all() for c in cluster.unique())
-    with pytest.raises(ValueError, match="carry=True"):
-        network(BASE).carry(h, cluster)
+    assert not hasattr(network(BASE), "output")
 
 
 def test_the_papers_network_takes_only_its_number_of_devices() -> None:

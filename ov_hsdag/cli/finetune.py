@@ -18,7 +18,7 @@ from ov_hsdag.cli.extras import require
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
-from ov_hsdag.training import CHECKPOINT
+from ov_hsdag.training import CHECKPOINT, refuse_existing
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def finetune(
 
     tuning.check_outputs(output, model)
     if not resume:
-        tuning.refuse_existing(output)
+        refuse_existing(output)
         if policy is None and not bundle.ships(bundle.DEFAULT):
             console.message("the package ships no policy: beginning with an untrained one")
             policy = tuning.SCRATCH
@@ -198,10 +198,9 @@ def _elsewhere(
     """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
     for kind in fleet.kinds:
         folder = fleet.target(output, kind)
-        there = (folder / CHECKPOINT).exists()
-        if there and not resume:
-            raise UserError(f"there is a run in '{folder}' already: continue it with --resume or choose another output")
-        if resume and not there:
+        if not resume:
+            refuse_existing(folder)
+        elif not (folder / CHECKPOINT).exists():
             raise UserError(f"there is no run to resume in '{folder}'")
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
     jobs = [(kind, _job(model, folder, resume), folder) for kind, folder in zip(fleet.kinds, folders, strict=True)]

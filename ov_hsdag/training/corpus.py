@@ -1,9 +1,8 @@
-"""What the policy learns from: graphs of real models and generated DAGs × devices, costs and limits drawn from a seed.
+"""What the policy learns from: graphs of models and generated DAGs, with devices, costs and limits drawn from a seed.
 
-On disk a corpus is a folder of graphs, one problem .npz for each model (`PlacementProblem.save`), extracted once:
-`research.corpus` makes one of the model zoo.
-Everything else about a training problem — devices, costs, missing operations, limits, objective — is drawn on the fly:
-problem i of a seed is the same on every machine and in every order, so a run's position in its corpus is one number.
+On disk a corpus is a folder of graphs, one problem .npz for each model (`PlacementProblem.save`); `research.corpus`
+makes one of the model zoo. Everything else about a training problem is drawn on the fly: problem i of a seed is the
+same on every machine and in every order, so a run's position in its corpus is one number.
 
 Held out: the families `HELD_OUT_FAMILIES` and the device sets `HELD_OUT_SETS`, two of whose profiles
 (`HELD_OUT_PROFILES`) are in no training problem in any form.
@@ -69,15 +68,7 @@ GENERATED = "generated"
 
 
 def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
-    """Returns built-in profiles as named devices.
-
-    Args:
-        stems: names of built-in profiles, in HETERO's order.
-
-    Returns:
-        Device names, such as ("GPU.0", "GPU.1", "CPU") where a kind occurs twice and its plain name otherwise; and
-        the profile of these devices.
-    """
+    """Built-in profiles as devices: names (numbered, as "GPU.0", where a kind occurs twice), and profile."""
     profiles = [load_builtin(stem) for stem in stems]
     names = _names([profile.kind for profile in profiles])
     return names, Profile({name: replace(p, name=name) for name, p in zip(names, profiles, strict=True)})
@@ -96,14 +87,9 @@ def assemble(
     objective: str,
     memory_bytes: NDArray[np.int64] | None = None,
 ) -> PlacementProblem:
-    """Returns the problem of the template's graph on other devices.
+    """The template's graph and legality groups on other devices, in HETERO's order.
 
-    Args:
-        template: a problem with the graph and its legality groups.
-        names: devices, in HETERO's order.
-        profile: what they cost and support.
-        objective: "latency" or "throughput".
-        memory_bytes: limits, int64 [devices]; -1 for none. None: those of the profile.
+    memory_bytes: limits, int64 [devices]; -1 for none. None: those of the profile.
     """
     fixed, per_byte = cost_model.transfer_costs(profile, names)
     return replace(
@@ -120,7 +106,7 @@ def assemble(
 
 
 def placeable(problem: PlacementProblem) -> bool:
-    """Returns whether every group has a device that runs it."""
+    """Whether every group has a device that runs it."""
     return bool(problem.group_supported.any(axis=1).all())
 
 
@@ -143,12 +129,7 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
 
 
 def extract(model: Any, rule: int) -> PlacementProblem:
-    """Returns the template of a model: its graph and legality groups on two reference devices.
-
-    Args:
-        model: an `ov.Model`; normalized in place.
-        rule: HETERO's splitting rule, see `split_rule`.
-    """
+    """The template of an `ov.Model`, which is normalized in place; rule: HETERO's splitting rule, see `split_rule`."""
     graph = normalize.normalize(model)
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
     empty = _unpriced(graph, names, rule)
@@ -156,13 +137,7 @@ def extract(model: Any, rule: int) -> PlacementProblem:
 
 
 def write_generated(folder: Path, count: int = 256, seed: int = 0) -> None:
-    """Writes a corpus that needs no models: random graphs, as generated/NUMBER.npz; those that are there stay.
-
-    Args:
-        folder: the corpus.
-        count: how many.
-        seed: of all of them.
-    """
+    """Writes random graphs as generated/NUMBER.npz, a corpus that needs no models; those that are there stay."""
     rule = split_rule(ov.__version__)
     for number in range(count):
         path = folder / GENERATED / f"{number:03d}.npz"
@@ -173,26 +148,18 @@ def write_generated(folder: Path, count: int = 256, seed: int = 0) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Templates to draw training problems from.
+    """Templates to draw training problems from."""
 
-    Attributes:
-        templates: problems whose graphs are used; their devices and costs are not.
-        names: "family/name" of each.
-        seed: decides all draws.
-        generated: share of problems on generated DAGs.
-    """
-
-    templates: tuple[PlacementProblem, ...]
-    names: tuple[str, ...]
-    seed: int = 0
-    generated: float = 0.15
+    templates: tuple[PlacementProblem, ...]  # their graphs are used, and not their devices and costs
+    names: tuple[str, ...]  # "family/name" of each
+    seed: int = 0  # decides all draws
+    generated: float = 0.15  # share of problems on generated DAGs
 
     @classmethod
     def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE, generated: float = 0.15) -> Corpus:
-        """Returns the training part of a corpus folder: without held-out families and graphs that are too large.
+        """The training part of a corpus folder: without held-out families and graphs that are too large.
 
-        Raises:
-            UserError: there is nothing to learn from, or a file is not a problem.
+        Raises UserError where there is nothing to learn from, or a file is not a problem.
         """
         templates, names = [], []
         for path in sorted(folder.glob("*/*.npz")):
@@ -218,7 +185,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def draw(self, index: int) -> PlacementProblem | None:
-        """Returns training problem number `index`; None where the draw has a group without a device."""
+        """Training problem number `index`; None where the draw has a group without a device."""
         generator = np.random.default_rng([self.seed, RECIPE, index])
         if generator.random() < self.generated:
             template = generated_template(generator, self.templates[0].rule)
@@ -231,16 +198,9 @@ class Corpus:
 def draw_problem(
     template: PlacementProblem, generator: np.random.Generator, devices: int | None = None, *, held_out: bool = False
 ) -> PlacementProblem:
-    """Returns a template's graph with devices, costs, limits and an objective drawn at random.
+    """A template's graph with devices, costs, limits and an objective drawn at random; see `placeable`.
 
-    Args:
-        template: its graph and legality groups are used.
-        generator: of all draws; the same state gives the same problem.
-        devices: how many; None: two to eight.
-        held_out: one of the devices is of `HELD_OUT_PROFILES`, so that no training problem has this set.
-
-    Returns:
-        The problem, in which a group may be left without a device (`placeable`).
+    devices: how many, two to eight by default. held_out: one of them is of `HELD_OUT_PROFILES`.
     """
     template = replace(template, graph=_scaled(template.graph, generator))
     names, profile, randomized = _draw_devices(generator, devices, held_out)
@@ -371,7 +331,7 @@ _COMMON_TYPES = (
 
 
 def generated_template(generator: np.random.Generator, rule: int) -> PlacementProblem:
-    """Returns a random DAG of chains, branches, long skips, several inputs and outputs, and operations of all sizes."""
+    """A random DAG of chains, branches, long skips, several inputs and outputs, and operations of all sizes."""
     operations = int(np.exp(generator.uniform(np.log(12), np.log(400))))
     inputs, skip = int(generator.integers(1, 4)), float(generator.uniform(0.02, 0.4))
     reach = int(generator.integers(2, 20))

@@ -16,15 +16,9 @@ from ov_hsdag.utils.errors import UserError, one_line
 
 
 def export(network: HSDAGNetwork, folder: str | PathLike[str], run: Mapping[str, Any] | None = None) -> None:
-    """Writes a policy folder; results of the two agree within 1e-5.
+    """Writes a policy folder, in place of the one that is there; results of the two agree within 1e-5.
 
-    Args:
-        network: trained; not changed.
-        folder: made where it does not exist; a policy in it is replaced.
-        run: the record of the run that made it, JSON-able.
-
-    Raises:
-        UserError: the folder cannot be written.
+    run: the record of the run that made it, JSON-able. Raises UserError where it cannot be written.
     """
     folder = Path(folder)
     weights = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in network.state_dict().items()}
@@ -40,11 +34,7 @@ def export(network: HSDAGNetwork, folder: str | PathLike[str], run: Mapping[str,
 
 
 def load(folder: str | PathLike[str]) -> HSDAGNetwork:
-    """The network of a policy folder, with the exact weights that were exported.
-
-    Raises:
-        UserError: the folder is no policy, or a damaged one.
-    """
+    """The network of a policy folder, with the exact weights that were exported. Raises UserError."""
     policy = PolicyFolder.load(Path(folder))
     network = HSDAGNetwork(policy.config)
     weights = policy.network.weights

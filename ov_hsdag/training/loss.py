@@ -50,13 +50,8 @@ def edge_loss(policy: Policy, example: Example) -> Tensor:
 def policy_loss(policy: Policy, rollouts: Rollouts, clip: float | None = None) -> tuple[Tensor, dict[str, float]]:
     """The loss of REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
-    Args:
-        policy: the network's output now, on the rollouts' clusters.
-        rollouts: the samples.
-        clip: PPO's ε on the ratio of a placement's probabilities; None: REINFORCE.
-
-    Returns:
-        A scalar with a gradient; approx_kl (Schulman's k3 estimator) and the share of clipped ratios.
+    policy: of now, on the rollouts' clusters. clip: PPO's ε; None: REINFORCE. Returned with it are approx_kl
+    (Schulman's k3 estimator) and the share of clipped ratios.
     """
     log_probability = joint_log_probability(policy, rollouts.actions)
     log_ratio = (log_probability - rollouts.log_probability).clamp(-10, 10)
@@ -76,12 +71,7 @@ def counterfactual_loss(policy: Policy, advantages: Tensor, unit: float = 0.05, 
 
     For devices drawn from the policy its gradient is REINFORCE's, with the sum over a cluster's devices in place of the
     sample (an all-action policy gradient): what other clusters' draws add to a return, most of its variance, cancels.
-
-    Args:
-        policy: the network's output now.
-        advantages: see `counterfactual_advantages`, float32 [c, D].
-        unit: advantages are divided by it, so that small ones matter.
-        clip: largest absolute value of an advantage, in units.
+    advantages: float32 [c, D], counted in units, so that small ones matter, and clipped.
     """
     return -(policy.log_probability.exp() * (advantages / unit).clamp(-clip, clip)).sum(-1).mean()
 
@@ -97,17 +87,8 @@ def problem_loss(
 ) -> tuple[Tensor, Rollouts | None, dict[str, float]]:
     """The loss of a problem: behaviour cloning at first, then policy gradients with behaviour cloning besides.
 
-    Args:
-        network: the policy.
-        settings: of the run.
-        step: its number, from 0.
-        example: the problem.
-        baseline: its moving mean return, nan for a new one.
-        generator: of all draws.
-        rollouts: of the first epoch of the step; None: this is the first.
-
-    Returns:
-        A scalar with a gradient; the rollouts, None in steps of imitation; and what is logged.
+    step: from 0. baseline: the problem's moving mean return, nan for a new one. rollouts: of the first epoch of the
+    step; None: this is the first. Returns the loss, the rollouts (None in steps of imitation) and what is logged.
     """
     policy = run_policy(network, example, None if rollouts is None else rollouts.cluster, levels_at(settings, step))
     imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
@@ -139,49 +120,30 @@ def problem_loss(
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What all parts of an update share.
+    """What all parts of an update share."""
 
-    Attributes:
-        step: number of the step, from 0.
-        epoch: number of the update in the step, from 0.
-        problems: of all parts.
-        weights: of the network, one parameter after the other, float32 [parameters].
-    """
-
-    step: int
-    epoch: int
-    problems: int
-    weights: NDArray[np.float32]
+    step: int  # from 0
+    epoch: int  # number of the update in the step, from 0
+    problems: int  # of all parts
+    weights: NDArray[np.float32]  # of the network, one parameter after the other, float32 [parameters]
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some problems of a step.
+    """Some problems of a step."""
 
-    Attributes:
-        indices: of its problems in the pool, int64 [problems].
-        baselines: their moving mean returns, nan for new ones, float64 [problems].
-        rollouts: of the first epoch of the step; none: this is the first.
-    """
-
-    indices: NDArray[np.int64]
-    baselines: NDArray[np.float64]
-    rollouts: tuple[Rollouts, ...] = ()
+    indices: NDArray[np.int64]  # of its problems in the pool, int64 [problems]
+    baselines: NDArray[np.float64]  # their moving mean returns, nan for new ones, float64 [problems]
+    rollouts: tuple[Rollouts, ...] = ()  # of the first epoch of the step; none: this is the first
 
 
 @dataclass(frozen=True, eq=False)
 class PartGradient:
-    """What a part adds to an update.
+    """What a part adds to an update."""
 
-    Attributes:
-        gradient: of its share of the loss, by the weights, float32 [parameters].
-        rollouts: of its problems; none in steps of imitation.
-        logged: its share of the means over the step's problems.
-    """
-
-    gradient: NDArray[np.float32]
-    rollouts: tuple[Rollouts, ...]
-    logged: dict[str, float]
+    gradient: NDArray[np.float32]  # of its share of the loss, by the weights, float32 [parameters]
+    rollouts: tuple[Rollouts, ...]  # of its problems; none in steps of imitation
+    logged: dict[str, float]  # its share of the means over the step's problems
 
 
 Compute = Callable[[Update, Sequence[Part]], Sequence[PartGradient]]
@@ -199,11 +161,7 @@ def here(function: Callable[[Update, Part], PartGradient]) -> Compute:
 def deal(settings: Settings, pool: Pool, indices: NDArray[np.int64], baselines: NDArray[np.float64]) -> list[Part]:
     """Deals the problems of a step into parts that take about as long: the largest first, to the part with least.
 
-    Args:
-        settings: of the run; there are fewer parts where there are fewer problems.
-        pool: of the problems.
-        indices: of the step's problems, int64 [problems].
-        baselines: of all problems of the pool, float64.
+    indices: of the step's problems, int64 [problems]; baselines: of all problems of the pool, float64.
     """
     dealt: list[list[int]] = [[] for _ in range(min(settings.parts, len(indices)))]
     load = [0] * len(dealt)
@@ -218,23 +176,13 @@ class Gradients:
     """Computes gradients of parts. Each process that does so has one, and in it the examples that it has made."""
 
     def __init__(self, pool: Pool, settings: Settings, config: HSDAGConfig) -> None:
-        """Takes what it needs in other processes.
-
-        Args:
-            pool: of all problems of the run, where parts are computed elsewhere.
-            settings: of the run.
-            config: of its network.
-        """
+        """Takes what it needs in other processes, such as the pool of all problems of the run."""
         self._pool, self._settings, self._config = pool, settings, config
         self._torch, self._threads = str(torch.__version__), torch.get_num_threads()
         self._network: HSDAGNetwork | None = None
 
     def __call__(self, update: Update, part: Part) -> PartGradient:
-        """Returns the gradient of a part.
-
-        Raises:
-            UserError: this process has another torch than the one that asks.
-        """
+        """The gradient of a part. Raises UserError where this process has another torch than the one that asks."""
         network = self._prepared()
         set_weights(network, update.weights)
         network.zero_grad(set_to_none=True)

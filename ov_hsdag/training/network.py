@@ -25,12 +25,8 @@ def tensors(x: PolicyInput) -> Any:
     return dataclasses.replace(x, **changed)
 
 
-def parameter_shapes(config: HSDAGConfig) -> dict[str, tuple[int, ...]]:
-    """Shapes of the network's parameters, by name."""
-    return dict(_parameters(config))
-
-
-def _parameters(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of the network's parameters."""
     width, sizes = config.hidden, config.widths
 
     def linear(name: str, inputs: int, outputs: int, bias: bool = True) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -100,7 +96,7 @@ class HSDAGNetwork(nn.Module, Forward):
     def __init__(self, config: HSDAGConfig) -> None:
         super().__init__()
         self.config = config
-        shapes = parameter_shapes(config)
+        shapes = dict(parameter_shapes(config))
         for name, shape in shapes.items():
             *path, leaf = name.split(".")
             module: nn.Module = self
@@ -110,21 +106,6 @@ class HSDAGNetwork(nn.Module, Forward):
                 module = module.get_submodule(part)
             module.register_parameter(leaf, nn.Parameter(_initial(name, shape, shapes)))
         self.weights: Mapping[str, Tensor] = dict(self.named_parameters())
-
-    def carry(self, z: Tensor, cluster: Tensor) -> Tensor:
-        """What a step of an episode adds to its nodes' features (paper: x_v ← x_v + z of v's cluster), float32 [n, F].
-
-        Args:
-            z: cluster embeddings, float32 [c, H].
-            cluster: cluster of each node, int64 [n].
-
-        Raises:
-            ValueError: the configuration has `carry=False`.
-        """
-        if not self.config.carry:
-            raise ValueError("expected a configuration with carry=True")
-        added: Tensor = self.linear("output", z)[cluster]
-        return added
 
     def place(self, x: Any, h: Tensor, cluster: Tensor, z: Tensor) -> Tensor:
         """See `Forward.place`. Raises ValueError where the network places on another number of devices."""

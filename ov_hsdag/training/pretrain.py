@@ -31,6 +31,7 @@ from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.curves import plot_of_pretraining, write_plot
 from ov_hsdag.training.events import SummaryWriter
@@ -41,10 +42,10 @@ from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices
 from ov_hsdag.training.rollout import greedy_score, run_policy
 from ov_hsdag.training.run import (
     CHECKPOINT,
-    damage_told,
     follow,
     interruptible,
     read_metadata,
+    readable_checkpoint,
     restore,
     uninterrupted,
     write_checkpoint,
@@ -63,23 +64,15 @@ Report = Callable[[int, int, dict[str, float]], None]
 
 @dataclass
 class State:
-    """Everything that a run carries from step to step.
-
-    Attributes:
-        network: the policy.
-        optimizer: its optimizer.
-        baselines: moving mean return of each problem of the pool, nan for a new one, float64 [problems].
-        step: number of steps made.
-        seconds: wall time of all parts of the run so far.
-        history: results of the validations.
-    """
+    """Everything that a run carries from step to step."""
 
     network: HSDAGNetwork
     optimizer: torch.optim.Adam
+    # moving mean return of each problem of the pool, nan for a new one, float64 [problems]
     baselines: NDArray[np.float64]
-    step: int = 0
-    seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
+    step: int = 0  # number of steps made
+    seconds: float = 0.0  # wall time of all parts of the run so far
+    history: list[dict[str, float]] = field(default_factory=list)  # results of the validations
 
     @classmethod
     def new(cls, settings: Settings, config: HSDAGConfig) -> State:
@@ -90,14 +83,7 @@ class State:
         return cls(network, torch.optim.Adam(network.parameters(), eps=1e-7), baselines)
 
     def save(self, path: Path, settings: Settings, corpus: Corpus, folder: Path | None) -> None:
-        """Writes a checkpoint, whole or not at all.
-
-        Args:
-            path: of the file.
-            settings: of the run.
-            corpus: that the run learns from.
-            folder: of the corpus; None: the folder "corpus" of the run.
-        """
+        """Writes a checkpoint. folder: of the corpus; None: the folder "corpus" of the run."""
         metadata = {
             "format": FORMAT,
             "fingerprint": corpus.fingerprint,
@@ -111,18 +97,14 @@ class State:
         write_checkpoint(path, self.network, self.optimizer, {"baselines": torch.from_numpy(self.baselines)}, metadata)
 
     def load(self, path: Path, fingerprint: str) -> None:
-        """Goes where a checkpoint is.
-
-        Raises:
-            UserError: the checkpoint belongs to another corpus or to other settings.
-        """
+        """Goes where a checkpoint is. Raises UserError where it belongs to another corpus or to other settings."""
         metadata = read_metadata(path, FORMAT)
         if metadata.get("fingerprint") != fingerprint:
             raise UserError(
                 f"'{path}' belongs to another corpus: resume with the corpus and the release that the run began with"
             )
         tensors = restore(path, self.network, self.optimizer)
-        with damage_told(path):
+        with readable_checkpoint(path):
             self.baselines = tensors["baselines"].numpy().copy()
             self.step, self.seconds = int(metadata["step"]), float(metadata["seconds"])
             self.history = [dict(entry) for entry in metadata["history"]]
@@ -131,17 +113,9 @@ class State:
 def update(
     state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64], compute: Compute
 ) -> dict[str, float]:
-    """Makes one step: behaviour cloning at first, then policy gradients.
+    """Makes one step on problems of the pool; the step's scalars, by their names in TensorBoard.
 
-    Args:
-        state: of the run; its network, optimizer and baselines are changed, or nothing where the step fails.
-        settings: of the run.
-        pool: of the problems.
-        indices: of the step's problems in the pool.
-        compute: computes parts.
-
-    Returns:
-        The step's scalars, by their names in TensorBoard.
+    Network, optimizer and baselines of the state are changed, or nothing where the step fails.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
@@ -190,9 +164,8 @@ def _whole_or_not_at_all(state: State) -> Iterator[None]:
 def validate(network: HSDAGNetwork, pool: Pool, count: int) -> dict[str, float]:
     """Compares greedy placements of the first `count` validation problems with searched ones.
 
-    Returns:
-        gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%;
-        infeasible: share; imitation: the loss; entropy: of the clusters' devices, nats.
+    gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%; infeasible: share;
+    imitation: the loss; entropy: of the clusters' devices, nats.
     """
     examples = [pool[index] for index in range(count)]
     with torch.no_grad():
@@ -222,26 +195,21 @@ def pretrain(
     spread: Spread | None = None,
     searching: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Runs or continues a pretraining.
+    """Runs or continues a pretraining; returns the record of the run.
 
     A run that is interrupted (KeyboardInterrupt), or that loses the machines which compute for it (RunError), saves the
     steps that it has made before it leaves.
 
     Args:
         output: folder of the run.
-        corpus_folder: templates (`python -m research.corpus`); searched placements are kept there too. None: the
-            one that the continued run began with; of a new run the folder "corpus" in `output`.
+        corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new
+            run the folder "corpus" in `output`.
         settings: of a new run; None: the run in `output` is continued with its own.
-        checkpoint_seconds: time between checkpoints.
         stop_at: leave, after a checkpoint, before this step.
         end: make no more steps: write record and policy of a run that was begun.
-        report: see `Report`.
         each: searches all placements first, on several machines; None: they are searched here, when they are needed.
         spread: who computes the parts of steps; None: this process. Elsewhere, all placements are searched first.
         searching: with `each`, takes the number of searched shards and that of all of them.
-
-    Returns:
-        The record of the run.
 
     Raises:
         UserError: there is no corpus, no run to continue, or a run already where a new one was asked for.
@@ -252,12 +220,12 @@ def pretrain(
     resumed = settings is None
     if settings is None:
         metadata = read_metadata(path, FORMAT)
-        with damage_told(path):
+        with readable_checkpoint(path):
             settings = Settings.from_dict(metadata["settings"])
             if corpus_folder is None and metadata.get("corpus"):
                 corpus_folder = Path(metadata["corpus"])
-    elif path.exists():
-        raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
+    else:
+        refuse_existing(output)
     output.mkdir(parents=True, exist_ok=True)
 
     folder = corpus_folder or output / CORPUS
@@ -339,7 +307,7 @@ def _widths(corpus: Corpus) -> Widths:
 
 
 def make_record(state: State, settings: Settings, corpus: Corpus, problems: int, validation: int) -> dict[str, Any]:
-    """Returns the record of the run: settings, curves, what the corpus was, duration; JSON-able."""
+    """The record of the run: settings, curves, what the corpus was, duration; JSON-able."""
     return {
         "settings": asdict(settings),
         "step": state.step,

@@ -41,17 +41,12 @@ Each = Callable[[Callable[[int], "list[Target]"], Iterable[int]], "Iterable[list
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What the teacher found for a training problem.
+    """What the teacher found for a training problem."""
 
-    Attributes:
-        elites: the best placements, best first, uint8 [elites, groups]; none where there is no problem, or nothing
-            feasible was found.
-        score: of the best, µs.
-        reference: what returns are relative to, µs: the best single device, or the teacher's where none is feasible.
-    """
-
+    # best first, uint8 [elites, groups]; none without a problem, or where nothing feasible was found
     elites: NDArray[np.uint8]
-    score: float
+    score: float  # of the best, µs
+    # what returns are relative to, µs: the best single device, or the teacher's where none is feasible
     reference: float
 
     @classmethod
@@ -96,15 +91,7 @@ class Targets:
         return targets
 
     def fill(self, shards: int, each: Each) -> Iterator[int]:
-        """Searches the placements of the first shards, as far as they are not there.
-
-        Args:
-            shards: how many.
-            each: calls a function for each number, here or elsewhere (`ov_hsdag.fleet.cluster.Cluster.map`).
-
-        Yields:
-            The number of shards that are there, after each that was searched.
-        """
+        """Searches the first shards that are not there; yields after each how many there are. each: see `Each`."""
         lacking = [number for number in range(shards) if not self._path(number).exists()]
         found = each(functools.partial(searched, self.corpus), lacking)
         for done, (number, targets) in enumerate(zip(lacking, found, strict=True), start=shards - len(lacking) + 1):
@@ -144,10 +131,7 @@ def _read(path: Path) -> list[Target]:
 
 
 class Pool:
-    """Problems worth learning, each searched and made when it is first asked for.
-
-    Those are all with an answer that splits, and some of those with a trivial one.
-    """
+    """Problems worth learning (a split answer, or one in some with a trivial one), each made when it is needed."""
 
     def __init__(self, corpus: Corpus, targets: Targets, first_shard: int, config: HSDAGConfig) -> None:
         self._corpus = corpus
@@ -184,10 +168,7 @@ class Pool:
 
 
 def shards_at(settings: Settings, step: int) -> int:
-    """How many shards of problems a step draws from: more and more until imitation ends.
-
-    So the search for placements is spread over the steps.
-    """
+    """How many shards a step draws from: more and more until imitation ends, so that searching is spread over steps."""
     share = min(1.0, step / max(settings.imitation_steps, 1))
     first = min(settings.first_problems, settings.problems)
     return max(1, math.ceil((first + share * (settings.problems - first)) / SHARD))

@@ -33,33 +33,23 @@ _MASKED = -1e9
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A training problem of n coarse groups and D devices, ready for the network.
-
-    Attributes:
-        problem: the problem.
-        x: its features.
-        inputs: the same as tensors.
-        reference: what returns are relative to, µs.
-        target_score: of the best searched placement, µs.
-        elites: weight of each device in each coarse group of each searched placement, sum 1, float32 [elites, n, D].
-        together: share of their weight that the ends of an edge have on the same devices there, float32 [edges].
-        allowed: devices that run at least one group of a coarse group, bool [n, D].
-    """
+    """A training problem of n coarse groups and D devices, ready for the network."""
 
     problem: PlacementProblem
-    x: PolicyInput
-    inputs: Any
-    reference: float
-    target_score: float
+    x: PolicyInput  # its features
+    inputs: Any  # the same as tensors
+    reference: float  # what returns are relative to, µs
+    target_score: float  # of the best searched placement, µs
+    # weight of each device in each coarse group of each searched placement, sum 1, float32 [elites, n, D]
     elites: Tensor
-    together: Tensor
-    allowed: Tensor
+    together: Tensor  # share of their weight that the ends of an edge have on the same devices there, float32 [edges]
+    allowed: Tensor  # devices that run at least one group of a coarse group, bool [n, D]
 
     @classmethod
     def of(
         cls, problem: PlacementProblem, x: PolicyInput, elites: NDArray[np.float32], score: float, reference: float
     ) -> Example:
-        """Makes the example of a problem; for the arguments see `Example`."""
+        """The example of a problem; for the arguments see `Example`."""
         allowed = np.zeros(elites.shape[1:], bool)
         np.logical_or.at(allowed, x.coarse, problem.group_supported)
         share = elites / np.maximum(elites.sum(2, keepdims=True), 1e-12)
@@ -77,11 +67,7 @@ def weighted(problem: PlacementProblem, x: PolicyInput, placements: NDArray[np.u
 
 
 def impact(problem: PlacementProblem) -> NDArray[np.float64]:
-    """How much the device of a group matters: its share of the work and of possible transfers.
-
-    Returns:
-        Sum 1, float64 [groups].
-    """
+    """How much the device of a group matters: its share of work and of possible transfers, sum 1, float64 [groups]."""
     time = np.where(problem.group_supported, problem.group_us, 0).sum(axis=1) / problem.group_supported.sum(axis=1)
     tensors_ = problem.tensors
     off = ~np.eye(len(problem.devices), dtype=bool)
@@ -96,17 +82,11 @@ def impact(problem: PlacementProblem) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The policy on a problem: clusters and log-probabilities of their devices.
+    """The policy on a problem: clusters and log-probabilities of their devices."""
 
-    Attributes:
-        cluster: cluster of each node, int64 [n].
-        log_probability: float32 [c, D]; devices that no member runs on are practically impossible.
-        edge_score: float32 [edges].
-    """
-
-    cluster: Tensor
-    log_probability: Tensor
-    edge_score: Tensor
+    cluster: Tensor  # of each node, int64 [n]
+    log_probability: Tensor  # float32 [c, D]; devices that no member runs on are practically impossible
+    edge_score: Tensor  # float32 [edges]
 
     @property
     def entropy(self) -> Tensor:
@@ -118,16 +98,10 @@ class Policy:
 def run_policy(
     network: HSDAGNetwork, example: Example, cluster: Tensor | None = None, levels: int | None = None
 ) -> Policy:
-    """Runs encoder, parsing and placer.
+    """Encoder, parsing and placer, with a gradient.
 
-    Args:
-        network: the network.
-        example: n nodes.
-        cluster: clusters of an earlier pass, int64 [n], to judge its samples again; None: parse.
-        levels: how often parsing merges, 0: every node for itself; None: as the network's configuration has it.
-
-    Returns:
-        Clusters, and log-probabilities of their devices with a gradient.
+    cluster: of an earlier pass, int64 [n], to judge its samples again; None: parse. levels: how often parsing merges,
+    0: every node for itself; None: as configured.
     """
     h, edge_score = network.encode(example.inputs)
     if cluster is None:
@@ -164,32 +138,18 @@ def greedy_score(network: HSDAGNetwork, example: Example) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """What was sampled from the policy on a problem; updates of later epochs learn from it again.
+    """What was sampled from the policy on a problem; updates of later epochs learn from it again."""
 
-    Attributes:
-        cluster: the clusters that were placed, int64 [n].
-        actions: device of each cluster, int64 [samples, c].
-        log_probability: of each sample when it was drawn, float32 [samples].
-        returns: log(reference / score), float64 [samples].
-        advantages: returns above the baseline, in standard deviations, float32 [samples].
-        counterfactual: advantages of single clusters, see `counterfactual_advantages`.
-    """
-
-    cluster: Tensor
-    actions: Tensor
-    log_probability: Tensor
-    returns: NDArray[np.float64]
-    advantages: Tensor
-    counterfactual: Tensor
+    cluster: Tensor  # the clusters that were placed, int64 [n]
+    actions: Tensor  # device of each cluster, int64 [samples, c]
+    log_probability: Tensor  # of each sample when it was drawn, float32 [samples]
+    returns: NDArray[np.float64]  # log(reference / score), float64 [samples]
+    advantages: Tensor  # returns above the baseline, in standard deviations, float32 [samples]
+    counterfactual: Tensor  # see `counterfactual_advantages`
 
 
 def returns_of(scores: NDArray[np.float64], reference: float) -> NDArray[np.float64]:
-    """log(reference / score), at least `WORST_RETURN`, which infeasible placements get.
-
-    Args:
-        scores: µs, inf where infeasible.
-        reference: µs.
-    """
+    """log(reference / score), at least `WORST_RETURN`, which infeasible placements (inf) get; µs."""
     return np.maximum(math.log(reference) - np.log(np.maximum(scores, 1e-9)), WORST_RETURN)
 
 
@@ -203,14 +163,8 @@ def sample(
 ) -> Rollouts:
     """Draws placements from the policy and scores them on the simulator.
 
-    Args:
-        policy: the network's output for `example`.
-        example: the problem.
-        samples: how many.
-        generator: of the draws.
-        baseline: moving mean return of the problem; nan: the mean of the samples is the baseline.
-        around_greedy: counterfactual advantages are those around the greedy choice, which is what counts in the end, or
-            else around the first sample.
+    baseline: moving mean return of the problem; nan: the mean of the samples. around_greedy: counterfactual advantages
+    are those around the greedy choice, which is what counts in the end, or else around the first sample.
     """
     probability = policy.log_probability.detach().exp()
     actions = torch.multinomial(probability, samples, replacement=True, generator=generator).T.contiguous()
@@ -237,22 +191,12 @@ def joint_log_probability(policy: Policy, actions: Tensor) -> Tensor:
 def counterfactual_advantages(
     policy: Policy, example: Example, actions: Tensor, generator: torch.Generator, most: int = COUNTERFACTUALS
 ) -> Tensor:
-    """Counterfactual advantages: what each device of a cluster would change if all others kept theirs.
+    """log(score before / score after) for each cluster on each device, all others keeping theirs; float32 [c, D].
 
-    An advantage is log(score before / score after): COMA's (Foerster et al. 2018, AAAI, "Counterfactual Multi-Agent
-    Policy Gradients") with clusters as agents, the simulator in place of a critic, and the present device as the
-    baseline. A placement that exceeds a memory limit counts as slower by what it exceeds: steps towards one that does
-    not have a positive advantage.
-
-    Args:
-        policy: clusters, and the devices that they may have.
-        example: the problem.
-        actions: device of each cluster, int64 [c].
-        generator: of the clusters that are tried, where there are more than `most`.
-        most: clusters.
-
-    Returns:
-        float32 [c, D]; 0 for the devices that clusters have, for those they cannot have, and where nothing was tried.
+    COMA's advantage (Foerster et al. 2018, AAAI, "Counterfactual Multi-Agent Policy Gradients") with clusters as
+    agents, the simulator in place of a critic, and the present device, int64 [c], as the baseline. A placement that
+    exceeds a memory limit counts as slower by what it exceeds: steps towards one that does not have a positive
+    advantage. 0 for the devices that clusters have or cannot have, and for clusters beyond `most`, which are drawn.
     """
     possible = policy.log_probability.detach().numpy() > _MASKED / 2
     possible[np.arange(len(possible)), actions.numpy()] = False

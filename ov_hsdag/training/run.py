@@ -1,9 +1,8 @@
 """What training runs share: checkpoints, steps of the optimizer, and how interrupts are delayed.
 
-A checkpoint is one safetensors file that is replaced as a whole.
-
-A checkpoint holds the network's weights ("network.…"), Adam's state ("adam.…"), torch's generator ("generator.torch"),
-whatever else a run adds, and, as its metadata, one JSON object that says what the run is and where it stands.
+A checkpoint is one safetensors file that is replaced as a whole. It holds the network's weights ("network.…"), Adam's
+state ("adam.…"), torch's generator ("generator.torch"), whatever else a run adds, and, as its metadata, one JSON object
+that says what the run is and where it stands.
 """
 
 from __future__ import annotations
@@ -30,15 +29,10 @@ from ov_hsdag.utils.reading import opened, parse_json
 
 
 def check_settings(values: Mapping[str, Any], default: Any, renamed: Mapping[str, str | None]) -> dict[str, Any]:
-    """Returns a run's settings by their present names, after checking names and kinds.
+    """A run's settings by their present names, after checking names and kinds; values: of a checkpoint's JSON.
 
-    Args:
-        values: of a checkpoint's JSON.
-        default: a dataclass of the settings as they are by default.
-        renamed: present names by those of earlier versions; None: what is no setting any more.
-
-    Raises:
-        UserError: this version does not know some of them, or some are of another kind.
+    default: a dataclass of the settings. renamed: present names by earlier ones, None for what is no setting any more.
+    Raises UserError.
     """
     now = {renamed.get(name, name): value for name, value in values.items()}
     found = {name: value for name, value in now.items() if name is not None}
@@ -79,11 +73,7 @@ def write_checkpoint(
 
 
 def read_metadata(path: Path, version: str) -> dict[str, Any]:
-    """The metadata that was given to `write_checkpoint`, of the format `version`.
-
-    Raises:
-        UserError: the file is missing, is no checkpoint, or has another format.
-    """
+    """The metadata that `write_checkpoint` was given, of the format `version`. Raises UserError."""
     try:
         with opened(path), safe_open(path, "pt") as file:
             metadata = parse_json((file.metadata() or {})["run"])
@@ -97,12 +87,8 @@ def read_metadata(path: Path, version: str) -> dict[str, Any]:
 
 
 @contextmanager
-def damage_told(path: Path) -> Iterator[None]:
-    """Turns what damaged content of a checkpoint causes into one line.
-
-    Raises:
-        UserError: the checkpoint is damaged, or was made by something else.
-    """
+def readable_checkpoint(path: Path) -> Iterator[None]:
+    """A block that reads a checkpoint: what damaged content of it causes is a UserError."""
     try:
         yield
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
@@ -110,18 +96,14 @@ def damage_told(path: Path) -> Iterator[None]:
 
 
 def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Puts network, optimizer (Adam) and torch's global generator where the checkpoint is; all its tensors, by name.
-
-    Raises:
-        UserError: the checkpoint has another network.
-    """
-    with damage_told(path), safe_open(path, "pt") as file:
+    """Puts network, Adam and torch's generator where the checkpoint is; all its tensors, by name. Raises UserError."""
+    with readable_checkpoint(path), safe_open(path, "pt") as file:
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
     try:
         network.load_state_dict({name[8:]: value for name, value in tensors.items() if name.startswith("network.")})
     except RuntimeError as error:
         raise UserError(f"'{path}' has another network than this version makes: {error}") from error
-    with damage_told(path):
+    with readable_checkpoint(path):
         state = optimizer.state_dict()
         for name, tensor in tensors.items():
             if name.startswith("adam."):
@@ -145,11 +127,7 @@ class _Delay:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delays Ctrl-C to the end of the block, so that what belongs together happens as a whole.
-
-    Raises:
-        KeyboardInterrupt: at the end, where Ctrl-C was pressed inside.
-    """
+    """Delays Ctrl-C (KeyboardInterrupt) to the end of the block, so that what belongs together happens as a whole."""
     ours = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
     if not ours:
         yield
@@ -166,11 +144,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C through again, inside of `uninterrupted`: for waiting, which may have no end.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed before, or is inside.
-    """
+    """Lets Ctrl-C through again, inside of `uninterrupted`: for waiting, which may have no end."""
     delay = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not isinstance(delay, _Delay):
         yield
@@ -185,10 +159,7 @@ def interruptible() -> Iterator[None]:
 
 
 def follow(network: nn.Module, optimizer: torch.optim.Optimizer, most: float) -> float:
-    """Makes a step of the optimizer along the gradient that the parameters have; no step where it is not finite.
-
-    Its norm is limited to `most`; returned is what it was before.
-    """
+    """A step of the optimizer along the gradient, its norm clipped to `most`, if it is finite; the norm before that."""
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)
     if torch.isfinite(norm):
         optimizer.step()

@@ -19,62 +19,36 @@ _RENAMED = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides a run.
+    """Everything that decides a run."""
 
-    Attributes:
-        seed: of problems, initial weights, batches and samples.
-        problems: training problems that are drawn; most of those with a single device for an answer are left out.
-        first_problems: those that the first step draws from; all of them are in play when imitation ends.
-        validation: problems that only measure, drawn from the same distribution.
-        levels: of parsing; each step takes one of them.
-        imitation_steps: steps of behaviour cloning of searched placements.
-        reinforce_steps: steps of policy gradients after those.
-        batch_size: problems in a step.
-        parts: into which a step's problems are dealt; the gradient of each is computed apart, here or elsewhere
-            (`ov_hsdag.training.loss`). A run depends on their number, not on where they are computed.
-        samples: placements of each problem in a step of policy gradients.
-        learning_rate: of Adam; falls to a tenth along a cosine over all steps.
-        warmup_steps: in which it rises from 0.
-        ent_coef: weight of the entropy bonus, in all steps.
-        target_entropy: nats up to which entropy earns the bonus: counterfactual advantages would end all of it.
-        pg_coef: weight of the policy gradient of whole placements.
-        cf_coef: weight of the counterfactual policy gradient of single clusters (`counterfactual_loss`).
-        bc_coef: weight of behaviour cloning in steps of policy gradients.
-        edge_coef: weight of behaviour cloning by edge scores, relative to that by devices.
-        clip_coef: ε of PPO; None: REINFORCE.
-        update_epochs: updates from the same samples (PPO).
-        max_grad_norm: largest norm of the gradient.
-        baseline_rate: weight of the latest mean return in a problem's moving average, the baseline.
-        config: fields of `HSDAGConfig` that differ from `HSDAGConfig.base`.
-        validate_every: steps between validations.
-        max_coarse: larger graphs are left out.
-    """
-
-    seed: int = 0
-    problems: int = 4096
-    first_problems: int = 2048
-    validation: int = 256
-    levels: tuple[int, ...] = (0, 1, 1, 1, 2)
-    imitation_steps: int = 1500
-    reinforce_steps: int = 3500
-    batch_size: int = 16
+    seed: int = 0  # of problems, initial weights, batches and samples
+    problems: int = 4096  # that are drawn; most of those with a single device for an answer are left out
+    first_problems: int = 2048  # those that the first step draws from; all of them are in play when imitation ends
+    validation: int = 256  # problems that only measure, drawn from the same distribution
+    levels: tuple[int, ...] = (0, 1, 1, 1, 2)  # of parsing; each step takes one of them
+    imitation_steps: int = 1500  # of behaviour cloning of searched placements
+    reinforce_steps: int = 3500  # of policy gradients after those
+    batch_size: int = 16  # problems in a step
+    # into which a step's problems are dealt (`ov_hsdag.training.loss`); a run depends on their number, not on where
+    # they are computed
     parts: int = 1
-    samples: int = 8
-    learning_rate: float = 1e-3
-    warmup_steps: int = 100
-    ent_coef: float = 4.0
+    samples: int = 8  # placements of each problem in a step of policy gradients
+    learning_rate: float = 1e-3  # of Adam; falls to a tenth along a cosine over all steps
+    warmup_steps: int = 100  # in which it rises from 0
+    ent_coef: float = 4.0  # weight of the entropy bonus, in all steps
+    # nats up to which entropy earns the bonus: counterfactual advantages would end all of it
     target_entropy: float = 0.2
-    pg_coef: float = 0.1
-    cf_coef: float = 4.0
-    bc_coef: float = 0.1
-    edge_coef: float = 0.5
-    clip_coef: float | None = None
-    update_epochs: int = 1
-    max_grad_norm: float = 1.0
-    baseline_rate: float = 0.3
-    config: dict[str, Any] = field(default_factory=dict)
-    validate_every: int = 500
-    max_coarse: int = MAX_COARSE
+    pg_coef: float = 0.1  # weight of the policy gradient of whole placements
+    cf_coef: float = 4.0  # weight of that of single clusters (`counterfactual_loss`)
+    bc_coef: float = 0.1  # weight of behaviour cloning in steps of policy gradients
+    edge_coef: float = 0.5  # weight of behaviour cloning by edge scores, relative to that by devices
+    clip_coef: float | None = None  # ε of PPO; None: REINFORCE
+    update_epochs: int = 1  # updates from the same samples (PPO)
+    max_grad_norm: float = 1.0  # largest norm of the gradient
+    baseline_rate: float = 0.3  # weight of the latest mean return in a problem's moving average, the baseline
+    config: dict[str, Any] = field(default_factory=dict)  # fields of `HSDAGConfig` that differ from `HSDAGConfig.base`
+    validate_every: int = 500  # steps
+    max_coarse: int = MAX_COARSE  # larger graphs are left out
 
     @property
     def steps(self) -> int:
@@ -92,10 +66,6 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """Settings from a checkpoint's JSON.
-
-        Raises:
-            UserError: there are settings that this version does not know.
-        """
+        """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""
         values = check_settings(values, cls(), _RENAMED)
         return cls(**{**values, "levels": tuple(values["levels"])})

@@ -180,7 +180,7 @@ def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Epis
         log_probabilities.append(log_probability)
         placements.append(placement)
         if config.carry:
-            x = replace(x, node_x=x.node_x + network.carry(z, cluster))
+            x = replace(x, node_x=x.node_x + network.linear("output", z)[cluster])
     batch = np.stack(placements)
     scores = task.scores(batch)
     return Episode(torch.stack(log_probabilities), batch, scores, task.rewards(scores, config.reward))

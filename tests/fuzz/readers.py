@@ -253,10 +253,10 @@ def _checkpoints() -> list[bytes]:
 
 def _read_checkpoint(path: Path) -> None:
     from ov_hsdag.training.finetune.settings import Settings
-    from ov_hsdag.training.run import damage_told, read_metadata
+    from ov_hsdag.training.run import read_metadata, readable_checkpoint
 
     metadata = read_metadata(path, "ov_hsdag finetune 1")
-    with damage_told(path):
+    with readable_checkpoint(path):
         Settings.from_dict(metadata["settings"])
 
 

@@ -14,7 +14,7 @@ In the order of a run:
     task        the problem as a run sees it: features, corrections, distances between placements
     proposals   the next placement to measure
     learning    updates of the policy
-    choice      the finalists, and the placement that is chosen
+    finalists   what is measured again, and the placement that is chosen
     record      record.json
     loop        `run`: the loop over all of these
     model       `finetune`: from a model to its placed IR
@@ -28,16 +28,16 @@ folder policy/, the placed model model.xml and model.bin, and its placement plac
 """
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
-from ov_hsdag.training.finetune.choice import pooled
+from ov_hsdag.training.finetune.finalists import pooled
 from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.training.finetune.learning import imitation_target, learn
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.model import finetune
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_state, refuse_existing
+from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_state
 from ov_hsdag.training.finetune.task import Task
 
 __all__ = [
     "SCRATCH", "Budget", "Corrector", "Entry", "Fit", "Outcome", "Report", "Settings", "Simulated", "State", "Task",
-    "Terms", "check_outputs", "finetune", "imitation_target", "learn", "new_state", "pooled", "refuse_existing", "run",
+    "Terms", "check_outputs", "finetune", "imitation_target", "learn", "new_state", "pooled", "run",
 ]  # fmt: skip

@@ -17,20 +17,12 @@ from ov_hsdag.utils.errors import RunError
 class Simulated:
     """A `Judge` that simulates instead of measuring: with the problem's own costs, or others that stand for reality.
 
-    Attributes:
-        reference: what placements are compared with: a device, or `HETERO_DEFAULT`.
-        singles: a measurement for each device that has the memory for the whole model, and for the reference.
+    reference: a device or `HETERO_DEFAULT`; singles: a measurement for each device that has the memory for the model,
+    and for the reference.
     """
 
     def __init__(self, problem: PlacementProblem, reference: str | None = None) -> None:
-        """
-        Args:
-            problem: with the costs to simulate.
-            reference: a device or `HETERO_DEFAULT`; None: the best single device.
-
-        Raises:
-            RunError: neither a single device nor HETERO's own choice keeps within memory.
-        """
+        """reference: None: the best single device. RunError: neither one nor HETERO's choice keeps within memory."""
         self._problem = problem
         names = [*problem.devices, HETERO_DEFAULT]
         scores = problem.scores(np.stack([simple_placement(problem, name) for name in names]))
@@ -65,5 +57,5 @@ class Simulated:
 
 
 def simple_placement(problem: PlacementProblem, name: str) -> NDArray[np.uint8]:
-    """Returns everything on the device `name`, or HETERO's own choice for `HETERO_DEFAULT`; uint8 [groups]."""
+    """Everything on the device `name`, or HETERO's own choice for `HETERO_DEFAULT`; uint8 [groups]."""
     return next(placer for placer in simple_placers(problem) if placer.name == name).place(problem)

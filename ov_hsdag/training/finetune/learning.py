@@ -21,12 +21,11 @@ _NEGLIGIBLE = 1e-6
 
 
 def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, float]:
-    """Updates the policy from everything measured so far.
+    """Updates the policy from everything measured so far; the last update's scalars, by their names in TensorBoard.
 
     The loss of an update is that of imitation, of edge scores, of entropy and of REINFORCE (Williams 1992, Machine
     Learning 8). Measured placements are imitated, weighted by their rewards; REINFORCE's samples are judged by the
-    simulator with corrected costs (their posterior is `fit`), as measuring them would take days. Returned are the last
-    update's scalars, by their names in TensorBoard; none where the policy proposes nothing.
+    simulator with corrected costs (their posterior is `fit`), as measuring them would take days.
     """
     if settings.proposer == "search":
         return {}
@@ -55,12 +54,9 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
 
 
 def imitation_target(state: State, task: Task, settings: Settings) -> NDArray[np.float32]:
-    """Returns what the policy imitates: the mean of the good measured placements, weighted by their rewards.
+    """What the policy imitates: the mean of the good measured placements; sum 1, float32 [coarse, devices].
 
     Weights are a softmax of log ratios; placements that disagree with the best one have none.
-
-    Returns:
-        Weight of each device in each coarse group, sum 1, float32 [coarse, devices].
     """
     good, best = state.good, state.best()
     rewards = np.log([entry.measurement.ratio for entry in good])

@@ -14,10 +14,11 @@ import numpy as np
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
+from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.curves import plot_of_finetuning, write_plot
 from ov_hsdag.training.events import SummaryWriter
 from ov_hsdag.training.export import export
-from ov_hsdag.training.finetune.choice import Choice, choose, closing_seconds, finalists, pooled
+from ov_hsdag.training.finetune.finalists import Choice, choose, closing_seconds, finalists, pooled
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.learning import learn
 from ov_hsdag.training.finetune.proposals import Proposal, propose
@@ -30,28 +31,21 @@ from ov_hsdag.training.finetune.state import (
     fingerprint_of,
     load_checkpoint,
     new_state,
-    refuse_existing,
     save_checkpoint,
 )
 from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
+from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run chose.
+    """What a run chose."""
 
-    Attributes:
-        record: of the run, JSON-able, see `make_record`.
-        choice: the placement.
-        state: where the run stands.
-    """
-
-    record: dict[str, Any]
+    record: dict[str, Any]  # JSON-able, see `make_record`
     choice: Choice
-    state: State
+    state: State  # where the run stands
 
 
 Report = Callable[[int, float, Entry, float], None]
@@ -72,18 +66,12 @@ def run(
     """Runs or continues a fine-tuning; writes everything but the placed model.
 
     Args:
-        output: folder of the run.
         problem: the model on the devices, with the profile's costs.
-        judge_of: makes the judge. Its argument is the reference that the run has measured against so far; None: the
-            judge finds it.
+        judge_of: makes the judge, given the reference that the run has measured against so far; None: it finds one.
         network: the policy to begin with; None: the run in `output` is continued.
         budget: of all parts of the run together; None: the continued run's own.
         settings: of a new run.
         about: goes into checkpoint and record; of a new run.
-        report: see `Report`.
-
-    Returns:
-        The chosen placement and the record.
 
     Raises:
         UserError: there is no run to continue, one of another problem, or one already where a new one was asked for.
@@ -92,7 +80,7 @@ def run(
     begin, path = time.monotonic(), output / CHECKPOINT
     if network is None:
         metadata = read_metadata(path, FORMAT)
-        with damage_told(path):
+        with readable_checkpoint(path):
             settings, about = Settings.from_dict(metadata["settings"]), dict(metadata["about"])
             budget = budget or Budget.from_dict(about["budget"])
         state = load_checkpoint(path, problem, settings)
@@ -105,9 +93,8 @@ def run(
         raise UserError(f"the policy places on {devices} devices, not on {len(problem.devices)}; choose another policy")
     output.mkdir(parents=True, exist_ok=True)
     about = {**(about or {}), "budget": budget.to_dict()}
-    ongoing = _Run(
-        path, problem, judge_of, state, settings, budget, about, fingerprint_of(problem), state.seconds, begin
-    )
+    begin -= state.seconds
+    ongoing = _Run(path, problem, judge_of, state, settings, budget, about, fingerprint_of(problem), begin)
     ongoing.measure_singles()
     task = Task.of(problem, state.network.config, state.reference)
     with SummaryWriter(str(output), purge_step=len(state.measured)) as writer:
@@ -151,8 +138,7 @@ class _Run:
     budget: Budget
     about: Mapping[str, Any]
     fingerprint: str
-    before: float
-    begin: float
+    begin: float  # as if all parts of the run were one
     _judge: Judge | None = field(default=None)
 
     @property
@@ -164,7 +150,7 @@ class _Run:
 
     def seconds(self) -> float:
         """Wall time of all parts of the run."""
-        return self.before + time.monotonic() - self.begin
+        return time.monotonic() - self.begin
 
     def spent(self, closing: bool = True) -> float:
         """The share of the budget that is spent, by default with what one more measurement and the finalists take."""
@@ -178,7 +164,7 @@ class _Run:
 
     def why_idle(self) -> str:
         """Says why, in one line."""
-        made, before, budget = len(self.state.measured), self.before, self.budget
+        made, before, budget = len(self.state.measured), self.state.seconds, self.budget
         if made >= budget.measurements:
             why = f"{made} of {budget.measurements:g} measurements were made before"
         elif (closing := closing_seconds(self.state, self.settings)) + before >= budget.seconds:

@@ -26,13 +26,14 @@ from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import save_model_atomically
+from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import FORMAT, check_outputs, refuse_existing
+from ov_hsdag.training.finetune.state import FORMAT, check_outputs
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata
+from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,20 +71,15 @@ def finetune(
         policy: to begin with, of a new run; see `initial_network`.
         simulated: judge placements by the profile instead of measuring; of a new run.
         resume: continue the run in `output`, with its own objective, policy, settings, example shapes and judge.
-        settings: of a new run.
-        core: has the devices; a new one by default.
-        shapes: example shapes of dynamic inputs for costs and measuring, by any of an input's tensor names or its
-            friendly name; of a new run. A resumed run uses its own and refuses others.
+        shapes: example shapes of dynamic inputs, by any of their names; of a new run. A resumed run refuses others.
         compress_to_fp16: how the placed model's weights are saved.
-        report: see `Report`.
         trial_seconds: seconds of a trial of a placement, and of its reference.
 
     Returns:
         The record of the run, and the placement that the model now carries.
 
     Raises:
-        UserError: bad input, shapes that are not those of the resumed run, or a device that this machine lacks where
-            it is to be measured.
+        UserError: bad input, or a device that this machine lacks where it is to be measured.
         RunError: neither a device alone nor HETERO runs the model.
     """
     import openvino as ov
@@ -93,7 +89,7 @@ def finetune(
     examples = _by_input(model, shapes or {})
     if resume:
         metadata = read_metadata(output / CHECKPOINT, FORMAT)
-        with damage_told(output / CHECKPOINT):
+        with readable_checkpoint(output / CHECKPOINT):
             about = dict(metadata["about"])
             objective, simulated = str(about["objective"]), bool(about["simulated"])
             examples = _resumed_shapes(output, about.get("shapes") or {}, examples)
@@ -142,16 +138,7 @@ def finetune(
 
 
 def initial_network(policy: str | PathLike[str] | None, problem: PlacementProblem, seed: int) -> HSDAGNetwork:
-    """Returns the network that a run begins with.
-
-    Args:
-        policy: name or folder of a policy, the shipped one by default; `SCRATCH` for an untrained network.
-        problem: decides the widths of an untrained network's inputs.
-        seed: of an untrained network's weights.
-
-    Raises:
-        UserError: there is no such policy.
-    """
+    """The network to begin with: of a policy by name or folder, or untrained (`SCRATCH`). Raises UserError."""
     if policy != SCRATCH:
         return load(bundle.find(policy))
     torch.manual_seed(seed)
@@ -159,11 +146,7 @@ def initial_network(policy: str | PathLike[str] | None, problem: PlacementProble
 
 
 def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """The example shapes by friendly names of inputs, so that those of two calls can be compared.
-
-    Raises:
-        UserError: `model` has no such input, or a shape does not fit it.
-    """
+    """The example shapes by friendly names of inputs, so that those of two calls can be compared. Raises UserError."""
     sizes = input_shapes(model, shapes)
     named: dict[str, list[int]] = {}
     for port, size in zip(model.inputs, sizes, strict=True):
@@ -184,13 +167,9 @@ def _resumed_shapes(
 
 
 def _bounded(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ov.Model:
-    """The model to measure: its dynamic inputs have example sizes as upper bounds, for which inputs are made up.
+    """The model to measure: dynamic inputs have example sizes as upper bounds, for which inputs are made up.
 
     It stays dynamic, as the model that is deployed, where a static shape would let plugins compile another program.
-
-    Args:
-        model: any model; not changed.
-        shapes: example shapes that fit it, by friendly names of inputs.
     """
     import openvino as ov
 

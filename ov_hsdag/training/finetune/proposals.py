@@ -44,19 +44,12 @@ _RANDOM = 64
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A placement to measure.
+    """A placement to measure."""
 
-    Attributes:
-        placement: uint8 [groups].
-        source: see `Entry.source`.
-        predicted: the ratio to the reference that the most likely correction predicts.
-        recalled: number of better candidates that had been measured before.
-    """
-
-    placement: Placements
-    source: str
-    predicted: float
-    recalled: int
+    placement: Placements  # uint8 [groups]
+    source: str  # see `Entry.source`
+    predicted: float  # the ratio to the reference that the most likely correction predicts
+    recalled: int  # number of better candidates that had been measured before
 
 
 def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal | None:
@@ -83,7 +76,7 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
 def policy_placements(
     network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
 ) -> Placements:
-    """Returns single devices, then what the policy proposes, as the placer `hsdag` does; uint8 [proposals, groups]."""
+    """Single devices, then what the policy proposes, as the placer `hsdag` does; uint8 [proposals, groups]."""
     problem, x = task.problem, task.x
     example = task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)
     found = [problem.singles]

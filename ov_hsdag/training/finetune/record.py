@@ -10,7 +10,7 @@ import torch
 
 from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
-from ov_hsdag.training.finetune.choice import Choice
+from ov_hsdag.training.finetune.finalists import Choice
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
@@ -20,17 +20,15 @@ from ov_hsdag.training.finetune.task import Task
 def make_record(
     state: State, task: Task, settings: Settings, about: Mapping[str, Any], fit: Fit, choice: Choice
 ) -> dict[str, Any]:
-    """Returns the record of a run, JSON-able.
+    """The record of a run, JSON-able.
 
-    Measurements are counted from 1, without the simple placements, as the budget, the progress and the table of
-    `ov-hsdag finetune` count them: `number` of an entry, the keys of `final`, `measurement` of `best`. Ratios are to
-    `reference`. `name` of an entry is that of its device, or of HETERO's own choice, and null for other placements.
+    Measurements are counted from 1, without the simple placements, as budget, progress and table of `ov-hsdag finetune`
+    do: `number` of an entry, the keys of `final`, `measurement` of `best`. Ratios are to `reference`. `name` of an
+    entry is that of its device, or of HETERO's own choice, and null for other placements.
     """
     numbers = {index: number for number, index in enumerate(state.proposed, start=1)}
-    names = (
-        HETERO_DEFAULT,
-        *reversed(task.problem.devices),
-    )  # a device's name for what is a device and HETERO's choice
+    # A device's name for what is both.
+    names = (HETERO_DEFAULT, *reversed(task.problem.devices))
     simple = {simple_placement(task.problem, name).tobytes(): name for name in names}
     best, curve = 1.0, []
     for entry in state.measured:

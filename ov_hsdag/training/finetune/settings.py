@@ -23,51 +23,31 @@ _RENAMED = {"reinforce": "pg_coef", "entropy": "ent_coef", "edges": "edge_coef",
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a run, besides the model, the devices, the initial policy and the measurements.
+    """What decides a run, besides the model, the devices, the initial policy and the measurements."""
 
-    Attributes:
-        seed: of everything random.
-        proposer: "policy"; "search": minimum cut, contiguous partition and multilevel search on the corrected
-            simulator, and nothing is learned but the corrections; "both" of these, the best by the simulator first.
-            What is proposed is refined by local search.
-        updates: of the policy before each measurement.
-        learning_rate: of Adam.
-        samples: placements per update that the corrected simulator judges, for REINFORCE.
-        pg_coef: weight of REINFORCE relative to imitation of measured placements (1). REINFORCE sums over all
-            clusters and imitation averages: with a larger weight, the few samples of one problem drown what was
-            measured.
-        ent_coef: weight of the entropy bonus.
-        edge_coef: weight of imitation by edge scores.
-        max_grad_norm: largest norm of the gradient.
-        temperature: of log ratios: a measured placement whose log ratio is lower than the best by this much is imitated
-            e times less.
-        agreement: smallest share of agreement with the best placement that a placement needs to be imitated. The mean
-            of two mirror images is no placement.
-        draws: sampled placements for each clustering and temperature, see `ov_hsdag.policy.placer.sample`.
-        refined: candidates that are refined before a measurement.
-        certain: every `certain`-th measurement uses the most likely correction instead of one drawn from the posterior.
-        finalists: number of the best measured placements that are measured again in the end.
-        final_rounds: rounds of those measurements.
-        margin: relative margin by which the best finalist has to beat the best single device and HETERO's own choice.
-    """
-
-    seed: int = 0
+    seed: int = 0  # of everything random
+    # "policy"; "search": minimum cut, contiguous partition and multilevel search on the corrected simulator, where
+    # nothing is learned but the corrections; "both", the best by the simulator first
     proposer: str = "both"
-    updates: int = 8
-    learning_rate: float = 5e-4
-    samples: int = 16
+    updates: int = 8  # of the policy before each measurement
+    learning_rate: float = 5e-4  # of Adam
+    samples: int = 16  # placements per update that the corrected simulator judges, for REINFORCE
+    # weight of REINFORCE relative to imitation of measured placements (1). REINFORCE sums over all clusters and
+    # imitation averages: with a larger weight, the few samples of one problem drown what was measured
     pg_coef: float = 0.03
-    ent_coef: float = 0.003
-    edge_coef: float = 0.2
-    max_grad_norm: float = 1.0
+    ent_coef: float = 0.003  # weight of the entropy bonus
+    edge_coef: float = 0.2  # weight of imitation by edge scores
+    max_grad_norm: float = 1.0  # largest norm of the gradient
+    # a placement whose log ratio is lower than the best by this much is imitated e times less
     temperature: float = 0.03
+    # with the best placement, least that is imitated: the mean of two mirror images is no placement
     agreement: float = 0.5
-    draws: int = 8
-    refined: int = 6
-    certain: int = 2
-    finalists: int = 3
-    final_rounds: int = 6
-    margin: float = 0.02
+    draws: int = 8  # samples for each clustering and temperature, see `ov_hsdag.policy.placer.sample`
+    refined: int = 6  # candidates that are refined before a measurement
+    certain: int = 2  # every so many measurements the most likely correction counts instead of a drawn one
+    finalists: int = 3  # of the best placements, which are measured again in the end
+    final_rounds: int = 6  # of those measurements
+    margin: float = 0.02  # by which the best finalist has to beat the best single device and HETERO's choice, relative
 
     def __post_init__(self) -> None:
         if self.proposer not in PROPOSERS:
@@ -75,32 +55,23 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Settings from a checkpoint's JSON.
-
-        Raises:
-            UserError: there are settings that this version does not know.
-        """
+        """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""
         return cls(**check_settings(values, cls(), _RENAMED))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When a run stops. It counts all parts of a run together, those before `--resume` included.
+    """When a run stops: at the limit that is reached first, by all parts of a run, those before `--resume` included."""
 
-    Attributes:
-        measurements: placements to measure.
-        seconds: wall time. Whichever is reached first ends the run.
-    """
-
-    measurements: float = math.inf
-    seconds: float = math.inf
+    measurements: float = math.inf  # placements to measure
+    seconds: float = math.inf  # wall time
 
     def share(self, measurements: int, seconds: float) -> float:
-        """Returns the share of the budget that is spent: 1 and more means all of it."""
+        """The share of the budget that is spent: 1 and more means all of it."""
         return max(measurements / self.measurements, seconds / self.seconds)
 
     def to_dict(self) -> dict[str, float | None]:
-        """Returns the limits as JSON-able values, None where there is no limit."""
+        """The limits, JSON-able, None where there is no limit."""
         return {name: value if math.isfinite(value) else None for name, value in asdict(self).items()}
 
     @classmethod

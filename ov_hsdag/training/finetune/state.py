@@ -20,7 +20,7 @@ from ov_hsdag.storage.files import check_model_output, check_not_input
 from ov_hsdag.training.curves import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, damage_told, read_metadata, restore, write_checkpoint
+from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint, restore, write_checkpoint
 from ov_hsdag.utils.errors import UserError
 
 FORMAT = "finetune-1"
@@ -28,20 +28,14 @@ FORMAT = "finetune-1"
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A measured placement.
+    """A measured placement."""
 
-    Attributes:
-        placement: uint8 [groups].
-        measurement: its measurement.
-        source: "single", "hetero" (HETERO's own choice), the proposer ("policy", "search": refined besides,
-            "random") or "measured" (refined from a measured placement).
-        predicted: the ratio that the corrected simulator predicted; None for simple placements.
-    """
-
-    placement: NDArray[np.uint8]
+    placement: NDArray[np.uint8]  # uint8 [groups]
     measurement: Measurement
+    # "single", "hetero" (HETERO's own choice), the proposer ("policy", "search", "random"), or "measured": a refined
+    # measured one
     source: str
-    predicted: float | None
+    predicted: float | None  # the ratio that the corrected simulator predicted; None for simple placements
 
     @property
     def simple(self) -> bool:
@@ -49,31 +43,22 @@ class Entry:
         return self.source in ("single", HETERO_DEFAULT)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the entry without its placement, JSON-able."""
+        """The entry without its placement, JSON-able."""
         return {"measurement": self.measurement.to_dict(), "source": self.source, "predicted": self.predicted}
 
 
 @dataclass
 class State:
-    """Everything that a run carries from measurement to measurement.
-
-    Attributes:
-        network: the policy.
-        optimizer: its optimizer.
-        reference: what ratios are relative to: a device, or `HETERO_DEFAULT`.
-        entries: all measured placements, in order.
-        final: second measurements of the finalists, pooled with the first, by the index of their entry.
-        recalled: number of proposals that had been measured before.
-        seconds: wall time of all parts of the run so far.
-    """
+    """Everything that a run carries from measurement to measurement."""
 
     network: HSDAGNetwork
     optimizer: torch.optim.Adam
-    reference: str = ""
-    entries: list[Entry] = field(default_factory=list)
+    reference: str = ""  # what ratios are relative to: a device, or `HETERO_DEFAULT`
+    entries: list[Entry] = field(default_factory=list)  # all measured placements, in order
+    # second measurements of the finalists, pooled with the first, by their entries
     final: dict[int, Measurement] = field(default_factory=dict)
-    recalled: int = 0
-    seconds: float = 0.0
+    recalled: int = 0  # number of proposals that had been measured before
+    seconds: float = 0.0  # wall time of all parts of the run so far
 
     @property
     def proposed(self) -> list[int]:
@@ -91,16 +76,16 @@ class State:
         return [entry for entry in self.entries if not entry.measurement.failed]
 
     def best(self) -> Entry:
-        """Returns the entry with the highest ratio."""
+        """The entry with the highest ratio."""
         return max(self.good, key=lambda entry: entry.measurement.ratio)
 
     def best_finalist(self) -> int | None:
-        """Returns the index of the finalist with the highest pooled ratio; None where there is no finalist."""
+        """The index of the finalist with the highest pooled ratio; None where there is no finalist."""
         return max(self.final, key=lambda index: self.final[index].ratio, default=None)
 
 
 def new_state(network: HSDAGNetwork, settings: Settings) -> State:
-    """Returns the state of a run that has measured nothing."""
+    """The state of a run that has measured nothing."""
     return State(network, torch.optim.Adam(network.parameters(), settings.learning_rate, eps=1e-7))
 
 
@@ -123,17 +108,13 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
 
 
 def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -> State:
-    """The state that a checkpoint holds, of a run that is to be continued on `problem`.
-
-    Raises:
-        UserError: the file is no checkpoint, or one of another problem.
-    """
+    """The state of a run that is to be continued on `problem`. Raises UserError for another problem, or damage."""
     metadata = read_metadata(path, FORMAT)
     if metadata.get("fingerprint") not in (fingerprint_of(problem), first_fingerprint_of(problem)):
         raise UserError(
             f"'{path}' belongs to another model, device list or profile: resume with what the run began with"
         )
-    with damage_told(path):
+    with readable_checkpoint(path):
         state = new_state(HSDAGNetwork(HSDAGConfig.from_dict(metadata["network"])), settings)
         tensors = restore(path, state.network, state.optimizer)
         placements = tensors["placements"].numpy()
@@ -153,21 +134,10 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
     return state
 
 
-def refuse_existing(output: Path) -> None:
-    """Raises UserError where there is a run in the folder."""
-    if (output / CHECKPOINT).exists():
-        raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
-
-
 def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> None:
-    """Check that the files of a run can be written into a folder and overwrite nothing but those of an earlier run.
+    """Raises UserError where a run's files cannot be written, or would overwrite a model that is not of a run.
 
-    Args:
-        output: The folder.
-        source: The file that the model is read from; None: not known.
-
-    Raises:
-        UserError: One cannot be written, or is a model of something else or external data of the input (ONNX).
+    source: the file that the model is read from; with its external data (ONNX) it may not be overwritten.
     """
     for model in ("model.xml", "policy/policy.xml"):  # the second is of format 1, and removed
         check_model_output(output / model, source)
@@ -178,11 +148,7 @@ def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> No
 
 
 def fingerprint_of(problem: PlacementProblem) -> str:
-    """Returns a digest of what a checkpoint belongs to.
-
-    That is the graph (its structure, operations and bytes), the devices, the objective, and every array of the problem:
-    support, groups, limits and all uncorrected costs.
-    """
+    """A digest of what a checkpoint belongs to: graph, devices, objective and every array of the problem."""
     graph = problem.graph
     texts = (*problem.devices, problem.objective, str(problem.rule), *graph.types)
     return _digest(texts, [*_arrays(graph), *_arrays(problem)])

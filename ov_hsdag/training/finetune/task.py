@@ -18,22 +18,14 @@ from ov_hsdag.training.rollout import Example, impact
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What stays the same in a run.
+    """What stays the same in a run."""
 
-    Attributes:
-        problem: with the profile's costs.
-        x: its features, the same that the policy sees when the model is placed later.
-        weight: how much the device of each group matters, sum 1, float64 [groups].
-        corrector: of the costs.
-        reference: the reference's placement, uint8 [groups].
-        terms: cache of the simulator's terms of measured placements, by the placements' bytes.
-    """
-
-    problem: PlacementProblem
-    x: PolicyInput
-    weight: NDArray[np.float64]
-    corrector: Corrector
-    reference: NDArray[np.uint8]
+    problem: PlacementProblem  # with the profile's costs
+    x: PolicyInput  # its features, the same that the policy sees when the model is placed later
+    weight: NDArray[np.float64]  # how much the device of each group matters, sum 1, float64 [groups]
+    corrector: Corrector  # of the costs
+    reference: NDArray[np.uint8]  # the reference's placement, uint8 [groups]
+    # of the simulator for measured placements, by the placements' bytes; a cache
     terms: dict[bytes, Terms] = field(default_factory=dict)
 
     @classmethod
@@ -44,7 +36,7 @@ class Task:
         return cls(problem, x, impact(problem), Corrector(problem, placement), placement)
 
     def fit(self, state: State) -> Fit:
-        """Returns the posterior of the corrections given everything measured so far."""
+        """The posterior of the corrections given everything measured so far."""
         measured = [entry.measurement for entry in state.good]
         for entry in state.good:
             if (key := entry.placement.tobytes()) not in self.terms:
@@ -54,23 +46,9 @@ class Task:
         return self.corrector.fit(terms, np.array([measurement.ratio for measurement in measured]), uncertain)
 
     def distance(self, placement: NDArray[np.uint8], others: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Returns how much of a placement, by `weight`, is on another device in each of the others.
-
-        Args:
-            placement: uint8 [groups].
-            others: uint8 [others, groups].
-
-        Returns:
-            Shares from 0 to 1, float64 [others].
-        """
+        """How much of a placement, by `weight`, is elsewhere in each of the others; 0 to 1, float64 [others]."""
         return np.asarray((others != placement) @ self.weight)
 
     def example(self, problem: PlacementProblem, target: NDArray[np.float32], reference: float) -> Example:
-        """Returns the problem as an example for the network.
-
-        Args:
-            problem: the task's, with corrected costs.
-            target: what imitation learns, float32 [coarse, devices].
-            reference: what rewards are relative to, µs.
-        """
+        """The problem (costs corrected) as an example. target: to imitate, float32 [coarse, devices]; reference: µs."""
         return Example.of(problem, self.x, target[None], reference, reference)

@@ -18,45 +18,29 @@ from ov_hsdag.training.finetune.state import State
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The placement that a run chose.
+    """The placement that a run chose."""
 
-    Attributes:
-        name: "hsdag", a device, or `HETERO_DEFAULT`.
-        placement: uint8 [groups].
-        measurement: of the placement; for "hsdag" both of its measurements together.
-        entry: index of its entry.
-    """
-
-    name: str
-    placement: NDArray[np.uint8]
-    measurement: Measurement
-    entry: int
+    name: str  # "hsdag", a device, or `HETERO_DEFAULT`
+    placement: NDArray[np.uint8]  # uint8 [groups]
+    measurement: Measurement  # of the placement; for "hsdag" both of its measurements together
+    entry: int  # index of its entry
 
 
 def closing_seconds(state: State, settings: Settings) -> float:
-    """Returns about how many seconds one more measurement, and then measuring the finalists again, will take."""
+    """About how many seconds one more measurement, and then measuring the finalists again, will take."""
     known = [entry.measurement.seconds for entry in state.measured]
     return (1 + 2 * settings.finalists) * statistics.median(known) if known else 0.0
 
 
 def finalists(state: State, settings: Settings) -> list[int]:
-    """Returns the indices of the entries to measure again: the best of many noisy measurements is partly luck.
-
-    They are the best ones that beat the reference, without those that were measured again before.
-    """
+    """Entries to measure again, as the best of many measurements is partly luck: the best that beat the reference."""
     ranking = sorted(state.proposed, key=lambda index: -state.entries[index].measurement.ratio)
     best = [index for index in ranking[: settings.finalists] if state.entries[index].measurement.ratio > 1]
     return [index for index in best if index not in state.final]
 
 
 def pooled(first: Measurement, second: Measurement, objective: str) -> Measurement:
-    """Returns both measurements of a placement as one.
-
-    Args:
-        first: the earlier one.
-        second: the later one; its reference and its failure count.
-        objective: "latency" or "throughput".
-    """
+    """Both measurements of a placement as one; reference and failure are the second's."""
     if second.failed:
         return second
     ratio = statistics.median((*first.ratios, *second.ratios))
@@ -65,7 +49,7 @@ def pooled(first: Measurement, second: Measurement, objective: str) -> Measureme
 
 
 def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choice:
-    """Returns the best finalist, where it beats the simple placements by the margin; else the best of these.
+    """The best finalist, where it beats the simple placements by the margin; else the best of these.
 
     Simple placements are the best single device and, where it was measured, HETERO's own choice.
     """
