@@ -24,7 +24,7 @@ from ov_hsdag.policy import features
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample, within_memory
+from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
@@ -32,6 +32,7 @@ from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.utils.errors import UserError
 from research.baselines import published
+from research.first_choice import first_choice, within_memory
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
@@ -120,7 +121,7 @@ def test_proposals_are_distinct_supported_and_hold_the_single_devices(untrained:
 def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Path) -> None:
     problem = random_problem(6, nodes=80, devices=3, missing=0.1)
     placer = HSDAGPlacer(untrained)
-    placement = placer.greedy(problem)
+    placement = first_choice(placer, problem)
     policy = PolicyFolder.load(untrained)
     x = policy_input(problem, policy.config.features)
     h, edge_score = policy.encode(x)

@@ -41,6 +41,7 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import UserError
 from research.corpus import make
+from research.first_choice import first_choice
 
 RESULTS = Path(__file__).parents[1] / "results" / "placement_quality.json"
 
@@ -169,7 +170,7 @@ def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
 def _greedy(policy: str | Path) -> Callable[[PlacementProblem], NDArray[np.uint8]]:
     placer = HSDAGPlacer(policy)
 
-    return lambda problem: problem.legalized(placer.greedy(problem))
+    return lambda problem: problem.legalized(first_choice(placer, problem))
 
 
 def methods(policy: str, untrained: Path | None) -> list[Method]:

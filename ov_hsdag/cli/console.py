@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import sys
@@ -24,6 +23,7 @@ from rich.text import Text
 
 from ov_hsdag.cli.command_lines import command_line, options
 from ov_hsdag.utils.errors import one_line
+from ov_hsdag.utils.plain import plain
 from ov_hsdag.utils.progress import Tell, Work, lines
 
 debug = False
@@ -205,7 +205,7 @@ class Show:
         if self._descriptor is None:
             _for_people(text, table)
         else:
-            _write(self._descriptor, json.dumps(_plain(data), ensure_ascii=False, allow_nan=False) + "\n")
+            _write(self._descriptor, json.dumps(plain(data), ensure_ascii=False, allow_nan=False) + "\n")
 
     def hint(self, what: str, text: str) -> None:
         """Print what people may want to do next ("run with: …"), a line to be copied; not as JSON, or with --quiet."""
@@ -300,16 +300,3 @@ def _write(descriptor: int, text: str) -> None:
     data = text.encode()
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def _plain(value: Any) -> Any:
-    """The value in JSON's own types: NumPy's as Python's, infinities (an infeasible baseline's time) as null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

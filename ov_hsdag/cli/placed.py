@@ -143,21 +143,17 @@ _WORDS = {"prompt": "the prompt", "token": "each further token"}
 _PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
 
+# Of a placement, as it is.
+_KEPT = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
+
+
 def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[str, Any]:
     """What --json prints. lines: what people are shown beside the summary (`notes`)."""
     return {
         "output": str(output),
         "placement": placement.affinity,
         "devices": placement.devices,
-        "objective": placement.objective,
-        "predicted": placement.predicted,
-        "measured": placement.measured,
-        "baselines": placement.baselines,
-        "policy": placement.policy,
-        "chosen": placement.chosen,
-        "seconds": placement.seconds,
-        "why": placement.why,
-        "notes": placement.notes,
+        **{name: getattr(placement, name) for name in _KEPT},
         "unsure": placement.unsure,
         "messages": list(lines),
     }
@@ -168,12 +164,11 @@ def of_json(data: Mapping[str, Any]) -> Placement:
     from ov_hsdag.model.placement import Placement
 
     try:
-        kept = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
         return Placement(
             devices=tuple(data["devices"]),
             affinity=data["placement"],
             unsure=tuple(data["unsure"]),
-            **{name: data[name] for name in kept},
+            **{name: data[name] for name in _KEPT},
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"a machine's answer lacks what a placement has: {error}") from error

@@ -33,25 +33,16 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class Cut:
-    """A tensor that goes from one device to another.
+    """A tensor that goes from one device to another."""
 
-    Attributes:
-        node: that computes it.
-        output: its number among the graph's outputs.
-        source, target: device numbers.
-        bytes: that move.
-        us: time of the transfer, µs.
-        source_us, target_us: in which these devices are busy with it, µs.
-    """
-
-    node: int
-    output: int
-    source: int
-    target: int
-    bytes: int
-    us: float
-    source_us: float
-    target_us: float
+    node: int  # that computes it
+    output: int  # its number among the graph's outputs
+    source: int  # device number
+    target: int  # device number
+    bytes: int  # that move
+    us: float  # time of the transfer, µs
+    source_us: float  # in which the source is busy with it, µs
+    target_us: float  # in which the target is, µs
 
 
 @dataclass(frozen=True)
@@ -198,8 +189,8 @@ class Explanation:
     def _try_moves(self, groups: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the objective grows by where a group moves to a device, µs, inf where infeasible, float64 [moves].
 
-        A move that leaves so many submodels in cycles that separating them takes long counts as one that HETERO cannot
-        order: of a decoder of thousands of operations nearly every move is like that.
+        A move with so many submodels in cycles that separating them takes long counts as one that HETERO cannot order:
+        of a decoder of thousands of operations nearly every move is like that.
         """
         problem = self.problem
         moved = np.repeat(self.placement[None], len(groups), axis=0)

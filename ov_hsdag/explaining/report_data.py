@@ -6,7 +6,6 @@ people send around.
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,12 +26,19 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
 from ov_hsdag.report.picture import image
 from ov_hsdag.report.write import check_report, is_picture, write_report
+from ov_hsdag.utils.plain import plain
 
 FORMAT = 1
 """Of the object; a page reads only its own."""
 
 REQUESTS = 4
 """Requests in flight of the second timeline."""
+
+# Of floats.
+_DIGITS = 6
+
+# What is stored about a placement, as far as reports show it.
+_RECORD = ("predicted", "measured", "baselines", "chosen", "policy", "why", "notes", "seconds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,43 +82,35 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
 def _picture(explained: Explanation, placement: Placement, title: str, sequence: list[Stage]) -> dict[str, Any]:
     problem, result = explained.problem, explained.evaluation
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
-    return plain(
-        {
-            "format": FORMAT,
-            "title": title,
-            "devices": problem.devices,
-            "objective": problem.objective,
-            "latency_us": result.latency_us[0],
-            "period_us": result.period_us[0],
-            "operations": np.bincount(explained.device[operations], minlength=len(problem.devices)),
-            "busy_us": result.busy_us[0],
-            "runs": _runs(explained),
-            "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
-            "cuts": {
-                "from": [cut.source for cut in explained.cuts],
-                "to": [cut.target for cut in explained.cuts],
-                "bytes": [cut.bytes for cut in explained.cuts],
-                "us": [cut.us for cut in explained.cuts],
+    found = {
+        "format": FORMAT,
+        "title": title,
+        "devices": problem.devices,
+        "objective": problem.objective,
+        "latency_us": result.latency_us[0],
+        "period_us": result.period_us[0],
+        "operations": np.bincount(explained.device[operations], minlength=len(problem.devices)),
+        "busy_us": result.busy_us[0],
+        "runs": _runs(explained),
+        "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
+        "cuts": {
+            "from": [cut.source for cut in explained.cuts],
+            "to": [cut.target for cut in explained.cuts],
+            "bytes": [cut.bytes for cut in explained.cuts],
+            "us": [cut.us for cut in explained.cuts],
+        },
+        "stages": {name: [getattr(stage, name) for stage in sequence] for name in ("submodel", "cut", "us")},
+        "starts": {"one": one_request(sequence)},
+        "memory": _memory(explained),
+        "record": {
+            **{name: getattr(placement, name) for name in _RECORD},
+            "gains": {
+                name: [placement.predicted_gain(name), placement.measured_gain(name)]
+                for name in dict.fromkeys([placement.chosen, *placement.baselines, *(placement.measured or {})])
             },
-            "stages": _columns(sequence),
-            "starts": {"one": one_request(sequence)},
-            "memory": _memory(explained),
-            "record": {
-                "predicted": placement.predicted,
-                "measured": placement.measured,
-                "baselines": placement.baselines,
-                "chosen": placement.chosen,
-                "policy": placement.policy,
-                "why": placement.why,
-                "notes": placement.notes,
-                "seconds": placement.seconds,
-                "gains": {
-                    name: [placement.predicted_gain(name), placement.measured_gain(name)]
-                    for name in dict.fromkeys([placement.chosen, *placement.baselines, *(placement.measured or {})])
-                },
-            },
-        }
-    )
+        },
+    }
+    return dict(plain(found, _DIGITS))
 
 
 def report_data(
@@ -121,19 +119,15 @@ def report_data(
     done: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All that a report shows of a placed model, called `title`.
+    """All that a report shows of a placed model, called `title`, in JSON's types; times in µs, infinities as None.
 
-    Constants, and what is computed of them alone, are not among the nodes: their bytes are with the node that reads
-    them.
+    What `picture_data` has, and more: "summary", as of `ExplainedModel.summary`; "nodes", columns with a value for each
+    node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts", the table
+    of texts; "starts" of several requests, too; "done". Constants, and what is computed of them alone, are not among
+    the nodes: their bytes are with the node that reads them.
 
-    Args:
-        done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}.
-        tell: called with one line of progress now and then.
-
-    Returns:
-        What `picture_data` has, and more: "summary", as of `ExplainedModel.summary`; "nodes", columns with a value for
-        each node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts",
-        the table of texts; "starts" of several requests, too; "done". Times are in µs. Infinities are None.
+    done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}. tell: called with
+    one line of progress now and then.
     """
     explained = found.explanation
     problem = explained.problem
@@ -153,35 +147,21 @@ def report_data(
     sequence = stages(explained)
     data = _picture(explained, found.placement, title, sequence)
     data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]
-    data["starts"]["several"] = plain(pipelined(sequence, REQUESTS))
-    return data | plain(
-        {
-            "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},
-            "nodes": nodes,
-            "names": {
-                "parent": tree.parent,
-                "part": [texts.setdefault(part, len(texts)) for part in tree.part],
-                "name": tree.name,
-                "scope": tree.scope,
-            },
-            "edges": _edges(explained, position),
-            "done": {**_made_by(found), **(done or {})},
-            "texts": list(texts),
-        }
-    )
-
-
-def plain(value: Any) -> Any:
-    """The value in JSON's own types, floats in six digits: NumPy's as Python's, infinities as None."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return (float(f"{value:.6g}") if value % 1 else int(value)) if math.isfinite(value) else None
-    return value
+    data["starts"]["several"] = plain(pipelined(sequence, REQUESTS), _DIGITS)
+    more = {
+        "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},
+        "nodes": nodes,
+        "names": {
+            "parent": tree.parent,
+            "part": [texts.setdefault(part, len(texts)) for part in tree.part],
+            "name": tree.name,
+            "scope": tree.scope,
+        },
+        "edges": _edges(explained, position),
+        "done": {**_made_by(found), **(done or {})},
+        "texts": list(texts),
+    }
+    return data | plain(more, _DIGITS)
 
 
 def _drawn(graph: ComputationGraph) -> NDArray[np.int64]:
@@ -300,14 +280,6 @@ def _runs(explained: Explanation) -> dict[str, Any]:
         "device": device[first],
         "operations": np.diff(np.r_[first, len(nodes)]),
         "us": np.add.reduceat(explained.node_us[nodes], first) if len(first) else [],
-    }
-
-
-def _columns(sequence: list[Stage]) -> dict[str, Any]:
-    return {
-        "submodel": [stage.submodel for stage in sequence],
-        "cut": [stage.cut for stage in sequence],
-        "us": [stage.us for stage in sequence],
     }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled
 from ov_hsdag.integration.requests import advice
-from ov_hsdag.placing.options import Flag, PlaceOptions, flags
+from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import INTERRUPTED, RunError, UserError, interrupted, one_line
 
@@ -68,21 +68,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="Decide for every operation on which of these devices it runs, and write that into the model: "
         "compile_model on these devices follows it. The devices need not be present.",
     )
-    for name, flag in _flags().items():
-        if flag.kind is bool:
+    for name, flag in flags().items():
+        if flag.converters and flag.kind is bool:
             group.add_argument(f"--placement_{name}", action="store_true", default=None, help=flag.help)
-        else:
+        elif flag.converters:
             group.add_argument(f"--placement_{name}", metavar=flag.metavar, help=flag.help)
     group.add_argument(
         "--placement_report",
         metavar="FILE.html|svg|png",
         help="Also write what runs where, and why, as one page (or the picture of the split).",
     )
-
-
-def _flags() -> dict[str, Flag]:
-    """The options of placing that converters have."""
-    return {name: flag for name, flag in flags().items() if flag.converters}
 
 
 def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
@@ -112,11 +107,7 @@ def _source(namespace: argparse.Namespace) -> str | None:
     )
 
 
-def _checked(
-    output: Callable[[], str],
-    source: str | None,
-    given: dict[str, Any],
-) -> _Request | None:
+def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any]) -> _Request | None:
     """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
     device, report = given.pop("placement"), given.pop("placement_report")
     if device is None:

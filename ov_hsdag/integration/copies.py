@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from ov_hsdag.integration.requests import OPTIMAL_NUMBER
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Copies:
         """
         if not compiled:
             raise UserError("Copies needs the model compiled for at least one device, got none")
-        counts = [requests or max(int(one.get_property(_OPTIMAL)), _REQUESTS) for one in compiled]
+        counts = [requests or max(int(one.get_property(OPTIMAL_NUMBER)), _REQUESTS) for one in compiled]
         self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
         # In turns, so that the first requests go to all devices.
         for number in range(max(counts)):
@@ -52,8 +53,7 @@ class Copies:
     def set_callback(self, callback: Callable[[ov.InferRequest, Any], object]) -> None:
         """Sets what is called with each request that has ended and its userdata, in a thread of its own.
 
-        Args:
-            callback: takes the request, whose `results` hold until it returns, and the userdata.
+        The request's `results` hold until it returns.
         """
         self._callback = callback
 
@@ -97,6 +97,3 @@ class Copies:
         self._started = [one for one in self._started if one not in gone]
         if errors:
             raise errors[0]
-
-
-_OPTIMAL = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"

@@ -138,14 +138,11 @@ class _Placed:
 def _compiled(
     compile_model: Callable[..., ov.CompiledModel], placed: _Placed, notes: list[Warning]
 ) -> ov.CompiledModel:
-    """Compile a placed model, which then asks for the requests that it needs.
+    """Compile a placed model, which then asks for the requests that it needs. Raises RuntimeError, OpenVINO's first.
 
     Where a device refuses its part after all, the others take that over, and `notes` gets a warning: a device answers
     query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it). For a
     property that is wrong for one of them, which is the user's to mend, none is left out.
-
-    Raises:
-        RuntimeError: OpenVINO's first, where no device can be left out, or one refuses a property, whatever the model.
     """
 
     def tried(one: _Placed) -> ov.CompiledModel:
@@ -210,7 +207,7 @@ def _placed(
 ) -> _Placed | None:
     """The same call with the placement applied to a copy of the model; None where there is nothing to follow.
 
-    notes: gets a warning about each way in which the placement is not followed.
+    `notes` gets a warning about each way in which the placement is not followed.
     """
     model = _carrier(core, given, weights)
     if model is None:
@@ -243,7 +240,7 @@ def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | 
     from openvino._pyopenvino import Model as NativeModel
 
     if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
-        if not given.has_rt_info([_entry_name()]):
+        if not given.has_rt_info([_ENTRY[1:-1].decode()]):
             return None
         copy = given.clone()
         return copy if isinstance(copy, ov.Model) else ov.Model(copy)
@@ -253,10 +250,6 @@ def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | 
     if isinstance(given, str | bytes | os.PathLike) and file_carries(given):
         return core.read_model(os.fsdecode(given))
     return None
-
-
-def _entry_name() -> str:
-    return _ENTRY[1:-1].decode()
 
 
 def file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> bool:

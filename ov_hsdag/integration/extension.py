@@ -49,15 +49,7 @@ def extension_path() -> Path:
 
 
 def build() -> Path:
-    """Compile the library for the installed OpenVINO into the user's cache.
-
-    Returns:
-        Its path.
-
-    Raises:
-        RunError: It cannot be compiled, or not written to the cache.
-        UserError: OpenVINO is not installed, or there is no directory for the cache.
-    """
+    """Compile the library for the installed OpenVINO into the user's cache; its path. Raises UserError, RunError."""
     try:
         return extension_build.build(_sources(), _openvino(), _cache())
     except extension_build.BuildError as error:

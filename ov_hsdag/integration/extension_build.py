@@ -61,17 +61,10 @@ def sources(root: Path) -> list[Path]:
 
 
 def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ()) -> Path:
-    """Compile the library, in about half a minute; the loader's path in ``target``.
+    """Compile the library, in about half a minute; the loader's path in ``target``. Raises BuildError, OSError.
 
-    Args:
-        root: The folder with cpp_ext/ and transformations/.
-        openvino: The installed openvino package.
-        target: The folder for the library; made where it does not exist, and left as it was where compiling fails.
-        options: Further options of the compiler.
-
-    Raises:
-        BuildError: The platform is not Linux, there is no compiler, library of OpenVINO or header, or compiling fails.
-        OSError: The library cannot be written.
+    root: the folder with cpp_ext/ and transformations/; target: made where it does not exist, and left as it was where
+    compiling fails; options: further ones of the compiler.
     """
     if sys.platform != "linux":
         raise BuildError("it is built on Linux only; for Windows there is the CMake project in transformations/")

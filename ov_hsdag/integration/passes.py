@@ -53,30 +53,19 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         """
         super().__init__()
         self.placement: Placement | None = None
-        merged = PlaceOptions.of(options, given)
-
-        def run(model: ov.Model) -> Placement:
-            # Making a pass stays cheap: measuring is imported where placing is.
-            from ov_hsdag.placing.place import place
-
-            return place(model, device, core=core, report=report, options=merged)
-
-        self._place = run
+        self._device, self._core, self._report = device, core, report
+        self._options = PlaceOptions.of(options, given)
 
     def run_on_model(self, model: ov.Model) -> bool:
         """Places the model, in place; what `ov_hsdag.place` raises comes out of `Manager.run_passes` as it is.
 
-        Args:
-            model: Any model.
-
         Returns:
             True: the model has changed.
-
-        Raises:
-            UserError: Bad input, or a device that is to be measured and is not on this machine.
-            RunError: A policy that was asked for does not run, or there is no folder for the temporary files of
-                measuring.
         """
+        # Making a pass stays cheap: measuring is imported where placing is.
+        from ov_hsdag.placing.place import place
+
         # A Manager hands over the native class; this wrapper refers to the same model, it is no copy.
-        self.placement = self._place(model if isinstance(model, ov.Model) else ov.Model(model))
+        model = model if isinstance(model, ov.Model) else ov.Model(model)
+        self.placement = place(model, self._device, core=self._core, report=self._report, options=self._options)
         return True

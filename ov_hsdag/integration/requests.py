@@ -52,7 +52,7 @@ def _wrap_queue_init(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: Mapping[str, Any] | None) -> None:
-    """Let a model that is compiled for HETERO ask for the requests that its placement needs, if that is for throughput.
+    """Let a model that is compiled for HETERO ask for the requests that its placement for throughput needs.
 
     Left alone where one device runs all of it. Of the call's properties a latency hint leaves HETERO's number, and
     PERFORMANCE_HINT_NUM_REQUESTS limits ours.

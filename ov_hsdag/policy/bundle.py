@@ -58,10 +58,9 @@ def write_record(folder: Path, config: HSDAGConfig, run: Mapping[str, Any]) -> N
 
 
 def find(policy: str | PathLike[str] | None) -> Path:
-    """The folder of a policy: of a shipped one by its name, a folder, or None for the shipped policy `DEFAULT`.
+    """The folder of a policy: of a shipped one by its name (without a separator), a folder, or None for `DEFAULT`.
 
-    A name is a string without a separator, whatever the working directory holds. UserError: there is none, or it may
-    not be read.
+    UserError: there is none, or it may not be read.
     """
     name = DEFAULT if policy is None else str(policy)
     if not isinstance(policy, PathLike) and _is_name(name) and ships(name):
@@ -91,11 +90,7 @@ def ships(policy: str) -> bool:
 
 
 def check_folder(folder: str | PathLike[str]) -> Mapping[str, Any]:
-    """The content of policy.json, after reading all that belongs to the policy.
-
-    Raises:
-        UserError: a file is missing, damaged, of another version, or may not be read.
-    """
+    """The content of policy.json, after reading all that belongs to the policy. Raises UserError."""
     return _load(Path(folder)).record
 
 
@@ -144,11 +139,7 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
 
 
 def weights_of_model(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Weights in the OpenVINO model of a policy of format 1, by their names in the network.
-
-    Raises:
-        UserError: OpenVINO cannot read the model.
-    """
+    """Weights in the OpenVINO model of a policy of format 1, by their names in the network. Raises UserError."""
     import openvino as ov
 
     marker = "self.network."
@@ -224,11 +215,7 @@ class PolicyFolder:
 
     @staticmethod
     def load(policy: str | PathLike[str] | None = None) -> PolicyFolder:
-        """A policy by name or folder; the shipped one by default. Read once in a process as long as it is the same.
-
-        Raises:
-            UserError: there is none, or its folder does not pass `check_folder`.
-        """
+        """A policy by name or folder, the shipped one by default; read once while it is the same. Raises UserError."""
         return _load(find(policy).resolve())
 
     @property

@@ -21,7 +21,7 @@ class Widths:
 
     @classmethod
     def of(cls, example: PolicyInput) -> Widths:
-        """Returns the widths of any input made with the same `FeatureSet`."""
+        """The widths of any input made with the same `FeatureSet`."""
         return cls(
             *(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x))
         )
@@ -29,51 +29,36 @@ class Widths:
 
 @dataclass(frozen=True)
 class HSDAGConfig:
-    """Settings of the network and of the parsing and learning that belong to the algorithm.
-
-    Attributes:
-        widths: numbers of features.
-        without: feature groups that are switched off, fields of `FeatureSet`.
-        hidden: width of every hidden state, H.
-        layers: GNN layers of the encoder.
-        conv: "gcn" (the paper's; Kipf & Welling 2017, arXiv:1609.02907) or "gated" (Bresson & Laurent 2017,
-            arXiv:1711.07553): gates per edge and channel that see the edge's features.
-        directed: one convolution per direction of the edges, summed, so that producers and consumers differ ("gated");
-            otherwise one convolution over the symmetric graph, as published ("gcn").
-        device_aware: the encoder sees what (node, device) pairs look like, pooled over devices.
-        context: message passing layers between clusters, devices and the whole graph, before clusters are placed.
-        devices: None: clusters are scored against embeddings of any number and kind of devices. A number: the paper's
-            softmax over that many fixed devices.
-        carry: a cluster's embedding is added to its nodes' features for the next step of an episode, as published.
-        dropout: share of hidden units dropped in training.
-        levels: how often parsing merges along dominant edges. Parsing until nothing merges, as published, leaves one
-            cluster for each connected part of a graph, on which no placement can be split.
-        min_clusters: parsing stops here.
-        reward: "log": log(best single device / achieved); "inverse": 1/latency, the paper's.
-        discount: of the rewards of an episode's later steps.
-        steps: placements in an episode.
-    """
+    """Settings of the network and of the parsing and learning that belong to the algorithm."""
 
     widths: Widths
-    without: tuple[str, ...] = ()
-    hidden: int = 64
-    layers: int = 4
+    without: tuple[str, ...] = ()  # feature groups that are switched off, fields of `FeatureSet`
+    hidden: int = 64  # width of every hidden state, H
+    layers: int = 4  # GNN layers of the encoder
+    # "gcn" (the paper's; Kipf & Welling 2017, arXiv:1609.02907), or "gated" (Bresson & Laurent 2017, arXiv:1711.07553):
+    # gates per edge and channel that see the edge's features
     conv: Literal["gcn", "gated"] = "gated"
+    # one convolution per direction of the edges, summed ("gated"), or one over the symmetric graph ("gcn")
     directed: bool = True
-    device_aware: bool = True
-    context: int = 3
+    device_aware: bool = True  # the encoder sees what (node, device) pairs look like, pooled over devices
+    context: int = 3  # message passing layers between clusters, devices and the whole graph, before clusters are placed
+    # None: clusters are scored against embeddings of any number and kind of devices. A number: the paper's softmax over
+    # that many fixed devices.
     devices: int | None = None
+    # a cluster's embedding is added to its nodes' features for the next step of an episode, as published
     carry: bool = False
-    dropout: float = 0.0
+    dropout: float = 0.0  # share of hidden units dropped in training
+    # how often parsing merges along dominant edges. Parsing until nothing merges, as published, leaves one cluster for
+    # each connected part of a graph, on which no placement can be split.
     levels: int = 1
-    min_clusters: int = 32
-    reward: Literal["log", "inverse"] = "log"
-    discount: float = 1.0
-    steps: int = 1
+    min_clusters: int = 32  # parsing stops here
+    reward: Literal["log", "inverse"] = "log"  # log(best single device / achieved), or 1/latency, the paper's
+    discount: float = 1.0  # of the rewards of an episode's later steps
+    steps: int = 1  # placements in an episode
 
     @classmethod
     def base(cls, widths: Widths) -> HSDAGConfig:
-        """Returns the settings of the policy that ships."""
+        """The settings of the policy that ships."""
         return cls(widths)
 
     @property
@@ -82,16 +67,12 @@ class HSDAGConfig:
         return FeatureSet(**dict.fromkeys(self.without, False))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the settings, JSON-able."""
+        """The settings, JSON-able."""
         return {**asdict(self), "without": list(self.without)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HSDAGConfig:
-        """Inverse of `to_dict`.
-
-        Raises:
-            UserError: settings are unknown or missing.
-        """
+        """Inverse of `to_dict`. Raises UserError where settings are unknown, missing or out of range."""
         known = {field.name for field in fields(cls)}
         try:
             if unknown := sorted(set(values) - known):

@@ -93,16 +93,13 @@ _CLIP = 8.0
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Which features of coarse groups there are; without one, its columns are gone.
+    """Which features of coarse groups there are; without one, its columns are gone."""
 
-    output_shape: shape of the group's output. node_id: place in the topological order. structure: degrees, fractal
-    dimension, closeness. ours: what HSDAG's paper lacks: costs, bytes, weights, depth (and all of `pair_x`, `device_x`
-    and `edge_x`, which are zero without it, support and the objective aside).
-    """
-
-    output_shape: bool = True
-    node_id: bool = True
-    structure: bool = True
+    output_shape: bool = True  # of the group's output
+    node_id: bool = True  # place in the topological order
+    structure: bool = True  # degrees, fractal dimension, closeness
+    # what HSDAG's paper lacks: costs, bytes, weights, depth; and all of `pair_x`, `device_x` and `edge_x`, which are
+    # zero without it, support and the objective aside
     ours: bool = True
 
 
@@ -160,10 +157,10 @@ def policy_input(
 
 
 def coarse_groups(problem: PlacementProblem, most: int | None = None) -> NDArray[np.int32]:
-    """Node of the network's graph that each colocation group belongs to, int32 [groups].
+    """Node of the network's graph that each colocation group belongs to, int32 [groups]: its coarse group.
 
-    That is its coarse group. Where these are more than `most` (`MOST_NODES` by default), edges between them are
-    contracted first, those of the dearest transfers before others, until about so many are left.
+    Where these are more than `most` (`MOST_NODES` by default), the edges of the dearest transfers are contracted first,
+    until about so many are left.
     """
     most = MOST_NODES if most is None else most
     if int(problem.coarse.max()) < most:
@@ -257,9 +254,9 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
 
 
 def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
-    """Share of the work up to each group, and what a cut of the topological order right behind it would cost.
+    """Share of the work up to each group, and the cost of a cut of the topological order right behind it.
 
-    The cost is the mean time of the transfers across, as a logarithm: to all of the work, and to an average cut.
+    That is the mean time of the transfers across, as a logarithm: to all of the work, and to an average cut.
     """
     order = np.argsort(position)
     done = np.empty(view.size)
@@ -275,24 +272,15 @@ def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tu
 
 @dataclass(frozen=True, eq=False)
 class _Contiguous:
-    """The best contiguous partition of the topological order (`CoarsePartitions.best`).
+    """The best contiguous partition of the topological order (`CoarsePartitions.best`)."""
 
-    Attributes:
-        place: middle of each group in the work done in topological order, 0 … 1 [size].
-        begin, end: of each device's part, likewise [D]; equal where it has none.
-        inside: groups of each device's part, bool [size, D].
-        rank: place of each device in the sequence [D].
-        value: estimate of the objective, µs.
-        room: what a device's memory holds of what the model needs, at most 1 [D].
-    """
-
-    place: Floats
-    begin: Floats
-    end: Floats
-    inside: NDArray[np.bool_]
-    rank: NDArray[np.int64]
-    value: float
-    room: Floats
+    place: Floats  # middle of each group in the work done in topological order, 0 … 1 [size]
+    begin: Floats  # of each device's part, likewise [D]
+    end: Floats  # equal to `begin` where it has none
+    inside: NDArray[np.bool_]  # groups of each device's part, bool [size, D]
+    rank: NDArray[np.int64]  # place of each device in the sequence [D]
+    value: float  # estimate of the objective, µs
+    room: Floats  # what a device's memory holds of what the model needs, at most 1 [D]
 
     @classmethod
     def of(cls, partitions: CoarsePartitions) -> _Contiguous:

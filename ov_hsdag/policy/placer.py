@@ -21,7 +21,7 @@ from ov_hsdag.placers.partitions import ranked
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
@@ -39,6 +39,14 @@ _MOST_WORK = 1_000_000
 _MOST_REPAIRED = 50
 
 
+@dataclass(frozen=True, eq=False)
+class ClusterLogits:
+    """What the policy makes of a problem."""
+
+    logits: NDArray[np.float32]  # of devices for clusters [c, D]
+    of_group: NDArray[np.int32]  # cluster of each group [groups]
+
+
 @dataclass(frozen=True)
 class HSDAGPlacer:
     """The best of what the policy proposes by the simulator, refined by a short local search."""
@@ -51,11 +59,7 @@ class HSDAGPlacer:
     name: str = "hsdag"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`. Never worse than a single device.
-
-        Raises:
-            UserError: a policy folder that cannot be used, or a policy for another number of devices.
-        """
+        """See `Placer.place`. Never worse than a single device. Raises UserError for a policy that does not fit."""
         threads = usable_cores()
         best = ranked(problem, self.propose(problem), threads, _MOST_WORK)[0]
         found = problem.evaluate(best, most_work=_MOST_WORK)
@@ -66,33 +70,16 @@ class HSDAGPlacer:
         refined, _ = refine(problem, best, max_moves=self.moves, threads=threads, seed=self.seed)
         return refined[0]
 
-    def greedy(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
-
-        Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
-        depends on the other clusters there, which its logits cannot know. Where that does not help, the first of its
-        leaning choices is taken that fits; where none does, the first of all.
-        """
-        reading = self._read(problem)
-        first: NDArray[np.uint8] | None = None
-        for leaning in lean(reading.logits):
-            choice = within_memory(problem, leaning, reading.logits, reading.of_group)
-            placement = expand(choice[None], reading.logits, reading.of_group, problem.group_supported)[0]
-            if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
-                return placement
-            first = placement if first is None else first
-        assert first is not None
-        return first
-
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
-        reading = self._read(problem)
-        samples = sample(reading.logits, self.samples, np.random.default_rng(self.seed))
-        choices = np.concatenate([lean(reading.logits), samples])
-        proposed = expand(choices, reading.logits, reading.of_group, problem.group_supported)
+        found = self.cluster_logits(problem)
+        samples = sample(found.logits, self.samples, np.random.default_rng(self.seed))
+        choices = np.concatenate([lean(found.logits), samples])
+        proposed = expand(choices, found.logits, found.of_group, problem.group_supported)
         return distinct(np.concatenate([problem.singles, proposed]))
 
-    def _read(self, problem: PlacementProblem) -> _Reading:
+    def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
+        """Features, encoder, parsing and placer. Raises UserError, see `place`."""
         policy = PolicyFolder.load(self.policy)
         if policy.config.devices not in (None, len(problem.devices)):
             raise UserError(
@@ -105,23 +92,14 @@ class HSDAGPlacer:
         cluster = np.arange(nodes, dtype=np.int32)
         if policy.config.levels:
             cluster = _native.parse(nodes, x.edge_index, edge_score, policy.config.levels, policy.config.min_clusters)
-        return _Reading(policy.place(x, h, edge_score, cluster), cluster[x.coarse])
-
-
-@dataclass(frozen=True, eq=False)
-class _Reading:
-    """What the policy makes of a problem: logits of clusters [c, D], and the cluster of each group [groups]."""
-
-    logits: NDArray[np.float32]
-    of_group: NDArray[np.int32]
+        return ClusterLogits(policy.place(x, h, edge_score, cluster), cluster[x.coarse])
 
 
 def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:
     """The greedy choice, then greedy choices that lean to or from each device in turn, uint8 [1 + D * leanings, c].
 
-    A policy that is right about which clusters gain most from a device, but not about how many should have it (as under
-    memory limits, or where work is balanced), is right for one of the leanings, which are added to a device's logits,
-    float32 [c, D].
+    A policy may be right about which clusters gain most from a device, and not about how many should have it (memory
+    limits, balance): it is right for one of the leanings, which are added to a device's logits, float32 [c, D].
     """
     devices = logits.shape[1]
     added = np.asarray(leanings, np.float32)[:, None, None] * np.eye(devices, dtype=np.float32)
@@ -135,37 +113,6 @@ def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generat
     scale = 1 / np.asarray(_TEMPERATURES, np.float32)[:, None, None, None]
     # The maximum of logits with Gumbel noise is a draw from their softmax.
     return (logits * scale + noise).argmax(3).reshape(-1, len(logits)).astype(np.uint8)
-
-
-def within_memory(
-    problem: PlacementProblem,
-    choice: NDArray[np.uint8],
-    logits: NDArray[np.float32],
-    cluster: NDArray[np.integer],
-) -> NDArray[np.uint8]:
-    """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
-
-    choice: uint8 [c]; logits: float32 [c, D]; cluster: of each group [groups].
-    """
-    limits = problem.memory_limits
-    if np.isinf(limits).all():
-        return choice
-    sizes = np.stack([np.bincount(cluster, held, len(choice)) for held in problem.group_held.T], axis=1)
-    size = sizes.max(axis=1)
-    # Clusters without weights have tensors, which count a little.
-    worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
-    choice, moved = choice.copy(), np.zeros(len(choice), bool)
-    while True:
-        placement = expand(choice[None], logits, cluster, problem.group_supported)[0]
-        used = problem.evaluate(placement).memory_bytes[0]
-        leaving = ~moved & (used > limits)[choice]
-        fits = leaving[:, None] & (used + sizes <= limits)
-        fits[np.arange(len(choice)), choice] = False
-        if not fits.any():
-            return choice
-        loss = np.where(fits, (logits[np.arange(len(choice)), choice][:, None] - logits) / worth[:, None], np.inf)
-        mover, target = np.unravel_index(int(loss.argmin()), loss.shape)
-        choice[mover], moved[mover] = target, True
 
 
 def expand(

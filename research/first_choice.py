@@ -1,0 +1,59 @@
+"""The learned policy alone: its first choice, without search, refinement or the simulator's judgement of others."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean
+from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
+
+
+def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.uint8]:
+    """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
+
+    Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
+    depends on the other clusters there, which its logits cannot know. Where that does not help, the first of its
+    leaning choices is taken that fits; where none does, the first of all.
+    """
+    found = placer.cluster_logits(problem)
+    first: NDArray[np.uint8] | None = None
+    for leaning in lean(found.logits):
+        choice = within_memory(problem, leaning, found.logits, found.of_group)
+        placement = expand(choice[None], found.logits, found.of_group, problem.group_supported)[0]
+        if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
+            return placement
+        first = placement if first is None else first
+    assert first is not None
+    return first
+
+
+def within_memory(
+    problem: PlacementProblem,
+    choice: NDArray[np.uint8],
+    logits: NDArray[np.float32],
+    cluster: NDArray[np.integer],
+) -> NDArray[np.uint8]:
+    """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
+
+    choice: uint8 [c]; logits: float32 [c, D]; cluster: of each group [groups].
+    """
+    limits = problem.memory_limits
+    if np.isinf(limits).all():
+        return choice
+    sizes = np.stack([np.bincount(cluster, held, len(choice)) for held in problem.group_held.T], axis=1)
+    size = sizes.max(axis=1)
+    # Clusters without weights have tensors, which count a little.
+    worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
+    choice, moved = choice.copy(), np.zeros(len(choice), bool)
+    while True:
+        placement = expand(choice[None], logits, cluster, problem.group_supported)[0]
+        used = problem.evaluate(placement).memory_bytes[0]
+        leaving = ~moved & (used > limits)[choice]
+        fits = leaving[:, None] & (used + sizes <= limits)
+        fits[np.arange(len(choice)), choice] = False
+        if not fits.any():
+            return choice
+        loss = np.where(fits, (logits[np.arange(len(choice)), choice][:, None] - logits) / worth[:, None], np.inf)
+        mover, target = np.unravel_index(int(loss.argmin()), loss.shape)
+        choice[mover], moved[mover] = target, True
