@@ -90,18 +90,19 @@ def test_each_step_sees_what_earlier_ones_added(monkeypatch: pytest.MonkeyPatch)
     network = HSDAGNetwork(config).eval()
     seen: list[torch.Tensor] = []
     added: list[torch.Tensor] = []
-    encode, carry = network.encode, network.carry
+    encode, pool = network.encode, network.pool
 
     def watched_encode(x):  # type: ignore[no-untyped-def]
         seen.append(x.node_x)
         return encode(x)
 
-    def watched_carry(z, cluster):  # type: ignore[no-untyped-def]
-        added.append(carry(z, cluster))
-        return added[-1]
+    def watched_pool(x, h, edge_score, cluster):  # type: ignore[no-untyped-def]
+        z = pool(x, h, edge_score, cluster)
+        added.append(network.linear("output", z)[cluster])
+        return z
 
     monkeypatch.setattr(network, "encode", watched_encode)
-    monkeypatch.setattr(network, "carry", watched_carry)
+    monkeypatch.setattr(network, "pool", watched_pool)
     task = Task.of(problem, config)
     with torch.no_grad():
         run_episode(network, task, greedy=True)

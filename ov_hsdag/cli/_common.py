@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -75,6 +76,9 @@ HardLinks = Annotated[
         help="Share weights that stay the same with the input folder, or copy them; of a folder only.",
     ),
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the run (default 0).")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
 
 _SHARED = {
@@ -152,6 +156,16 @@ def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]
         return run
 
     return decorate
+
+
+def require_training(what: str) -> None:
+    """Raise UserError, with how to install it, where a package of the extra `train` is missing. what: the command."""
+    missing = [name for name in ("torch", "tensorboard", "safetensors") if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"{what} needs {', '.join(missing)}: install ov-hsdag with this extra, in its source folder with"
+            " pip install '.[train]'"
+        )
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:
@@ -248,6 +262,17 @@ def new_core() -> ov.Core:
     for path in console.extension or ():
         extensions.add(core, path)
     return core
+
+
+def read_with_shapes(
+    core: ov.Core, model: Path, file: Path, given: Mapping[str, Sequence[int]]
+) -> tuple[ov.Model, Mapping[str, Sequence[int]]]:
+    """Read a model, which users call `model`, and the example shapes that are its own. Raises UserError."""
+    from ov_hsdag.model.inputs import example_shapes
+
+    with console.progress(f"reading {model}"):
+        loaded = read_model(core, file)
+    return loaded, example_shapes([loaded], given)[0]
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:

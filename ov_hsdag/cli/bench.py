@@ -134,13 +134,7 @@ def bench(
                 except UserError as error:
                     failures.append(error)
                     output = None
-        if as_json:
-            show(document)
-        elif len(failures) < len(models):
-            if output is not None:
-                show.hint("results", str(output))
-            good = next(entry["model"] for entry in document["models"] if entry["results"])
-            show.next("place", good, *_of_place(document["objective"]))
+        _show_end(show, document, output, as_json)
     if failures:
         raise failures[0]
 
@@ -181,20 +175,20 @@ def _elsewhere(
             show({}, title, _table(entry["results"], entry.get("left_out", {}), document["objective"]))
     if output is not None:
         _write(output, document)
-    if as_json:
-        show(document)
-    elif len(failures) < len(asked):
-        if output is not None:
-            show.hint("results", str(output))
-        good = next(entry["model"] for entry in document["models"] if entry["results"])
-        show.next("place", good, *_of_place(document["objective"]))
+    _show_end(show, document, output, as_json)
     remote.end(failures)
 
 
-def _of_place(objective: str) -> list[object]:
-    """The options that `place` has as well."""
-    more = given("--shape", "--workload", "--context", "--profile")
-    return [*given("--device"), "--objective", objective, *more]
+def _show_end(show: console.Show, document: dict[str, Any], output: Path | None, as_json: bool) -> None:
+    """The document, or where it is and what comes next: placing with the options that `place` has as well."""
+    good = next((entry["model"] for entry in document["models"] if entry["results"]), None)
+    if as_json:
+        show(document)
+    elif good is not None:
+        if output is not None:
+            show.hint("results", str(output))
+        more = given("--shape", "--workload", "--context", "--profile")
+        show.next("place", good, *given("--device"), "--objective", document["objective"], *more)
 
 
 def _run(

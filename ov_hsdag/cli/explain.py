@@ -108,7 +108,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     from ov_hsdag.devices.memory import parse_memory
     from ov_hsdag.explaining.explain import explain as explain_model
     from ov_hsdag.explaining.explain import placement_of
-    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.inputs import parse_shapes
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.problem.problem import check_objective
 
@@ -119,9 +119,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     costs = Profile.load(placed.profile) if placed.profile else None
     given = Placement.load(placed.affinity, devices) if placed.affinity else None
     core = common.new_core()
-    with console.progress(f"reading {model}"):
-        loaded = common.read_model(core, file)
-    (shapes,) = example_shapes([loaded], examples)
+    loaded, shapes = common.read_with_shapes(core, model, file, examples)
     carried = given or placement_of(loaded)
     if carried is None:
         raise UserError(f"{model} carries no placement; {place_it(model, placed.device or 'HETERO:GPU,CPU')}")
@@ -211,12 +209,12 @@ def _experts(blocks: list[dict[str, Any]]) -> str:
     there: dict[str, list[dict[str, Any]]] = {}
     for one in blocks:
         there.setdefault(one["device"], []).append(one)
-    told = [
+    described = [
         f"{console.count(len(own), 'layer')} on {name} ({format_bytes(sum(one['weights_bytes'] for one in own))},"
         f" {_ms(sum(one['us'] for one in own))})"
         for name, own in there.items()
     ]
-    return f"experts ({chosen} chosen by each token): {', '.join(told)}"
+    return f"experts ({chosen} chosen by each token): {', '.join(described)}"
 
 
 def _costs(found: ExplainedModel, model: str) -> str:

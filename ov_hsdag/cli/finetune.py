@@ -14,7 +14,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.command_lines import given
-from ov_hsdag.cli.extras import require
+from ov_hsdag.cli.place_options import ProfileFile
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
@@ -40,7 +40,6 @@ Duration = Annotated[
     str | None, typer.Option("--budget", metavar="10m", help="Time to spend, as 90s, 10m or 1h (default 10m).")
 ]
 Measurements = Annotated[int | None, typer.Option("--measurements", min=1, help="Placements to measure.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
 Policy = Annotated[
     str | None,
     typer.Option("--policy", metavar="NAME|DIR", help='The policy to begin with; "none" for an untrained one.'),
@@ -53,12 +52,7 @@ Proposer = Annotated[
         help="What proposes placements to measure: the policy, search on the corrected costs, or both (default).",
     ),
 ]
-ProfileFile = Annotated[
-    Path | None, typer.Option("--profile", metavar="FILE.json", help="Device profiles instead of the built-in ones.")
-]
 IsSimulated = Annotated[bool, typer.Option("--simulated", help="Judge placements by the profile, measure nothing.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the run (default 0).")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _DEFAULT_SECONDS = 600.0
@@ -81,14 +75,14 @@ def finetune(
     objective: Objective = None,
     budget: Duration = None,
     measurements: Measurements = None,
-    resume: Resume = False,
+    resume: common.Resume = False,
     policy: Policy = None,
     proposer: Proposer = None,
     profile: ProfileFile = None,
     shape: common.Shapes = None,
     simulated: IsSimulated = False,
-    seed: Seed = None,
-    threads: Threads = 1,
+    seed: common.Seed = None,
+    threads: common.Threads = 1,
     ray: remote.Ray = None,
     on: remote.On = None,
     as_json: common.Json = False,
@@ -106,13 +100,13 @@ def finetune(
     if proposer not in (None, "both", "policy", "search"):
         raise UserError(f"--proposer is both, policy or search, got '{proposer}'")
     if proposer == "search" and policy is not None:
-        raise UserError("--proposer search asks no policy: leave out --policy")
+        raise UserError("--proposer search uses no policy: leave out --policy")
     if budget is not None and measurements is not None:
         raise UserError("--budget and --measurements both say when to stop: give one of them")
     seconds = None if budget is None else duration(budget)
 
     from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.inputs import parse_shapes
     from ov_hsdag.problem.problem import check_objective
 
     check_objective(objective or "latency")
@@ -124,7 +118,7 @@ def finetune(
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
             _elsewhere(fleet, show, model, output, resume, as_json)
         return
-    require("fine-tuning", ("train",))
+    common.require_training("fine-tuning")
     with console.progress("starting torch"):
         import torch
 
@@ -151,10 +145,8 @@ def finetune(
     torch.set_num_threads(threads)
     with console.result(as_json) as show:
         core = common.new_core()
-        with console.progress(f"reading {model}"):
-            loaded = common.read_model(core, model)
-            compressed = common.has_fp16_weights(loaded)
-        (shapes,) = example_shapes([loaded], examples)
+        loaded, shapes = common.read_with_shapes(core, model, model, examples)
+        compressed = common.has_fp16_weights(loaded)
         try:
             with console.progress(f"fine-tuning {model} on {device}") as tell:
                 tell("judging each device alone" if simulated else "measuring each device alone")
@@ -281,13 +273,12 @@ def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> st
     chosen = record["chosen"]
     if best["measurement"] is not None:
         chosen += f" (measurement {best['measurement']})"
-    count, made = best["submodels"], record["measurements"]
     how = "simulated" if record["about"]["simulated"] else "measured"
     why = "" if best["measurement"] is not None else "; no placement was better beyond the noise"
     return (
-        f"{path}: {placement.hetero} ({placement.objective}): {chosen}, {count} submodel{'' if count == 1 else 's'},"
+        f"{path}: {placement.hetero} ({placement.objective}): {chosen}, {console.count(best['submodels'], 'submodel')},"
         f" {how} {times(best['ratio'], over=_reference(record))}"
-        f" ({made} measurement{'' if made == 1 else 's'}){why}"
+        f" ({console.count(record['measurements'], 'measurement')}){why}"
     )
 
 

@@ -52,7 +52,7 @@ def fit(
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.devices.device_set import DeviceSet
     from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.model.inputs import example_shapes, parse_shapes
+    from ov_hsdag.model.inputs import parse_shapes
     from ov_hsdag.placing.memory_fit import fit as fit_model
 
     file = common.one_file(model, part, "count")
@@ -63,9 +63,7 @@ def fit(
     costs = Profile.load(profile) if profile else None
     with console.result(as_json) as show:
         core = common.new_core()
-        with console.progress(f"reading {model}"):
-            loaded = common.read_model(core, file)
-        (shapes,) = example_shapes([loaded], examples)
+        loaded, shapes = common.read_with_shapes(core, model, file, examples)
         with console.progress(f"counting {model} on {device}"):
             found = fit_model(
                 loaded,

@@ -13,7 +13,6 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import model_here
-from ov_hsdag.cli.extras import require
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import duration
 
@@ -28,9 +27,7 @@ CorpusFolder = Annotated[
     Path | None,
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the run (default 0).")]
 Problems = Annotated[int | None, typer.Option("--problems", min=1, help="Training problems that are drawn.")]
 Validation = Annotated[int | None, typer.Option("--validation", min=1, help="Problems that only measure.")]
 Imitation = Annotated[
@@ -46,7 +43,6 @@ Parts = Annotated[
         help="Parts of a step whose gradients are computed apart, with --ray on the cluster (default 1).",
     ),
 ]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -61,16 +57,16 @@ Checkpoint = Annotated[float, typer.Option("--checkpoint-minutes", min=0.0, help
 def pretrain(
     output: Folder,
     corpus: CorpusFolder = None,
-    resume: Resume = False,
+    resume: common.Resume = False,
     end: End = False,
-    seed: Seed = None,
+    seed: common.Seed = None,
     problems: Problems = None,
     validation: Validation = None,
     imitation_steps: Imitation = None,
     reinforce_steps: Reinforce = None,
     ppo_clip: Clip = None,
     parts: Parts = None,
-    threads: Threads = 1,
+    threads: common.Threads = 1,
     checkpoint_minutes: Checkpoint = 2.0,
     ray: Ray = None,
     as_json: common.Json = False,
@@ -92,7 +88,7 @@ def pretrain(
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
         given["update_epochs"] = 3
-    require("pretraining", ("train",))
+    common.require_training("pretraining")
     with console.progress("starting torch"):
         import torch
 

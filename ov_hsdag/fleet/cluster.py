@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -90,7 +91,7 @@ class Cluster:
                 "--ray needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
             ) from error
         _check_reachable(address)
-        self._ray: Any = ray
+        self.ray: Any = ray
         self._looked, self._cpus = float("-inf"), 0.0
         try:
             ray.init(address, logging_level="error", log_to_driver=False, runtime_env=dict(environment or {}) or None)
@@ -99,7 +100,7 @@ class Cluster:
 
     def close(self) -> None:
         """Leaves the cluster; what of this driver still runs there ends."""
-        self._ray.shutdown()
+        self.ray.shutdown()
 
     def __enter__(self) -> Cluster:
         return self
@@ -111,7 +112,7 @@ class Cluster:
         """Those that take jobs, by their names."""
         found = [
             Machine.of(node["NodeID"], node["NodeManagerHostname"], node.get("Labels", {}))
-            for node in self._ray.nodes()
+            for node in self.ray.nodes()
             if node["Alive"]
         ]
         return sorted((one for one in found if one), key=lambda one: (one.host, one.node))
@@ -129,10 +130,8 @@ class Cluster:
     ) -> list[Done | UserError | RunError]:
         """Run jobs, each on a machine of its kind, as many at a time as there are machines; results or errors.
 
-        Args:
-            jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`.
-            tell: takes the number of a job and what it does.
-            log: takes the number of a job and a line of it that is to be kept: a warning, a machine that was lost.
+        jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`. tell and log take the
+        number of a job and what it does, or a line that is to be kept: a warning, a machine that was lost.
         """
         over = threading.Event()
         digests = {file: digest_of(file) for file in dict.fromkeys(f for _, job, _ in jobs for f in job.files.values())}
@@ -141,7 +140,9 @@ class Cluster:
         def one(number: int) -> Done | UserError | RunError:
             kind, job, folder = jobs[number]
             try:
-                return _RemoteJob(self, kind, job, folder, digests, over, tell, log, number).run()
+                return _RemoteJob(
+                    self, kind, job, folder, digests, over, partial(tell, number), partial(log, number)
+                ).run()
             except (UserError, RunError) as error:
                 return error
 
@@ -156,12 +157,11 @@ class Cluster:
         """Call a function for each item on the cluster's cores; results in the order of the items. Raises RunError.
 
         Short calls travel in batches, and only as many are on their way as keep all cores busy. A call whose node is
-        lost is made again elsewhere, so functions must not do anything but compute; nodes must have their module. Calls
-        that are under way when one has failed, or when nobody wants results any more, end with the cluster: Ray 2.60
-        may end the process that cancels a call whose result is just arriving ("Tried to complete task that was not
-        pending"). cores: that a call needs.
+        lost is made again elsewhere, so functions must only compute; nodes must have their module. Calls under way when
+        one has failed, or when nobody wants more, end with the cluster: Ray 2.60 may end the process that cancels a
+        call whose result is just arriving ("Tried to complete task that was not pending"). cores: that a call needs.
         """
-        ray = self._ray
+        ray = self.ray
         remote = ray.remote(_batch).options(num_cpus=cores, max_retries=-1)
         shared = ray.put(function)
         left = iter(items)
@@ -197,7 +197,7 @@ class Cluster:
         item is a task of its own. A call whose node is lost is made again elsewhere, perhaps by a process that has made
         none before, so results must not depend on earlier calls. Calls raise RunError or UserError.
         """
-        ray = self._ray
+        ray = self.ray
         # Bytes in the store, which a process that has the function need not unpickle again.
         data = ray.put(np.frombuffer(ray.cloudpickle.dumps(function), np.uint8))
         name = data.hex()
@@ -220,9 +220,9 @@ class Cluster:
 
     def _results(self, references: Sequence[Any]) -> list[Any]:
         """What tasks returned. Raises UserError or RunError."""
-        exceptions = self._ray.exceptions
+        exceptions = self.ray.exceptions
         try:
-            return list(self._ray.get(references))
+            return list(self.ray.get(references))
         except exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, UserError | RunError):
@@ -235,7 +235,7 @@ class Cluster:
         """Calls that the cluster can make at the same time; at least one, which then waits for a node."""
         now = time.monotonic()
         if now - self._looked > _LOOK:
-            self._looked, self._cpus = now, float(self._ray.cluster_resources().get("CPU", 0.0))
+            self._looked, self._cpus = now, float(self.ray.cluster_resources().get("CPU", 0.0))
         return max(1, int(self._cpus / cores))
 
 
@@ -279,78 +279,76 @@ class _Lost(Exception):
     """The machine of a job has gone."""
 
 
+@dataclass
 class _RemoteJob:
     """One job on its way to a machine, and to others where that one is lost."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        kind: Kind,
-        job: Job,
-        folder: Path,
-        digests: Mapping[Path, str],
-        over: threading.Event,
-        tell: Callable[[int, str], None],
-        log: Callable[[int, str], None],
-        number: int,
-    ) -> None:
-        self._cluster, self._ray = cluster, cluster._ray
-        self._kind, self._job, self._folder, self._digests, self._over = kind, job, folder, digests, over
-        self._tell: Callable[[str], None] = lambda text: tell(number, text)
-        self._log: Callable[[str], None] = lambda text: log(number, text)
-        self._saved: dict[str, bytes] = {}
-        self._where = kind.describe()
+    cluster: Cluster
+    kind: Kind
+    job: Job
+    folder: Path
+    digests: Mapping[Path, str]
+    over: threading.Event
+    tell: Callable[[str], None]
+    log: Callable[[str], None]
+    where: str = ""  # it is carried out, for people
+    saved: dict[str, bytes] = field(default_factory=dict)  # what it goes on from where its machine is lost
+
+    @property
+    def ray(self) -> Any:
+        return self.cluster.ray
 
     def run(self) -> Done:
         """Carries the job out. Raises UserError or RunError where it cannot be done."""
+        self.where = self.kind.describe()
         for lost in range(_LIVES):
             runner = self._job_runner()
             try:
                 out, status = self._carry_out(runner)
                 return Done(out, lost, status)
             except _Lost as error:
-                self._log(f"lost {self._where}: {error}; the job begins again on another machine of its kind")
+                self.log(f"lost {self.where}: {error}; the job begins again on another machine of its kind")
                 self._await_machine()
-            except self._ray.exceptions.RayTaskError as error:
-                raise RunError(f"{self._where}: {one_line(error.cause or error)}") from error
+            except self.ray.exceptions.RayTaskError as error:
+                raise RunError(f"{self.where}: {one_line(error.cause or error)}") from error
             finally:
-                self._ray.kill(runner)
-        raise RunError(f"{self._kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
+                self.ray.kill(runner)
+        raise RunError(f"{self.kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
 
     def _job_runner(self) -> Any:
         """A job runner on the first machine of the kind that is free; others wait in Ray's queue."""
         options = {
             "num_cpus": 0,
             "resources": {RESOURCE: 1},
-            "label_selector": dict(self._kind.labels),
+            "label_selector": dict(self.kind.labels),
             "max_restarts": 0,
         }
-        return self._ray.remote(JobRunner).options(**options).remote(self._job.program)
+        return self.ray.remote(JobRunner).options(**options).remote(self.job.program)
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
         end = time.monotonic() + _PATIENCE
-        while not self._over.is_set():
+        while not self.over.is_set():
             if self._is_there():
                 return
             if time.monotonic() > end:
-                raise RunError(f"the last machine of its kind is gone: {self._kind.describe()}")
+                raise RunError(f"the last machine of its kind is gone: {self.kind.describe()}")
             time.sleep(0.5)
 
     def _is_there(self) -> bool:
-        return any(machine.kind == self._kind.number for machine in self._cluster.machines())
+        return any(machine.kind == self.kind.number for machine in self.cluster.machines())
 
     def _ask(self, reference: Any, waiting: str = "") -> Any:
         """What a call of the job runner returns. Raises _Lost where its machine is gone."""
-        exceptions = self._ray.exceptions
+        exceptions = self.ray.exceptions
         while True:
-            if self._over.is_set():
+            if self.over.is_set():
                 raise RunError("interrupted")
             try:
-                return self._ray.get(reference, timeout=_LOOK)
+                return self.ray.get(reference, timeout=_LOOK)
             except exceptions.GetTimeoutError:
                 if waiting:
-                    self._tell(waiting)
+                    self.tell(waiting)
                 if not self._is_there():
                     self._await_machine()
             except exceptions.RayTaskError:
@@ -360,15 +358,15 @@ class _RemoteJob:
 
     def _carry_out(self, runner: Any) -> tuple[str, int]:
         """What the job printed, and the status of its exit."""
-        job = self._job
-        files = {name: self._digests[path] for name, path in job.files.items()}
-        paths = {self._digests[path]: path for path in job.files.values()}
-        host = self._ask(runner.host.remote(), f"{self._kind.describe()}: waiting for a machine that is free")
-        self._where = f"{self._kind.describe()} on {host}"
+        job = self.job
+        files = {name: self.digests[path] for name, path in job.files.items()}
+        paths = {self.digests[path]: path for path in job.files.values()}
+        host = self._ask(runner.host.remote(), f"{self.kind.describe()}: waiting for a machine that is free")
+        self.where = f"{self.kind.describe()} on {host}"
         for digest in self._ask(runner.lacking.remote(list(paths))):
             self._send(runner, digest, paths[digest])
         words = job.words
-        for name, data in self._saved.items():
+        for name, data in self.saved.items():
             files[name] = self._send_bytes(runner, data)
             words = job.resumed
         self._ask(runner.begin.remote(list(words), files))
@@ -379,10 +377,10 @@ class _RemoteJob:
             for line in events["lines"]:
                 text = job.translated(line)
                 if line.startswith("warning:"):
-                    self._log(f"{self._where}: {text}")
+                    self.log(f"{self.where}: {text}")
                 elif line:
                     tail = text
-                    self._tell(f"{self._where}: {text}")
+                    self.tell(f"{self.where}: {text}")
             changed = [name for name, stamp in events["saved"].items() if stamps.get(name) != stamp]
             if changed:
                 stamps = events["saved"]
@@ -390,16 +388,16 @@ class _RemoteJob:
             if events["status"] is not None:
                 break
         if events["status"]:
-            _raise(events["status"], tail, self._where)
+            _raise(events["status"], tail, self.where)
         self._fetch(runner)
         self._ask(runner.end.remote())
         return str(events["out"]), int(events["status"])
 
     def _save(self, records: Mapping[str, bytes]) -> None:
         """Keeps what the job goes on from where its machine is lost, here and in its folder."""
-        self._saved.update(records)
+        self.saved.update(records)
         for name, data in records.items():
-            write_bytes(self._folder / came_as(name), [data])
+            write_bytes(self.folder / came_as(name), [data])
 
     def _send(self, runner: Any, digest: str, path: Path) -> None:
         """A file, in pieces: none of the two machines holds it in memory."""
@@ -408,7 +406,7 @@ class _RemoteJob:
             while True:
                 piece = file.read(_PIECE)
                 last = sent + len(piece) >= size
-                self._tell(f"{self._where}: sending {path.name}, {sent / max(size, 1):.0%}")
+                self.tell(f"{self.where}: sending {path.name}, {sent / max(size, 1):.0%}")
                 self._ask(runner.take.remote(digest, sent, piece, last))
                 sent += len(piece)
                 if last:
@@ -422,10 +420,10 @@ class _RemoteJob:
 
     def _fetch(self, runner: Any) -> None:
         """Brings what the job wrote."""
-        listings = [self._ask(runner.listing.remote(one)) for one in (OUT, *self._job.beside)]
+        listings = [self._ask(runner.listing.remote(one)) for one in (OUT, *self.job.beside)]
         for name, size in itertools.chain.from_iterable(listing.items() for listing in listings):
-            target = self._folder / came_as(name)
-            self._tell(f"{self._where}: fetching {target.name}")
+            target = self.folder / came_as(name)
+            self.tell(f"{self.where}: fetching {target.name}")
             offsets = range(0, size, _PIECE)
             write_bytes(target, (self._ask(runner.read.remote(name, offset, _PIECE)) for offset in offsets))
 

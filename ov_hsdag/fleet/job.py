@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,20 +54,14 @@ class Inputs:
 
     def file(self, path: Path | None) -> str | None:
         """A file or a folder that is only read; what it is called in the job. None stays None."""
-        if path is None:
-            return None
-        return self._add(path, [path])
+        return None if path is None else self.folder(path, [path])
 
     def model(self, path: Path) -> str:
         """A model with the files that belong to it; what it is called in the job."""
-        return self._add(path, model_files_of(path))
+        return self.folder(path, model_files_of(path))
 
     def folder(self, path: Path, files: Sequence[Path]) -> str:
-        """Some files of a folder; what the folder is called in the job."""
-        return self._add(path, files)
-
-    def _add(self, path: Path, files: Sequence[Path]) -> str:
-        """Files keep their places relative to that of `path`."""
+        """Some files of a folder; what it is called in the job. Files keep their places relative to that of `path`."""
         known = next((name for name, shown in self.shown.items() if shown == str(path)), None)
         if known is not None:
             return known
@@ -87,7 +82,7 @@ def model_files_of(path: Path) -> list[Path]:
     stem = path.stem
     found = [path, path_beside(path), path.parent / "config.json"]
     found += [path.with_name(stem + suffix) for suffix in _BESIDE]
-    found += path.parent.glob(f"{_escaped(stem)}.data-*-of-*")
+    found += path.parent.glob(f"{glob.escape(stem)}.data-*-of-*")
     found += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
     # os.path, since a Path raises of a name that is too long, as a model may say.
     return list(dict.fromkeys(file for file in found if os.path.isfile(file)))
@@ -121,7 +116,3 @@ def _near(file: Path, model: Path) -> str:
         if file.is_relative_to(base):
             return file.relative_to(base).as_posix()
     return file.name
-
-
-def _escaped(stem: str) -> str:
-    return "".join(f"[{letter}]" if letter in "[]*?" else letter for letter in stem)

@@ -128,16 +128,10 @@ def parse_on(text: str) -> dict[str, str]:
 
 
 def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on: Sequence[str]) -> list[Kind]:
-    """The kinds of machines that are meant, each once; in the order of `on`, or of their devices.
+    """The kinds of machines that are meant, each once; in the order of `on`, or of their devices. Raises UserError.
 
-    Args:
-        machines: all that there are.
-        devices: that they must have.
-        openvino: the release that they must have: another one may split and price models differently.
-        on: texts for `parse_on`, each of which names one kind; none: all kinds.
-
-    Raises:
-        UserError: there is no such machine, a text names several kinds, or all such machines have other versions.
+    devices, openvino: that they must have; another release may split and price models differently. on: texts for
+    `parse_on`, each of which names one kind; none: all kinds.
     """
     there = list(machines)
     having = [one for one in there if all(one.device(name) for name in devices)]

@@ -90,13 +90,8 @@ def read_json(
 ) -> Any:
     """The value in a JSON file of at most so many bytes. A mark at its beginning is skipped, which PowerShell writes.
 
-    Args:
-        unique: Makes the values of objects from pairs of key and value; may refuse what it gets.
-        parse_constant: Makes the values of NaN, Infinity and -Infinity; may refuse them.
-
-    Raises:
-        OSError: It cannot be read, or has more bytes.
-        ValueError: It is no JSON (json.JSONDecodeError, UnicodeDecodeError), or nested too deep.
+    unique makes the values of objects from pairs of key and value, parse_constant those of NaN and infinities; both may
+    refuse. OSError: it cannot be read, or has more bytes. ValueError: it is no JSON, or nested too deep.
     """
     text = read_bytes(path, most).decode("utf-8-sig")
     return parse_json(text, unique=unique, parse_constant=parse_constant)
@@ -132,8 +127,7 @@ def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[s
 
     Sizes are checked against the file before anything of that size is made: of a "bomb", which unpacks to much more
     than it has, nothing is unpacked. most: bytes of all arrays together; None: what they have, for files of our own
-    children. Raises OSError where the file cannot be read, ValueError where it is no .npz file, damaged, or has more
-    bytes.
+    children. Raises OSError, or ValueError where it is no .npz file, damaged, or has more bytes.
     """
     import struct
     import zipfile

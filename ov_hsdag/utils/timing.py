@@ -9,17 +9,13 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Adds up the seconds that phases take.
-
-    Attributes:
-        seconds: of each phase, in the order in which they ended first.
-    """
+    """Adds up the seconds that phases take."""
 
     def __init__(
         self, now: Callable[[], float] = time.perf_counter, begins: Callable[[str], None] | None = None
     ) -> None:
         """now: the time in seconds, or `time.thread_time`; begins: called with each phase's name when it begins."""
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # of each phase, in the order in which they ended first
         self._now, self._begins = now, begins
 
     @contextmanager
