@@ -266,7 +266,7 @@ def new_core() -> ov.Core:
 
 def read_with_shapes(
     core: ov.Core, model: Path, file: Path, given: Mapping[str, Sequence[int]]
-) -> tuple[ov.Model, Mapping[str, Sequence[int]]]:
+) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
     """Read a model, which users call `model`, and the example shapes that are its own. Raises UserError."""
     from ov_hsdag.model.inputs import example_shapes
 
