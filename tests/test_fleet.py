@@ -234,10 +234,12 @@ def test_a_job_cannot_write_outside_of_its_folder(site: JobRunner) -> None:
         site.lacking(["../../x"])
 
 
-def test_what_a_job_saves_comes_while_it_runs_and_is_not_what_is_kept(site: JobRunner, tmp_path: Path) -> None:
+def test_what_a_job_saves_comes_while_it_runs_and_is_not_what_is_kept(
+    site: JobRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "lines").write_bytes(b"first")
     digest = send(site, tmp_path / "lines")
-    site = JobRunner("tests.test_fleet:append")
+    run_instead(monkeypatch, "append")
     site.begin([], {"out/lines": digest, "in0/lines": digest})
     while (events := site.events(1.0, "out"))["status"] is None:
         pass
@@ -247,14 +249,21 @@ def test_what_a_job_saves_comes_while_it_runs_and_is_not_what_is_kept(site: JobR
     site.end()
 
 
+def run_instead(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    """Jobs call a function of this file in the place of a command."""
+    program = job_runners._PROGRAM.replace("ov_hsdag.cli import main", f"tests.test_fleet import {function} as main")
+    assert function in program
+    monkeypatch.setattr(job_runners, "_PROGRAM", program)
+
+
 def append() -> None:
     """A program that goes on with a file."""
     with open("out/lines", "a", encoding="utf-8") as file:
         file.write(", second")
 
 
-def test_a_process_ends_with_its_site(site: JobRunner) -> None:
-    site = JobRunner("tests.test_fleet:sleep_long")
+def test_a_process_ends_with_its_site(site: JobRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_instead(monkeypatch, "sleep_long")
     site.begin([], {})
     (line,) = next(events["lines"] for _ in range(100) if (events := site.events(1.0))["lines"])
     pid = int(line)

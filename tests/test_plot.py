@@ -19,7 +19,7 @@ def texts(svg: str) -> list[str]:
 
 def test_values_lie_where_the_ticks_say() -> None:
     root = ElementTree.fromstring(
-        plot("T", Axis("x"), Axis("y", logarithmic=True), [Series("a", [(0, 1), (8, 100)]), Series("b", [(4, 10)])])
+        plot("T", Axis("x"), Axis("y"), [Series("a", [(0, 0), (8, 100)]), Series("b", [(4, 50)])])
     )
     (line,), (dot,) = root.findall(f"{SVG}polyline"), root.findall(f"{SVG}circle")  # one point is a dot
     first, last = ([float(part) for part in point.split(",")] for point in (line.get("points") or "").split())
@@ -27,7 +27,7 @@ def test_values_lie_where_the_ticks_say() -> None:
     assert float(dot.get("cy") or 0) == pytest.approx((first[1] + last[1]) / 2, abs=0.2)
     ticks = {text.text: float(text.get("y") or 0) - 4 for text in root.findall(f"{SVG}text")}
     assert ticks["100"] == pytest.approx(last[1], abs=0.2)
-    assert ticks["3"] - ticks["10"] == pytest.approx(ticks["30"] - ticks["100"], abs=0.2)
+    assert ticks["20"] - ticks["40"] == pytest.approx(ticks["60"] - ticks["80"], abs=0.2)
 
 
 def test_what_is_no_number_is_left_out_and_the_legend_breaks_into_rows() -> None:

@@ -72,7 +72,6 @@ class Done:
 
     out: str  # its standard output
     lost: int  # machines that it lost on the way
-    status: int = 0  # of its exit
 
 
 class Cluster:
@@ -304,8 +303,7 @@ class _RemoteJob:
         for lost in range(_LIVES):
             runner = self._job_runner()
             try:
-                out, status = self._carry_out(runner)
-                return Done(out, lost, status)
+                return Done(self._carry_out(runner), lost)
             except _Lost as error:
                 self.log(f"lost {self.where}: {error}; the job begins again on another machine of its kind")
                 self._await_machine()
@@ -323,7 +321,7 @@ class _RemoteJob:
             "label_selector": dict(self.kind.labels),
             "max_restarts": 0,
         }
-        return self.ray.remote(JobRunner).options(**options).remote(self.job.program)
+        return self.ray.remote(JobRunner).options(**options).remote()
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
@@ -356,8 +354,8 @@ class _RemoteJob:
             except exceptions.RayError as error:
                 raise _Lost(_reason(error)) from error
 
-    def _carry_out(self, runner: Any) -> tuple[str, int]:
-        """What the job printed, and the status of its exit."""
+    def _carry_out(self, runner: Any) -> str:
+        """What the job printed."""
         job = self.job
         files = {name: self.digests[path] for name, path in job.files.items()}
         paths = {self.digests[path]: path for path in job.files.values()}
@@ -391,7 +389,7 @@ class _RemoteJob:
             _raise(events["status"], tail, self.where)
         self._fetch(runner)
         self._ask(runner.end.remote())
-        return str(events["out"]), int(events["status"])
+        return str(events["out"])
 
     def _save(self, records: Mapping[str, bytes]) -> None:
         """Keeps what the job goes on from where its machine is lost, here and in its folder."""

@@ -1,4 +1,4 @@
-"""A program of ours as a job for another machine: its words, the files that it reads and those that it writes."""
+"""A command of ours as a job for another machine: its words, the files that it reads and those that it writes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ from ov_hsdag.utils.hashes import file_digest
 OUT = "out"
 """Folder of a job that its command writes to; what is in there comes back."""
 
-COMMANDS = "ov_hsdag.cli:main"
-"""The program of a job that is a command of ov-hsdag: the function that its process calls."""
-
 # What stands beside a model and belongs to it, by its stem: weights of IR, Paddle and TensorFlow, measured costs.
 _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command, or a program of a package that the driver brings along (`Cluster`)."""
+    """A command for another machine."""
 
     # after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`
     words: tuple[str, ...]
@@ -36,7 +33,6 @@ class Job:
     beside: tuple[str, ...] = ()  # files outside of `OUT` that come back as well, where they are
     saved: str = ""  # a file of the job, or a folder, that comes back whenever it changes; "" for none
     resumed: tuple[str, ...] = ()  # words that go on from `saved`
-    program: str = COMMANDS  # "module:function" that the process of the job calls
 
     def translated(self, text: str) -> str:
         """A message of the job with the names that files have here."""

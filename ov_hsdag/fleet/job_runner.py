@@ -24,7 +24,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import IO, Any
 
-from ov_hsdag.fleet.job import COMMANDS, OUT, safe
+from ov_hsdag.fleet.job import OUT, safe
 from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.utils.hashes import file_digest
 
@@ -47,9 +47,9 @@ import json, os, sys, threading
 pipe, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
 os.dup2(nothing, 0)
 threading.Thread(target=lambda: (os.read(pipe, 1), os._exit(1)), daemon=True).start()
-sys.path[:], module, name = json.loads(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
-sys.argv[0] = "ov-hsdag"
-getattr(__import__(module, fromlist=[name]), name)()
+sys.path[:], sys.argv[0] = json.loads(sys.argv.pop(1)), "ov-hsdag"
+from ov_hsdag.cli import main
+main()
 """
 
 # What Ray sets in its workers, for programs that share a machine; a job has the machine for itself.
@@ -59,12 +59,10 @@ _RAYS = ("OMP_NUM_THREADS",)
 class JobRunner:
     """One job after the other; `begin` starts one."""
 
-    def __init__(self, program: str = COMMANDS) -> None:
-        """program: "module:function" that the process of a job calls; no message of a job names another."""
+    def __init__(self) -> None:
         given = os.environ.get(FOLDER)
         self._own = None if given else tempfile.TemporaryDirectory(prefix="ov-hsdag-site-")
         self._root = Path(given or (self._own.name if self._own else ""))
-        self._program = program
         self._store = self._root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
         for left in self._root.glob(f"{_JOB}*"):  # of a driver that has gone: there is one job at a time
@@ -111,10 +109,9 @@ class JobRunner:
             os.utime(kept)
             # What is only read may be the very file that is kept.
             _place(kept, target, link=not safe(name).is_relative_to(OUT))
-        module, _, function = self._program.partition(":")
         environment = {name: value for name, value in os.environ.items() if name not in _RAYS}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), module, function, *words],
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

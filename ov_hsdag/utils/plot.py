@@ -24,7 +24,6 @@ class Axis:
     """An axis."""
 
     label: str  # of what, and in which unit
-    logarithmic: bool = False  # equal factors take equal room; all values are above 0
     shown: tuple[float, ...] = ()  # values that lie inside in any case
     whole: bool = False  # it counts: no ticks between whole numbers
 
@@ -35,7 +34,7 @@ class Series:
 
     name: str  # in the legend
     points: Sequence[tuple[float, float]]  # (x, y); those with a y that is no finite number are left out
-    style: str = "line"  # "line", "dashes", or "dots" without a line
+    style: str = "line"  # or "dots" without a line
     colour: int | None = None  # number of the colour; those of the series in turn by default
 
     @property
@@ -62,9 +61,8 @@ def plot(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     for number, (one, (left, row)) in enumerate(zip(series, places, strict=True)):
         colour = COLOURS[(number if one.colour is None else one.colour) % len(COLOURS)]
         points = [(across(a), upwards(b)) for a, b in one.finite]
-        dashes = {"stroke_dasharray": "5,4"} if one.style == "dashes" else {}
         if one.style != "dots" and len(points) > 1:
-            drawing.polyline(points, colour, stroke_width=2, **dashes)
+            drawing.polyline(points, colour, stroke_width=2)
         else:
             for a, b in points:
                 drawing.circle(a, b, 3.5, colour, fill_opacity=0.75)
@@ -72,7 +70,7 @@ def plot(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
         if one.style == "dots":
             drawing.circle(left + 6, middle, 3.5, colour)
         else:
-            drawing.line(left, middle, left + 14, middle, colour, stroke_width=2, **dashes)
+            drawing.line(left, middle, left + 14, middle, colour, stroke_width=2)
         drawing.text(left + 19, middle + 4, one.name, fill=_TEXT)
     return drawing.svg()
 
@@ -93,26 +91,17 @@ class _Scale:
     """Where values of an axis are drawn."""
 
     def __init__(self, axis: Axis, values: Sequence[float], begin: float, end: float) -> None:
-        self._logarithmic, self._begin, self._end = axis.logarithmic, begin, end
+        self._begin, self._end = begin, end
         low, high = min([*values, *axis.shown], default=0.0), max([*values, *axis.shown], default=1.0)
-        if axis.logarithmic:
-            low, high = (low, high) if low < high else (low / 2, high * 2)
-            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-            ticks = [factor * 10.0**power for power in powers for factor in (1, 3)]
-            self.ticks = [tick for tick in ticks if low <= tick <= high]
-        else:
-            low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
-            step = max(_step((high - low) / _TICKS), 1.0 if axis.whole else 0.0)
-            self.ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-        room = 0.04 * (self._scaled(high) - self._scaled(low))
-        self._low, self._high = self._scaled(low) - room, self._scaled(high) + room
+        low, high = (low, high) if low < high else (low - 0.5, high + 0.5)
+        step = max(_step((high - low) / _TICKS), 1.0 if axis.whole else 0.0)
+        self.ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        room = 0.04 * (high - low)
+        self._low, self._high = low - room, high + room
 
     def __call__(self, value: float) -> float:
-        share = (self._scaled(value) - self._low) / (self._high - self._low)
+        share = (value - self._low) / (self._high - self._low)
         return self._begin + share * (self._end - self._begin)
-
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self._logarithmic else value
 
 
 def _step(least: float) -> float:
