@@ -115,7 +115,7 @@ def test_no_hook_and_no_folder_for_measuring(monkeypatch: pytest.MonkeyPatch, tm
     def refuse() -> None:
         raise RunError("there is no folder for temporary files")
 
-    monkeypatch.setattr("ov_hsdag.measuring.process.require_temporary_folder", refuse)
+    monkeypatch.setattr(doctor, "require_temporary_folder", refuse)
     assert checks()["measuring"].state == PROBLEM
 
 
@@ -128,7 +128,7 @@ def test_a_busy_machine_and_a_missing_library(monkeypatch: pytest.MonkeyPatch) -
     def missing() -> Path:
         raise UserError("there is no extension library for OpenVINO 2026.4.1 yet: run: ov-hsdag extension --build")
 
-    monkeypatch.setattr("ov_hsdag.integration.extension.extension_path", missing)
+    monkeypatch.setattr(doctor, "extension_path", missing)
     found = checks()["library for C++ and benchmark_app"]
     assert (found.state, found.fix) == (NOTE, "ov-hsdag extension --build")
 

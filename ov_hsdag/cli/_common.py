@@ -17,7 +17,13 @@ import typer
 
 from ov_hsdag.cli import console
 from ov_hsdag.cli.place_options import Shapes as Shapes
+from ov_hsdag.devices import extensions, virtual
 from ov_hsdag.devices.device_set import in_upper_case
+from ov_hsdag.integration.core import file_carries
+from ov_hsdag.model.inputs import example_shapes
+from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, is_unbounded
+from ov_hsdag.storage.files import check_model_output
+from ov_hsdag.storage.folder_writing import check_folder_output
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
 
@@ -187,10 +193,6 @@ def check_model(path: Path) -> None:
 
 def check_output(path: Path, model: Path) -> None:
     """Raise UserError where a model's IR, or folder, cannot be written there without harm. Leaves nothing behind."""
-    from ov_hsdag.integration.core import file_carries
-    from ov_hsdag.storage.files import check_model_output
-    from ov_hsdag.storage.folder_writing import check_folder_output
-
     if is_model_folder(model):
         if path.suffix in (".xml", ".bin"):
             raise UserError(f"{model} is a folder, and so is its output; got '{path}'")
@@ -209,7 +211,6 @@ def assumed_shapes(
 
     used: the shapes with which the model was found to run, `given` among them.
     """
-    from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, is_unbounded
 
     if not is_unbounded(model):
         return ""
@@ -256,8 +257,6 @@ def _read_model(core: ov.Core, path: Path) -> ov.Model:
 
 def new_core() -> ov.Core:
     """A Core with the declared virtual devices and the libraries of --extension. Raises UserError, RunError."""
-    from ov_hsdag.devices import extensions, virtual
-
     core = virtual.new_core()
     for path in console.extension or ():
         extensions.add(core, path)
@@ -268,8 +267,6 @@ def read_with_shapes(
     core: ov.Core, model: Path, file: Path, given: Mapping[str, Sequence[int]]
 ) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
     """Read a model, which users call `model`, and the example shapes that are its own. Raises UserError."""
-    from ov_hsdag.model.inputs import example_shapes
-
     with console.progress(f"reading {model}"):
         loaded = read_model(core, file)
     return loaded, example_shapes([loaded], given)[0]

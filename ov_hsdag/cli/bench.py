@@ -17,18 +17,26 @@ from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.place_options import Context, Objective, ProfileFile, WorkloadOption
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.stored import load_beside
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import absent
 from ov_hsdag.fleet.job import Inputs, Job
+from ov_hsdag.measuring.process import require_temporary_folder
+from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.workload import Workload
+from ov_hsdag.placing.candidates import policy_placers
+from ov_hsdag.placing.rivals import Result, contenders, measure
+from ov_hsdag.policy.bundle import DEFAULT, ships
+from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.pricing import Session
+from ov_hsdag.problem.problem import check_objective
+from ov_hsdag.storage.files import check_writable, write_json, write_text
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import openvino as ov
-
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.model.workload import Workload
-    from ov_hsdag.placing.rivals import Result
-    from ov_hsdag.policy.placer import HSDAGPlacer
 
 Models = Annotated[
     list[Path],
@@ -74,11 +82,6 @@ def bench(
     _check_table(output)
     remote.check_on(ray, on)
 
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.model.inputs import example_shapes, parse_shapes
-    from ov_hsdag.model.workload import Workload
-    from ov_hsdag.problem.problem import check_objective
-
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = _policies(policies)
@@ -86,10 +89,6 @@ def bench(
     asked = Workload.asked(workload, context)
 
     import openvino as ov
-
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices.discovery import absent
-    from ov_hsdag.measuring.process import require_temporary_folder
 
     speeds = Profile.load(profile) if profile else None
     document: dict[str, Any] = {
@@ -204,10 +203,6 @@ def _run(
     asked: Workload | None,
 ) -> tuple[list[Result], dict[str, str]]:
     """The results, and of what is left out the name and why."""
-    from ov_hsdag.costs.stored import load_beside
-    from ov_hsdag.placing.rivals import contenders, measure
-    from ov_hsdag.problem.pricing import Session
-
     with console.progress(path.name) as tell:
         tell("placing")
         session = Session.of(devices, core, profile)
@@ -223,9 +218,6 @@ def _run(
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
     """The learned placers, under different names. Raises UserError where one cannot be used."""
-    from ov_hsdag.placing.candidates import policy_placers
-    from ov_hsdag.policy.bundle import DEFAULT, ships
-
     if text is None:
         return policy_placers(DEFAULT) if ships(DEFAULT) else []
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -236,8 +228,6 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
 
 
 def _check_table(path: Path | None) -> None:
-    from ov_hsdag.storage.files import check_writable
-
     if path is None:
         return
     if path.suffix not in (".json", ".csv"):
@@ -246,8 +236,6 @@ def _check_table(path: Path | None) -> None:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    from ov_hsdag.storage.files import write_json, write_text
-
     if path.suffix == ".json":
         write_json(path, document)
         return

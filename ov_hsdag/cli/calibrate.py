@@ -14,12 +14,17 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.command_lines import given, model_here
+from ov_hsdag.costs.stored import ModelCosts, check_replaceable, path_beside
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.fleet.job import OUT, Inputs, Job
+from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.model.inputs import parse_shapes
+from ov_hsdag.storage.files import check_not_input, check_writable, write_json
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.reading import SETTINGS, read_json
 
 if TYPE_CHECKING:
     from ov_hsdag.calibration.node_times import NodeTimes
-    from ov_hsdag.fleet.machines import Kind
 
 Models = Annotated[
     list[Path] | None,
@@ -54,16 +59,12 @@ def calibrate(
     _check_outputs(output, models)
     remote.check_on(ray, on)
 
-    from ov_hsdag.model.inputs import parse_shapes
-
     examples = parse_shapes(shape or ())
     if examples and not models:
         raise UserError("--shape is of a model's input: give the model, too (--model)")
 
     from ov_hsdag.calibration.device_profile import check_devices
     from ov_hsdag.calibration.machine import calibrate as calibrate_machine
-    from ov_hsdag.costs.stored import path_beside
-    from ov_hsdag.devices.device_set import DeviceSet
 
     names = DeviceSet.parse(device).names
     if ray is not None:
@@ -117,10 +118,6 @@ def _elsewhere(
     as_json: bool,
 ) -> None:
     """A profile of each kind of machine."""
-    from ov_hsdag.costs.stored import ModelCosts, path_beside
-    from ov_hsdag.storage.files import check_writable, write_json
-    from ov_hsdag.utils.reading import SETTINGS, read_json
-
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
     inputs = Inputs()
@@ -160,9 +157,6 @@ _PROFILE = "profile.json"
 
 def _check_outputs(output: Path, models: list[Path]) -> None:
     """Everything that can be wrong with files comes before the measuring."""
-    from ov_hsdag.costs.stored import check_replaceable, path_beside
-    from ov_hsdag.storage.files import check_not_input, check_writable
-
     if output.suffix != ".json":
         raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")
     targets = {os.path.realpath(output): output}

@@ -7,15 +7,13 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from ov_hsdag.devices.device_set import TRY_OUT
-
-if TYPE_CHECKING:
-    from ov_hsdag.devices.discovery import DeviceInfo
-    from ov_hsdag.model.placement import Placement
+from ov_hsdag.devices.discovery import DeviceInfo
+from ov_hsdag.model.placement import Placement
 
 # Endings of files that are models for certain.
 _MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")

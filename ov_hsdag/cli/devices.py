@@ -9,6 +9,9 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import first_placing
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.devices.discovery import available
+from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +24,6 @@ def devices(as_json: common.Json = False) -> None:
     Of a profile, the figures that are estimates are named; docs/profiles.md describes them. `ov-hsdag calibrate`
     measures.
     """
-    from ov_hsdag.devices.discovery import available
-    from ov_hsdag.devices.virtual import new_core
 
     with console.result(as_json) as show:
         with console.progress("looking for devices"):
@@ -44,8 +45,6 @@ def devices(as_json: common.Json = False) -> None:
 
 def _profile(core: ov.Core, name: str) -> dict[str, Any]:
     """What the profile of a device says, its name (as a profile's {"builtin": name} takes it), and what is guessed."""
-    from ov_hsdag.costs.builtin import builtin_profile
-
     try:
         profile = builtin_profile([name], core).device(name)
     except UserError:  # of a kind that no built-in profile describes

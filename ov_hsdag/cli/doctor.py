@@ -17,7 +17,14 @@ from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import first_placing, in_order
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.devices.cpu import busy_cores, usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
+from ov_hsdag.devices.discovery import available, free_bytes, memory_bytes
+from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.integration.extension import extension_path
+from ov_hsdag.measuring.process import require_temporary_folder
+from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
@@ -66,9 +73,6 @@ def doctor(as_json: common.Json = False) -> None:
         if bad:
             show.next("doctor")
         else:
-            from ov_hsdag.devices.discovery import available
-            from ov_hsdag.devices.virtual import new_core
-
             show.hint("next", first_placing(available(new_core())))
     if bad:
         raise typer.Exit(1)
@@ -85,7 +89,6 @@ def diagnosis() -> Iterator[Check]:
     release = ov.__version__.partition("-")[0]
     yield Check("versions", OK, f"ov-hsdag {__version__}, OpenVINO {release}, Python {python}")
     yield _hook()
-    from ov_hsdag.devices.virtual import new_core
 
     try:
         core = new_core()
@@ -114,8 +117,6 @@ def _hook() -> Check:
 
 
 def _devices(core: ov.Core) -> Iterator[Check]:
-    from ov_hsdag.devices.discovery import available
-
     found = available(core)
     real = [device for device in found if not device.virtual]
     text = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
@@ -138,9 +139,6 @@ def _devices(core: ov.Core) -> Iterator[Check]:
 
 
 def _profiles(core: ov.Core) -> Check:
-    from ov_hsdag.costs.builtin import builtin_profile
-    from ov_hsdag.devices.discovery import available
-
     names = in_order(available(core))
     parts, guessed = [], False
     for name in names:
@@ -159,8 +157,6 @@ def _profiles(core: ov.Core) -> Check:
 
 
 def _memory(core: ov.Core) -> Check:
-    from ov_hsdag.devices.discovery import free_bytes, memory_bytes
-
     def text(name: str) -> str:
         free, whole = free_bytes(core, name), memory_bytes(core, name)
         if whole is None:
@@ -171,9 +167,6 @@ def _memory(core: ov.Core) -> Check:
 
 
 def _measuring() -> Check:
-    from ov_hsdag.devices.cpu import busy_cores, usable_cores
-    from ov_hsdag.measuring.process import require_temporary_folder
-
     try:
         require_temporary_folder()
     except RunError as error:
@@ -187,9 +180,6 @@ def _measuring() -> Check:
 
 
 def _policy(core: ov.Core) -> Check:
-    from ov_hsdag.devices.discovery import available
-    from ov_hsdag.policy import bundle, tuned
-
     names = in_order(available(core))
     kept = tuned.find(core, names) if len(names) > 1 else None
     try:
@@ -204,8 +194,6 @@ def _policy(core: ov.Core) -> Check:
 
 
 def _extension() -> Check:
-    from ov_hsdag.integration.extension import extension_path
-
     try:
         path = extension_path()
     except UserError as error:

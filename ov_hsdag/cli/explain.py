@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,13 +12,20 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import given, place_it
 from ov_hsdag.cli.place_options import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.stored import load_beside
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.explaining.explain import explain as explain_model
+from ov_hsdag.explaining.explain import placement_of
+from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.model.gains import times
+from ov_hsdag.model.inputs import parse_shapes
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    from ov_hsdag.explaining.explained_model import ExplainedModel
 
 # Operations that are shown where none are asked for: those that take longest.
 _LONGEST = 20
@@ -102,16 +109,6 @@ def explain(
 
 def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     """A placed model from a file; `model` is what the user calls it."""
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.costs.stored import load_beside
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.explaining.explain import explain as explain_model
-    from ov_hsdag.explaining.explain import placement_of
-    from ov_hsdag.model.inputs import parse_shapes
-    from ov_hsdag.model.placement import Placement
-    from ov_hsdag.problem.problem import check_objective
-
     if placed.objective is not None:
         check_objective(placed.objective)
     devices = DeviceSet.parse(placed.device).names if placed.device is not None else None

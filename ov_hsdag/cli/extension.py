@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from ov_hsdag.cli import console
+from ov_hsdag.integration import extension as library
 
 
 def extension(
     build: Annotated[bool, typer.Option("--build", help="Compile it for the installed OpenVINO (needs g++).")] = False,
 ) -> None:
     """Print the path of the library for Core::add_extension and benchmark_app -extensions."""
-    from ov_hsdag.integration import extension as library
-
     if build:
         with console.progress("compiling the extension library"):
             library.build()

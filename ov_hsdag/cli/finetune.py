@@ -15,19 +15,25 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.place_options import ProfileFile
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.fleet.job import OUT, Inputs, Job
+from ov_hsdag.fleet.machines import Kind
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
+from ov_hsdag.model.inputs import parse_shapes
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.placing.candidates import MARGIN
+from ov_hsdag.policy import bundle, tuned
+from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.training import CHECKPOINT, refuse_existing
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.progress import Tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ov_hsdag.fleet.machines import Kind
-    from ov_hsdag.model.placement import Placement
     from ov_hsdag.training.finetune import Budget, Entry, Report
-    from ov_hsdag.utils.progress import Tell
 
 Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, its policy and the placed model.")
@@ -105,10 +111,6 @@ def finetune(
         raise UserError("--budget and --measurements both say when to stop: give one of them")
     seconds = None if budget is None else duration(budget)
 
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.model.inputs import parse_shapes
-    from ov_hsdag.problem.problem import check_objective
-
     check_objective(objective or "latency")
     names = DeviceSet.parse(device).names
     examples = parse_shapes(shape or ())
@@ -122,9 +124,6 @@ def finetune(
     with console.progress("starting torch"):
         import torch
 
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.placing.candidates import MARGIN
-    from ov_hsdag.policy import bundle, tuned
     from ov_hsdag.training import finetune as tuning
     from ov_hsdag.training.curves import PLOT
 

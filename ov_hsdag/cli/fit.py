@@ -13,13 +13,20 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.place_options import KvPrecision, Memory, ProfileFile
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.costs.memory import check_kv_precision
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import USABLE, full_name
+from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.placing.candidates import describe_enough
+from ov_hsdag.placing.memory_fit import Fit, Need
+from ov_hsdag.placing.memory_fit import fit as fit_model
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
     import openvino as ov
-
-    from ov_hsdag.placing.memory_fit import Fit, Need
 
 Context = Annotated[
     int | None,
@@ -47,13 +54,6 @@ def fit(
     Weights are not loaded. Exit status: 0 it fits, 1 it does not.
     """
     common.check_model(model)
-
-    from ov_hsdag.costs.memory import check_kv_precision
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.model.inputs import parse_shapes
-    from ov_hsdag.placing.memory_fit import fit as fit_model
 
     file = common.one_file(model, part, "count")
     devices = DeviceSet.parse(device)
@@ -153,9 +153,6 @@ def _at_most(found: Fit, name: str) -> str:
 
 def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> list[str]:
     """Lines about what devices may have, except those with limits that are given: those at hand, and the others."""
-    from ov_hsdag.costs.builtin import builtin_profile
-    from ov_hsdag.devices.discovery import USABLE, full_name
-
     asked = [name for name in names if name not in given]
     known = builtin_profile(names, core)
     absent = [known.device(name) for name in asked if full_name(core, name) is None]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +17,26 @@ from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.place_job import PlaceJob
 from ov_hsdag.cli.place_options import Given
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.costs.memory import check_kv_precision
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.stored import load_beside, path_beside
+from ov_hsdag.devices.cpu import busy_cores
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import absent
+from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.measuring.process import require_temporary_folder
+from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.workload import Workload
+from ov_hsdag.placing import selection
+from ov_hsdag.placing.candidates import policy_placers
+from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.problem.problem import check_objective
+from ov_hsdag.report.write import check_report
+from ov_hsdag.storage.files import check_not_input, save_model_atomically
+from ov_hsdag.storage.folder_writing import write_folder
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
-
-if TYPE_CHECKING:
-    from ov_hsdag.model.placement import Placement
 
 PlacedOutput = Annotated[
     Path | None,
@@ -78,15 +93,6 @@ def place(
     common.check_output(output, model)
     remote.check_on(ray, on)
 
-    from ov_hsdag.costs.memory import check_kv_precision
-    from ov_hsdag.devices.cpu import busy_cores
-    from ov_hsdag.devices.device_set import DeviceSet
-    from ov_hsdag.devices.discovery import absent
-    from ov_hsdag.devices.memory import parse_memory
-    from ov_hsdag.model.inputs import example_shapes, parse_shapes
-    from ov_hsdag.model.workload import Workload
-    from ov_hsdag.problem.problem import check_objective
-
     # Everything that can be wrong with the options comes before the minutes that a large model may take.
     check_objective(given.objective)
     devices = DeviceSet.parse(device)
@@ -95,16 +101,7 @@ def place(
     examples = parse_shapes(given.shapes or ())
     asked = Workload.parse(given.workload) if given.workload is not None else None
 
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.costs.stored import load_beside, path_beside
-    from ov_hsdag.model.placement import Placement
-    from ov_hsdag.placing import selection
-    from ov_hsdag.placing.candidates import policy_placers
-    from ov_hsdag.placing.options import PlaceOptions
     from ov_hsdag.placing.place import place as place_model
-    from ov_hsdag.report.write import check_report
-    from ov_hsdag.storage.files import check_not_input, save_model_atomically
-    from ov_hsdag.storage.folder_writing import write_folder
 
     policy_placers(given.policy)
     costs = Profile.load(given.profile) if given.profile else None
@@ -234,8 +231,6 @@ def default_output(model: Path) -> Path:
 
 def _has_temporary_folder() -> bool:
     """Whether measuring has a folder for its files; a line says so where it has none."""
-    from ov_hsdag.measuring.process import require_temporary_folder
-
     try:
         require_temporary_folder()
     except RunError as error:

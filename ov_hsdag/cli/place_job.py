@@ -12,15 +12,15 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of
+from ov_hsdag.fleet.machines import Kind
 from ov_hsdag.model.gains import placer_of
-from ov_hsdag.storage.files import write_bytes
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.storage.files import save_model_atomically, write_bytes
+from ov_hsdag.storage.folder_writing import write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
 
 if TYPE_CHECKING:
     import openvino as ov
-
-    from ov_hsdag.fleet.machines import Kind
-    from ov_hsdag.model.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,6 @@ class PlaceJob:
 
     def write(self, came: Path, target: Path) -> None:
         """Writes what a machine placed as it is written here."""
-        from ov_hsdag.storage.files import save_model_atomically
-        from ov_hsdag.storage.folder_writing import write_folder
-
         core = common.new_core()
 
         def read(path: Path) -> tuple[ov.Model, bool]:

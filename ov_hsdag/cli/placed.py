@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import again, options
+from ov_hsdag.costs.builtin import assumed_cards, builtin_profile
 from ov_hsdag.devices.virtual import definition
 from ov_hsdag.integration.requests import advice
 from ov_hsdag.model.gains import times
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
     import openvino as ov
-
-    from ov_hsdag.cli import console
-    from ov_hsdag.model.placement import Placement
 
 
 def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> list[str]:
@@ -37,8 +37,6 @@ def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: 
     if others and profile:
         parts.append(f"{profile} for {', '.join(others)}")
     elif others:
-        from ov_hsdag.costs.builtin import assumed_cards, builtin_profile
-
         known = builtin_profile(names, core)
         profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
         cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
@@ -161,8 +159,6 @@ def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[st
 
 def of_json(data: Mapping[str, Any]) -> Placement:
     """Inverse of `as_json`. Raises RunError where something is missing."""
-    from ov_hsdag.model.placement import Placement
-
     try:
         return Placement(
             devices=tuple(data["devices"]),

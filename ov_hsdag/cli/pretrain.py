@@ -14,13 +14,12 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import model_here
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.progress import duration
+from ov_hsdag.utils.progress import Tell, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ov_hsdag.training.pretrain import Report
-    from ov_hsdag.utils.progress import Tell
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, and of its policy.")]
 CorpusFolder = Annotated[

@@ -13,12 +13,12 @@ import typer
 
 from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.command_lines import given_options, options
+from ov_hsdag.fleet.job import Inputs, Job
+from ov_hsdag.fleet.machines import Kind, parse_on
 from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from ov_hsdag.fleet.cluster import Cluster
-    from ov_hsdag.fleet.job import Inputs, Job
-    from ov_hsdag.fleet.machines import Kind
 
 Ray = Annotated[
     str | None,
@@ -41,8 +41,6 @@ On = Annotated[
 
 def check_on(ray: str | None, on: Sequence[str] | None) -> None:
     """Raises UserError where machines are named, and no cluster that has them."""
-    from ov_hsdag.fleet.machines import parse_on
-
     if on and ray is None:
         raise UserError("--on names machines of a Ray cluster: give its address, too (--ray)")
     for text in on or ():

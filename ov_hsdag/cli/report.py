@@ -11,6 +11,9 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.explain import PlacedModel, explained
+from ov_hsdag.explaining.report_data import write
+from ov_hsdag.report.write import check_report
+from ov_hsdag.storage.files import check_not_input
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 ReportOutput = Annotated[
@@ -40,14 +43,9 @@ def report(
     common.check_model(model)
     file = common.one_file(model, placed.part, "report")
 
-    from ov_hsdag.report.write import check_report
-    from ov_hsdag.storage.files import check_not_input
-
     output = Path(f"{file.stem}_report.html") if output is None else output
     check_report(output)
     check_not_input(output, file)
-
-    from ov_hsdag.explaining.report_data import write
 
     with console.result(as_json) as show:
         found = explained(model, file, placed)

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ov_hsdag.model.placement import Placement
+
 if TYPE_CHECKING:
     import openvino as ov
-
-    from ov_hsdag.model.placement import Placement
 
 # Nodes that compute nothing of their own.
 _SILENT = ("Constant", "Parameter", "Result")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.stored_placement import RT_INFO
+from ov_hsdag.storage.files import save_model_atomically
+from ov_hsdag.storage.folder_writing import write_folder
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 
 
@@ -18,11 +22,6 @@ def strip(
     folder = is_model_folder(model)
     files = model_files(model, part or ([*models_of(model)] if folder else ()))
     common.check_output(output, model)
-
-    from ov_hsdag.model.placement import Placement
-    from ov_hsdag.model.stored_placement import RT_INFO
-    from ov_hsdag.storage.files import save_model_atomically
-    from ov_hsdag.storage.folder_writing import write_folder
 
     core = common.new_core()
     with console.progress(f"reading {model}"):

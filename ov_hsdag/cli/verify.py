@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ov_hsdag._env import disabled
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import given, options, place_it
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.integration.core import file_carries
 from ov_hsdag.measuring.verification import DEPLOYED, F32, SEEDS, Verification
 from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
 
@@ -54,9 +58,6 @@ def verify(
         model_files(model, part or ())  # says what is wrong with them
     examples = parse_shapes(shape or ())
 
-    from ov_hsdag._env import disabled
-    from ov_hsdag.devices.device_set import DeviceSet
-
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
     DeviceSet.parse(device)
@@ -90,8 +91,6 @@ def verify(
 
 def _placed_files(model: Path, parts: Sequence[str]) -> list[Path]:
     """The files to verify: of a folder, by default all models that carry a placement. Raises UserError without any."""
-    from ov_hsdag.integration.core import file_carries
-
     if parts or not is_model_folder(model):
         return model_files(model, parts)
     # Without any the main ones, which then say so.
@@ -100,8 +99,6 @@ def _placed_files(model: Path, parts: Sequence[str]) -> list[Path]:
 
 def _read_placed(core: ov.Core, file: Path, device: str) -> ov.Model:
     """Read a model. Raises UserError where it carries no placement."""
-    from ov_hsdag.model.placement import Placement
-
     model = common.read_model(core, file)
     if Placement.of(model) is None:
         raise UserError(f"{file} carries no placement; {place_it(file, device)}")

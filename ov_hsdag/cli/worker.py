@@ -8,6 +8,8 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.fleet.machines import announcement
 
 Address = Annotated[str, typer.Option("--ray", metavar="ADDRESS", help="The head of the Ray cluster, as HOST:6379.")]
 Cores = Annotated[
@@ -23,8 +25,6 @@ def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None
 
     Needs the extra `ray`. Prints what it announces: the devices that OpenVINO sees here, virtual ones included.
     """
-    from ov_hsdag.devices.virtual import new_core
-    from ov_hsdag.fleet.machines import announcement
     from ov_hsdag.fleet.node import serve
 
     with console.result(as_json) as show:
