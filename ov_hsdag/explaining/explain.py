@@ -66,7 +66,6 @@ def explain(
     names = devices.names
     if names != given.devices:
         given = given.map_to(names)
-    chosen = objective or given.objective
     core = core or new_core()
     made_with = given.settings or {}
     register_defined(core, made_with.get("virtual_devices", ""), names)
@@ -91,11 +90,11 @@ def explain(
             warnings.warn(f"the placement names operations that are gone from the model: {listed(gone)}", stacklevel=2)
     else:
         given.check_nodes(known)
-    problem = session.price(analysis, chosen, costs, phases).problem
+    problem = session.price(analysis, objective or given.objective, costs, phases).problem
     whole = complete.complete(model, given.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
     sources = CostSources.of(session.profile, names, measured)
-    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), chosen, given, sources)
+    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), given, sources)
 
 
 def placement_of(model: ov.Model) -> Placement | None:

@@ -41,7 +41,6 @@ class ExplainedModel:
     """A placed model and the explanation of its placement."""
 
     explanation: Explanation  # of the placement that HETERO would run
-    objective: str  # "latency" or "throughput"
     placement: Placement  # with what was stored about it
     sources: CostSources  # of the costs
 
@@ -69,7 +68,7 @@ class ExplainedModel:
         cuts = sorted(explained.cuts, key=lambda cut: -cut.us)
         return {
             "devices": devices,
-            "objective": self.objective,
+            "objective": problem.objective,
             "feasible": not result.infeasible[0],
             "together": why_together(problem.graph, problem.groups),
             "latency_us": float(result.latency_us[0]),

@@ -52,7 +52,7 @@ class ReportSource:
         self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None = None
     ) -> None:
         """See `Placement.report`."""
-        write(path, ExplainedModel(self.explanation, placement.objective, placement, self.sources), title, done)
+        write(path, ExplainedModel(self.explanation, placement, self.sources), title, done)
 
     def image(self, placement: Placement) -> str:
         """The picture of the split, as an HTML element."""

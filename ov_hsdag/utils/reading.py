@@ -17,7 +17,6 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import shortened
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 MIB = 2**20
@@ -155,6 +154,7 @@ def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[s
 def _array(data: bytes) -> NDArray[Any]:
     """An array of the .npy format. Raises ValueError."""
     import io
+    import math
 
     import numpy as np
 
@@ -167,17 +167,9 @@ def _array(data: bytes) -> NDArray[Any]:
         shape, fortran, dtype = readers[version](stream)
     except Exception as error:  # NumPy lets out what Python's tokenizer and parser raise
         raise ValueError(f"an array has no valid header: {shortened(str(error))}") from error
-    return _of_bytes(data, stream.tell(), shape, fortran, dtype)
-
-
-def _of_bytes(data: bytes, begin: int, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
-    import math
-
-    import numpy as np
-
     if dtype.kind not in "biufcSU" or dtype.subdtype is not None or not dtype.itemsize:
         raise ValueError(f"an array has type {shortened(str(dtype))}, where numbers and texts are read")
-    count = math.prod(shape)
+    begin, count = stream.tell(), math.prod(shape)
     if any(size < 0 for size in shape) or count * dtype.itemsize != len(data) - begin:
         raise ValueError(f"an array says that it has {count:,} elements, and has {len(data) - begin:,} bytes")
     if not count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -30,10 +31,7 @@ def make_record(
     # A device's name for what is both.
     names = (HETERO_DEFAULT, *reversed(task.problem.devices))
     simple = {simple_placement(task.problem, name).tobytes(): name for name in names}
-    best, curve = 1.0, []
-    for entry in state.measured:
-        best = max(best, entry.measurement.ratio)
-        curve.append(round(best, 4))
+    best_so_far = accumulate((entry.measurement.ratio for entry in state.measured), max, initial=1.0)
     return {
         "about": dict(about),
         "settings": asdict(settings),
@@ -48,7 +46,7 @@ def make_record(
         "recalled": state.recalled,
         "chosen": choice.name,
         "best": {**choice.measurement.to_dict(), "measurement": numbers.get(choice.entry)},
-        "best_so_far": curve,
+        "best_so_far": [round(ratio, 4) for ratio in best_so_far][1:],
         "entries": [
             {
                 "number": numbers.get(index),
