@@ -30,13 +30,8 @@ def devices(as_json: common.Json = False) -> None:
             core = new_core()
             there = available(core)
             found = [
-                {
-                    "name": device.name,
-                    "full_name": device.full_name,
-                    "virtual": device.virtual,
-                    "precision": device.precision,
-                    **_profile(core, device.name),
-                }
+                {name: getattr(device, name) for name in ("name", "full_name", "virtual", "precision")}
+                | _profile(core, device.name)
                 for device in there
             ]
         show({"devices": found}, table=_table(found))

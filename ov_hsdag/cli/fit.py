@@ -188,11 +188,8 @@ def _rows(found: Fit) -> Iterator[tuple[str, str, Need]]:
 
 
 def _table(found: Fit) -> Table:
-    table = Table(box=None)
-    table.add_column("on")
-    columns = ("weights", "states", "tensors", "needed", "may have", "left")
-    for column in (*columns, *(("context",) if found.largest else ())):
-        table.add_column(column, justify="right")
+    columns = ("on", "weights", "states", "tensors", "needed", "may have", "left")
+    table = console.table(*columns, *(("context",) if found.largest else ()))
     for label, key, need in _rows(found):
         counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
         row = ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
@@ -203,22 +200,19 @@ def _table(found: Fit) -> Table:
     return table
 
 
+# Of a `Fit`, as it is.
+_SAME = (
+    "fits", "single", "split_fits", "placed", "other_fits", "enough", "devices", "context", "batch", "prompt",
+    "kv_precision",
+)  # fmt: skip
+
+
 def _as_json(found: Fit) -> dict[str, Any]:
     def part(need: Need) -> dict[str, Any]:
         return {**asdict(need), "needed": need.total, "headroom": need.headroom, "fits": (need.headroom or 0) >= 0}
 
     return {
-        "fits": found.fits,
-        "single": found.single,
-        "split_fits": found.split_fits,
-        "placed": found.placed,
-        "other_fits": found.other_fits,
-        "enough": found.enough,
-        "devices": found.devices,
-        "context": found.context,
-        "batch": found.batch,
-        "prompt": found.prompt,
-        "kv_precision": found.kv_precision,
+        **{name: getattr(found, name) for name in _SAME},
         "singles": {name: part(need) for name, need in found.singles.items()},
         "split": {name: part(need) for name, need in found.split.items()},
         "shared": None if found.shared is None else {"devices": found.sharing, **part(found.shared)},
