@@ -77,7 +77,7 @@ _TYPE_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("If", "Loop", "TensorIterator"),
     ("RandomUniform", "Multinomial"),
 )
-_TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for name in names}
+TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for name in names}
 TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
 """Number of families of operation types."""
 
@@ -177,7 +177,7 @@ def _log(ratio: Any) -> Floats:
 def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
     """Share of each family of types among a group's nodes, constants aside, [size, families + 1]."""
     seen = graph.kinds != NodeKind.CONSTANT
-    columns = {name: _TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
+    columns = {name: TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
     column = np.array([columns[graph.types[node]] for node in np.flatnonzero(seen).tolist()], np.int64)
     counts = np.bincount(view.node[seen].astype(np.int64) * TYPE_COLUMNS + column, None, view.size * TYPE_COLUMNS)
     table = counts.reshape(view.size, TYPE_COLUMNS)

@@ -12,7 +12,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import shortest_path
 
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.policy.features import TYPE_COLUMNS, type_columns
+from ov_hsdag.policy.features import TYPE_COLUMN, TYPE_COLUMNS
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 Floats = NDArray[np.float64]
@@ -104,7 +104,8 @@ class UnitGraph:
         least = 1e-6 * max(float(time.max()), 1e-6)
         time = time + np.where(graph.kinds == NodeKind.CONSTANT, 1e-3 * least, least)
         table = np.zeros((self.size, TYPE_COLUMNS))
-        np.add.at(table, (self.node, type_columns(graph)), time)
+        columns = np.array([TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in graph.types])
+        np.add.at(table, (self.node, columns), time)
         return table
 
     @cached_property

@@ -11,7 +11,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.model.steps import TOKENS, StatefulInputs
+from ov_hsdag.model.steps import StatefulInputs
+from ov_hsdag.model.workload import TOKENS
 from ov_hsdag.problem.problem import PlacementProblem
 
 FURTHER = 8
