@@ -86,6 +86,8 @@ def test_loop_costs_all_of_its_iterations() -> None:
     model = ov.Model([ops.result(end)], [state], "loop")
     graph = ComputationGraph.from_model(model)
     assert graph.flops[graph.types.index("Loop")] == pytest.approx(5 * 2 * 16 * 16)
+    # What a body holds is memory of the device that runs it: the product's weights, and the condition.
+    assert graph.weight_bytes[graph.types.index("Loop")] == 16 * 16 * 4 + 1
 
 
 @pytest.mark.parametrize("sizes", [(2, 100, 100), (1, 1, 4096)])

@@ -168,7 +168,9 @@ def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> lis
 
 def _counted(found: Fit) -> str:
     if found.context is None:
-        return "counted: inputs as --shape gives them, their upper bounds, or 128 where there is none"
+        if not found.tensors_counted:
+            return "counted: weights and states alone; with inputs of 128 where they are open (--shape) nothing fits"
+        return "counted: inputs as --shape gives them, their upper bounds, or else 1 for a batch and 128 elsewhere"
     precisions = ", ".join(f"{precision} on {name}" for name, precision in found.kv_precision.items())
     own = max(need.overhead for need in (*found.singles.values(), *found.split.values()))
     return (

@@ -1,4 +1,4 @@
-"""Arithmetic operations of a node, from its shapes (a multiply-add counts as two)."""
+"""Arithmetic operations of a node, from its shapes (a multiply-add counts as two), and what its bodies hold."""
 
 from __future__ import annotations
 
@@ -160,6 +160,17 @@ def _bodies(node: ov.Node) -> list[ov.Model]:
         except (AttributeError, RuntimeError, TypeError):
             break
     return bodies
+
+
+def body_weight_bytes(node: ov.Node) -> int:
+    """Bytes of the constants in the bodies of an If or a loop, and in those inside them."""
+    total = 0
+    for inner in (one for body in _bodies(node) for one in body.get_ops()):
+        if inner.get_type_name() == "Constant":
+            total += -(-math.prod(inner.get_output_shape(0)) * inner.get_output_element_type(0).bitwidth // 8)
+        elif inner.get_type_name() in SUBGRAPHS:
+            total += body_weight_bytes(inner)
+    return total
 
 
 def _body_flops(body: ov.Model) -> float:

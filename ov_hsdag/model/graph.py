@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model.flops import SUBGRAPHS, node_flops
+from ov_hsdag.model.flops import SUBGRAPHS, body_weight_bytes, node_flops
 from ov_hsdag.model.lengths import relaxed, takes_open_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.shapes import Inference, bounded, input_shapes
@@ -114,7 +114,7 @@ class ComputationGraph:
     output_types: tuple[str, ...] = field(metadata=array("outputs"))
     # arithmetic operations of one inference, float64 [nodes]
     flops: NDArray[np.float64] = field(metadata=array("nodes", dtype=np.float64))
-    # size of each Constant, 0 for other nodes, int64 [nodes]
+    # size of each Constant, and of those in the bodies of each If and loop; 0 for other nodes, int64 [nodes]
     weight_bytes: NDArray[np.int64] = field(metadata=array("nodes", dtype=np.int64))
     # variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes]
     variables: tuple[str, ...] = field(metadata=array("nodes"))
@@ -332,7 +332,9 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
             edges = range(ptr[index], ptr[index + 1])
             read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
             made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
-            alike = index if type_name in SUBGRAPHS else (type_name, read, made)
+            alike: object = (type_name, read, made)
+            if type_name in SUBGRAPHS:
+                alike, weight_bytes[index] = index, body_weight_bytes(node)
             if alike not in known_flops:
                 known_flops[alike] = node_flops(node, read, made)
             flops[index] = known_flops[alike]

@@ -151,6 +151,7 @@ class Fit:
     # nothing limits them; 0 where not even one fits. Empty for a model without states
     largest: Mapping[str, int | None]
     experts: ExpertsToMove | None = None  # how many layers' experts have to leave the first device; None without any
+    tensors_counted: bool = True  # False: sizes of inputs are guesses with which nothing fits
 
     @property
     def single(self) -> str | None:
@@ -223,7 +224,8 @@ def fit(
     analysis = session.analyse(model, shapes)
     contexts = ContextProblems.of(session, analysis, workload) if workload else None
     problem = contexts.problem if contexts else session.price(analysis, "latency").problem
-    problem, candidates = find_within_memory(problem, (), guessed=sizes_are_guessed(analysis))
+    priced = problem
+    problem, candidates = find_within_memory(priced, (), guessed=sizes_are_guessed(analysis))
     require_runnable(problem, candidates)
     if placed is None:
         split = _best_split(problem, candidates, host)
@@ -260,6 +262,7 @@ def fit(
         shared=_together([need for name, need in parts.items() if name in host.devices], host.room) if host else None,
         largest=largest,
         experts=_experts_to_move(problem, host),
+        tensors_counted=problem is priced,
     )
 
 
@@ -315,7 +318,8 @@ def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str,
     device = placement[problem.groups]
     held = problem.node_held[np.arange(graph.nodes), device]
     constant = graph.kinds == NodeKind.CONSTANT
-    weights, states = (np.bincount(device, held * which, len(names)) for which in (constant, ~constant))
+    weight = graph.weight_bytes > 0
+    weights, states = (np.bincount(device, held * which, len(names)) for which in (weight, ~weight))
     parts = [problem.stored_bytes(counted) for counted in (weights, states, total - weights - states)]
     nodes = np.bincount(device[~constant], minlength=len(names))
     return {

@@ -133,6 +133,9 @@ def place(
         shapes = phases[-1].shapes
     session = request.session
     analysis = session.analyse(model, shapes, phases, clock)
+    is_open = any(port.partial_shape.is_dynamic for port in model.inputs)
+    if is_open and any(kind_of(name) == "NPU" for name in session.devices):
+        warnings.warn("an NPU takes static shapes alone: fix those of the inputs first (ovc --input)", stacklevel=2)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
