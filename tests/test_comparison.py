@@ -16,11 +16,9 @@ from ov_hsdag.measuring.choice import Round, infer
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placing import selection
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as op
 from research.zoo.catalog import ZOO
-from tests.graphs import random_problem
 from tests.simulated_machine import FakeWorker, Machine
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
@@ -178,17 +176,6 @@ def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core) ->
         assert found.ready == ["CPU_B", "hsdag"]
         assert set(found.failed.values()) == {"there was no time left to measure it"}
         assert machine.compiled == 2
-
-
-def test_selection_tells_what_candidates_need() -> None:
-    problem = random_problem(3, nodes=20)
-    both = {"one": problem.single(0), "other": problem.single(1)}
-    needs = selection._needs(problem, both)
-    expected = problem.evaluate(np.stack(list(both.values()))).memory_bytes
-    assert needs == {
-        name: dict(zip(problem.devices, row.tolist(), strict=True)) for name, row in zip(both, expected, strict=True)
-    }
-    assert needs["one"]["D0"] > 0 == needs["one"]["D1"]
 
 
 def test_candidates_of_a_model_that_memory_holds_twice_are_all_measured(core: ov.Core) -> None:
