@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.explaining.dominant_group import describe_dominant_group
 from ov_hsdag.explaining.explanation import Cut, Explanation, Move, Reason
 from ov_hsdag.explaining.timeline import execution_order, submodel_us
-from ov_hsdag.explaining.together import why_together
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
@@ -70,7 +70,7 @@ class ExplainedModel:
             "devices": devices,
             "objective": problem.objective,
             "feasible": not result.infeasible[0],
-            "together": why_together(problem.graph, problem.groups),
+            "together": describe_dominant_group(problem.graph, problem.groups),
             "latency_us": float(result.latency_us[0]),
             "period_us": float(result.period_us[0]),
             "parts_us": asdict(explained.parts),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.explaining.together import most_together
+from ov_hsdag.explaining.dominant_group import dominant_group
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -269,7 +269,7 @@ class Explanation:
     @cached_property
     def _together(self) -> frozenset[int]:
         """The operations that must share a device where they are more than half of the model."""
-        return frozenset(most_together(self.problem.graph, self.problem.groups)[0].tolist())
+        return frozenset(dominant_group(self.problem.graph, self.problem.groups)[0].tolist())
 
     @property
     def _objective(self) -> str:

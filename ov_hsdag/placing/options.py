@@ -56,7 +56,7 @@ class PlaceOptions:
         objective: "latency" of one request or "throughput" of many in flight.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the HSDAG policy that proposes a placement as well; by default the one that was
-            fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is asked.
+            fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is used.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
         experts: where the routed experts of a mixture of experts are: "CPU", or "CPU:20" for those of the first 20
             layers; everything else is on the first device.

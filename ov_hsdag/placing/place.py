@@ -22,10 +22,10 @@ from ov_hsdag.devices.cpu import busy_cores, usable_cores
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import definition, new_core
+from ov_hsdag.explaining.dominant_group import describe_dominant_group
 from ov_hsdag.explaining.explained_model import CostSources
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
-from ov_hsdag.explaining.together import why_together
 from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model import complete
@@ -505,7 +505,7 @@ def _why_predicted(
         return ""
     if len(problem.devices) == 1:
         return ""
-    together = why_together(problem.graph, problem.groups, analysis.model, analysis.shapes)
+    together = describe_dominant_group(problem.graph, problem.groups, analysis.model, analysis.shapes)
     told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
     return f"{told}: {together}" if together else told
 

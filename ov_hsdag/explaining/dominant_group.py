@@ -1,4 +1,4 @@
-"""The operations that must share a device where they are most of a model, and why: what keeps it from being split."""
+"""The dominant colocation group, which has most of a model's operations and keeps it from being split, and why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
-def most_together(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
+def dominant_group(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
     """Nodes of the colocation group with more than half of the operations, if any; and the count of operations."""
     operations = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
     if not len(operations):
@@ -27,18 +27,18 @@ def most_together(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[N
     return operations[groups[operations] == (-1 if few else most)], len(operations)
 
 
-def why_together(
+def describe_dominant_group(
     graph: ComputationGraph,
     groups: NDArray[np.int32],
     model: ov.Model | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
-    """A line about the operations of `most_together`: how many, why, and the remedy; "" where there are none.
+    """A line about the operations of `dominant_group`: how many, why, and the remedy; "" where there are none.
 
     model: from which the graph is; where it is given, fixed sizes of its inputs, from the example `shapes`, are tried
     as a remedy. groups: its colocation groups, int32 [nodes].
     """
-    nodes, total = most_together(graph, groups)
+    nodes, total = dominant_group(graph, groups)
     if not len(nodes):
         return ""
     text = f"{len(nodes):,} of {total:,} operations must share a device"
@@ -71,5 +71,5 @@ def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: 
         graph = normalize(fixed)
     except RuntimeError:
         return ""
-    nodes, total = most_together(graph, graph.legality.groups)
+    nodes, total = dominant_group(graph, graph.legality.groups)
     return f"with fixed sizes they need not: ovc --input {','.join(given)}" if len(nodes) < share * total else ""
