@@ -135,9 +135,10 @@ def test_virtual_devices_are_read_from_the_environment(monkeypatch: pytest.Monke
         ("CPU_A:INFERENCE_PRECISION_HINT=half", 'INFERENCE_PRECISION_HINT "half"; use one of f32, f16, bf16'),
     ],
 )
-def test_a_bad_declaration_is_refused_in_one_line(text: str, says: str) -> None:
+def test_a_bad_declaration_is_refused_in_one_line(text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, text)
     with pytest.raises(UserError) as error:
-        virtual.virtual_devices(text)
+        virtual.virtual_devices()
     message = one_line(error)
     assert says in message
     assert message.startswith(virtual.VIRTUAL_DEVICES_VARIABLE)

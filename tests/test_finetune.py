@@ -620,6 +620,12 @@ def test_it_says_where_the_policy_is_kept(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "kept").iterdir()
     told = f"policy: kept in {folder / 'fine-tuned'}, where place finds it for {PAIR}; --policy base leaves it aside"
     assert told in done.stdout.splitlines()
+    # A run that measured no placement has learned nothing.
+    done = tuned(
+        model, "--device", PAIR, "--output", tmp_path / "short", "--budget", "0.01s", "--policy", "none",
+        OV_HSDAG_POLICIES=str(tmp_path / "none"), COLUMNS="1000",
+    )  # fmt: skip
+    assert done.returncode == 0 and "policy: kept" not in done.stdout and not (tmp_path / "none").exists()
 
 
 def test_bad_input_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_what_is_not_ready_comes_with_a_fix() -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("1 problem\n")
     assert "fix: unset OV_HSDAG_DISABLE" in done.stdout.replace("\n    ", " ")
+    assert run("doctor", COLUMNS="0").returncode == 0
     done = run("doctor", OV_HSDAG_VIRTUAL_DEVICES="x", COLUMNS="30")
     assert done.returncode == 1
     assert "    fix: correct or unset OV_HSDAG_VIRTUAL_DEVICES" in done.stdout.splitlines()  # to be copied, whole

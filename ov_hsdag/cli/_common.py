@@ -83,7 +83,7 @@ HardLinks = Annotated[
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in DIR with its own settings.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the run (default 0).")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the run (default 0).")]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
+from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import given, model_here
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -73,6 +74,7 @@ def calibrate(
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
             _elsewhere(fleet, show, output, models, as_json)
         return
+    continue_in_child("calibrating")
     begin = time.perf_counter()
     with console.result(as_json) as show:
         core = common.new_core()

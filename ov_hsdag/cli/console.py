@@ -249,6 +249,7 @@ def _for_people(text: str, table: Table | None) -> None:
     # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
     # Names of nodes and messages of errors have square brackets, which are no markup.
     console = Console(highlight=False, markup=False)
+    console.width = console.width or 80  # COLUMNS=0
     for line in text.splitlines():
         print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
     if table is not None:

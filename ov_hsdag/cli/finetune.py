@@ -171,7 +171,7 @@ def finetune(
             raise
         headline = _headline(output / "model.xml", record, placement)
         lines = [headline, f"plot: {output / PLOT}"]
-        if not simulated and (kept := tuned.find(core, names)) is not None:
+        if not simulated and record["measurements"] and (kept := tuned.find(core, names)) is not None:
             lines.append(f"policy: kept in {kept}, where place finds it for {device}; --policy base leaves it aside")
         show({**record, "placement": placement.affinity}, "\n".join(lines), _table(record))
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))

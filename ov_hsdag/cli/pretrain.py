@@ -13,6 +13,7 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import model_here
+from ov_hsdag.storage.files import check_writable
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell, duration
 
@@ -27,8 +28,9 @@ CorpusFolder = Annotated[
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),
 ]
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
-Problems = Annotated[int | None, typer.Option("--problems", min=1, help="Training problems that are drawn.")]
-Validation = Annotated[int | None, typer.Option("--validation", min=1, help="Problems that only measure.")]
+_MOST = 10**6
+Problems = Annotated[int | None, typer.Option("--problems", min=1, max=_MOST, help="Training problems that are drawn.")]
+Validation = Annotated[int | None, typer.Option("--validation", min=1, max=_MOST, help="Problems that only measure.")]
 Imitation = Annotated[
     int | None, typer.Option("--imitation-steps", min=0, help="Steps that imitate searched placements.")
 ]
@@ -87,6 +89,7 @@ def pretrain(
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
         given["update_epochs"] = 3
+    check_writable(output / "events")
     common.require_training("pretraining")
     with console.progress("starting torch"):
         import torch

@@ -48,18 +48,28 @@ def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
 
     UserError: malformed text, a name twice, a name that OpenVINO's CPU plugin cannot have, or a bad limit.
     """
-    if text is None:
-        text = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "")
+    source = VIRTUAL_DEVICES_VARIABLE if text is None else "the virtual devices in the placed model"
+    try:
+        return _parse(os.environ.get(VIRTUAL_DEVICES_VARIABLE, "") if text is None else text)
+    except ValueError as error:
+        raise UserError(f"{source}: {shortened(str(error), 500)}") from error
+
+
+def _parse(text: str) -> dict[str, dict[str, str]]:
     if not (text.isascii() and text.isprintable()) or len(text) > _MOST_TEXT:
-        _refuse(f"expected at most {_MOST_TEXT} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1")
+        raise ValueError(
+            f"expected at most {_MOST_TEXT} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1"
+        )
     devices: dict[str, dict[str, str]] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, _, tail = entry.partition(":")
         name = name.strip()
         if name == "CPU" or not _VIRTUAL_NAME.fullmatch(name):
-            _refuse(f'"{name}" cannot name a virtual device; use letters, digits and "_" with CPU in it, such as CPU_A')
+            raise ValueError(
+                f'"{name}" cannot name a virtual device; use letters, digits and "_" with CPU in it, such as CPU_A'
+            )
         if name in devices:
-            _refuse(f'"{name}" is declared twice; declare every device once')
+            raise ValueError(f'"{name}" is declared twice; declare every device once')
         devices[name] = _parse_properties(name, tail)
     return devices
 
@@ -69,19 +79,17 @@ def _parse_properties(name: str, text: str) -> dict[str, str]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not key or not equals or not value:
-            _refuse(f'"{item}" of {name} is not KEY=VALUE, such as INFERENCE_NUM_THREADS=1')
+            raise ValueError(f'"{item}" of {name} is not KEY=VALUE, such as INFERENCE_NUM_THREADS=1')
         if key in properties:
-            _refuse(f"{name} has {key} twice; give every property once")
+            raise ValueError(f"{name} has {key} twice; give every property once")
         if key == "INFERENCE_NUM_THREADS" and (not re.fullmatch(r"[0-9]{1,6}", value) or int(value) == 0):
-            _refuse(f'{name} has INFERENCE_NUM_THREADS "{value}"; give a positive number of threads')
+            raise ValueError(f'{name} has INFERENCE_NUM_THREADS "{value}"; give a positive number of threads')
         if key == "INFERENCE_PRECISION_HINT" and value not in _VIRTUAL_PRECISIONS:
-            _refuse(f'{name} has INFERENCE_PRECISION_HINT "{value}"; use one of {", ".join(_VIRTUAL_PRECISIONS)}')
+            raise ValueError(
+                f'{name} has INFERENCE_PRECISION_HINT "{value}"; use one of {", ".join(_VIRTUAL_PRECISIONS)}'
+            )
         properties[key] = value
     return properties
-
-
-def _refuse(reason: str) -> None:
-    raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {shortened(reason, 500)}")
 
 
 def definition(names: Collection[str]) -> str:
@@ -135,7 +143,8 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
             core.set_property(name, {**_VIRTUAL_DEFAULTS, **properties})
             _load(core, name)  # which is when it checks the properties
         except RuntimeError as error:
-            _refuse(f"OpenVINO refuses the properties of {name}: {one_line(error)}")
+            refused = shortened(f"OpenVINO refuses the properties of {name}: {one_line(error)}", 500)
+            raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {refused}") from error
     return tuple(declared)
 
 

@@ -121,7 +121,7 @@ def finetune(
         return Measurer(timed, devices, objective, core, reference=reference, seconds=trial_seconds)
 
     outcome = run(output, problem, judge_of, network, budget, settings, about, report)
-    if not simulated:
+    if not simulated and outcome.state.measured:
         try:
             tuned.keep(output / "policy", core, devices.names)
         except OSError as error:  # the run's own folder has it
