@@ -35,8 +35,11 @@ from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import PREFIX
+from ov_hsdag.training import FOUND_BY
 from ov_hsdag.training import finetune as tuning
 from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
+from ov_hsdag.training.finetune.finalists import choose
+from ov_hsdag.training.finetune.model import _placement as placement_of
 from ov_hsdag.training.finetune.state import (
     fingerprint_of,
     first_fingerprint_of,
@@ -192,7 +195,7 @@ def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
     reference = truth.scores(truth.single(problem.devices.index(outcome.record["reference"])))[0]
     untuned = truth.scores(Target.of(problem, 0).elites[0])[0]
     chosen = truth.scores(outcome.choice.placement)[0]
-    assert outcome.choice.name == "hsdag"
+    assert outcome.choice.name == FOUND_BY[outcome.state.entries[outcome.choice.entry].source]
     assert chosen < 0.93 * untuned
     assert chosen < 1.04 * best.score
     assert outcome.choice.measurement.ratio == pytest.approx(reference / chosen)
@@ -294,6 +297,24 @@ def test_what_is_within_the_margin_is_not_chosen(tmp_path: Path) -> None:
     assert outcome.choice.name == outcome.record["reference"] and outcome.choice.measurement.ratio == 1
     assert (outcome.choice.placement == outcome.choice.placement[0]).all()
     assert max(outcome.record["best_so_far"]) > 1.3
+
+
+def test_what_is_chosen_is_better_by_the_interval_that_is_shown(tmp_path: Path) -> None:
+    problem = problem_of(5)
+    outcome = start(tmp_path / "run", problem, Budget(measurements=4))
+    state, index = outcome.state, outcome.choice.entry
+    noisy = (1.007, 1.181, 0.952, 1.043, 1.066, 1.064, 0.991, 0.947, 1.032)  # of a real run: 0.97 to 1.09
+    state.final = {index: Measurement(1.032, 180.0, 174.0, noisy)}
+    assert choose(state, problem, TINY).name == outcome.record["reference"]
+    steady = Measurement(1.06, 184.0, 174.0, (1.05, 1.06, 1.07) * 3)
+    state.final = {index: steady}
+    choice = choose(state, problem, TINY)
+    assert choice.name == FOUND_BY[state.entries[index].source] and choice.measurement is steady
+
+    measured = {**outcome.record, "about": {"simulated": False, "policy": "base"}}
+    placement = placement_of(replace(outcome, choice=choice, record=measured), problem)
+    assert placement.measured and placement.measured[choice.name]["ci"] == list(steady.interval)
+    assert placement.predicted_gain(placement.chosen) == pytest.approx(state.entries[index].predicted)
 
 
 def test_a_run_ends_where_nothing_is_left_to_measure(tmp_path: Path) -> None:
@@ -479,7 +500,7 @@ def test_the_record_counts_as_the_budget_does(tmp_path: Path) -> None:
     numbers = [entry["number"] for entry in record["entries"] if entry["source"] not in ("single", "hetero")]
     assert numbers == [1, 2, 3, 4]
     chosen = [entry for entry in record["entries"] if entry["chosen"]]
-    assert record["chosen"] == "hsdag" and len(chosen) == 1
+    assert len(chosen) == 1 and record["chosen"] == FOUND_BY[chosen[0]["source"]]
     number = chosen[0]["number"]
     assert record["best"]["measurement"] == number
     assert record["best"]["ratio"] == record["final"][str(number)]["ratio"]

@@ -26,7 +26,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.problem.problem import check_objective
-from ov_hsdag.training import CHECKPOINT, refuse_existing
+from ov_hsdag.training import CHECKPOINT, FOUND_BY, refuse_existing
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell
 
@@ -66,9 +66,6 @@ _DEFAULT_SIMULATED = 60
 
 # Options of a run that one that is resumed keeps.
 _SETTINGS = ("--objective", "--policy", "--proposer", "--simulated", "--seed")
-
-# What found a placement, by the names in a record.
-_SOURCES = {"policy": "the policy", "measured": "search", "search": "search", "random": "random"}
 
 # Placements in the table of the result.
 _SHOWN = 5
@@ -272,12 +269,13 @@ def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> st
     chosen = record["chosen"]
     if best["measurement"] is not None:
         chosen += f" (measurement {best['measurement']})"
+    interval = (placement.measured or {}).get(placement.chosen, {}).get("ci")
     how = "simulated" if record["about"]["simulated"] else "measured"
     why = "" if best["measurement"] is not None else "; no placement was better beyond the noise"
     return (
         f"{path}: {placement.hetero} ({placement.objective}): {chosen}, {console.count(best['submodels'], 'submodel')},"
-        f" {how} {times(best['ratio'], over=_reference(record))}"
-        f" ({console.count(record['measurements'], 'measurement')}){why}"
+        f" {how} {times(best['ratio'], interval, _reference(record))},"
+        f" {console.count(record['measurements'], 'measurement')}{why}"
     )
 
 
@@ -304,7 +302,7 @@ def _table(record: Mapping[str, Any]) -> Table:
         measured = entry["measurement"]
         table.add_row(
             f"{'*' if entry['chosen'] else ' '} {entry['number'] or '-'}",
-            entry["name"] or _SOURCES[entry["source"]],
+            entry["name"] or FOUND_BY[entry["source"]],
             str(measured["submodels"] or "-"),
             "-" if entry["predicted"] is None else f"{entry['predicted']:.2f}",
             "-" if measured["error"] else f"{measured['ratio']:.2f}",

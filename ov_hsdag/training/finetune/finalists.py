@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training import FOUND_BY
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
@@ -20,9 +21,9 @@ from ov_hsdag.training.finetune.state import State
 class Choice:
     """The placement that a run chose."""
 
-    name: str  # "hsdag", a device, or `HETERO_DEFAULT`
+    name: str  # of the placer that found it ("hsdag", "search"), a device, or `HETERO_DEFAULT`
     placement: NDArray[np.uint8]  # uint8 [groups]
-    measurement: Measurement  # of the placement; for "hsdag" both of its measurements together
+    measurement: Measurement  # of the placement; of a proposed one, both of its measurements together
     entry: int  # index of its entry
 
 
@@ -49,7 +50,9 @@ def pooled(first: Measurement, second: Measurement, objective: str) -> Measureme
 
 
 def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choice:
-    """The best finalist, where it beats the simple placements by the margin; else the best of these.
+    """The best finalist that surely beats the simple placements, and by the margin; else the best of these.
+
+    Surely: by the 95% interval of all its measurements.
 
     Simple placements are the best single device and, where it was measured, HETERO's own choice.
     """
@@ -63,8 +66,10 @@ def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choic
         elif entry.source == HETERO_DEFAULT:
             simple.append((HETERO_DEFAULT, entry.measurement, index))
     name, bar, index = max(simple, key=lambda item: item[1].ratio)
-    best = state.best_finalist()
-    if best is not None and state.final[best].ratio > bar.ratio * (1 + settings.margin):
-        name = "hsdag" if settings.proposer in ("both", "policy") else settings.proposer
-        return Choice(name, state.entries[best].placement, state.final[best], best)
+    least = bar.ratio * (1 + settings.margin)
+    better = [key for key, found in state.final.items() if found.interval[0] > bar.ratio and found.ratio > least]
+    if better:
+        best = max(better, key=lambda key: state.final[key].ratio)
+        entry = state.entries[best]
+        return Choice(FOUND_BY[entry.source], entry.placement, state.final[best], best)
     return Choice(name, simple_placement(problem, name), bar, index)

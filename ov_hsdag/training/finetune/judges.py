@@ -47,7 +47,8 @@ class Simulated:
         if not math.isfinite(us):
             return Measurement(0.0, error="the simulator calls the placement infeasible")
         ratio = self._reference_us / us
-        return Measurement(ratio, *self._values(us), ratios=(ratio,), submodels=int(result.submodels[0]))
+        submodels = int(result.submodels[0])
+        return Measurement(ratio, *self._values(us), (ratio,), submodels, bounds=(ratio, ratio))
 
     def _values(self, us: float) -> tuple[float, float]:
         """The placement's and the reference's value in the unit of a `Measurement`."""

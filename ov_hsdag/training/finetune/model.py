@@ -196,7 +196,10 @@ def _ratios(ratio: float, interval: Sequence[float] | None, over_single: bool) -
 
 
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
-    """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted."""
+    """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted.
+
+    The predicted gain is the one by which the placement was proposed, on corrected costs.
+    """
     key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
     chosen = outcome.choice.measurement
     measured: dict[str, Any] | None = None
@@ -214,7 +217,7 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
         }
         figures = {key: chosen.value, **_ratios(chosen.ratio, chosen.interval if chosen.ratios else None, over_single)}
         measured[outcome.choice.name] = {**figures, "submodels": chosen.submodels, "failed": None}
-    return Placement(
+    placement = Placement(
         devices=problem.devices,
         affinity=problem.affinity(outcome.choice.placement),
         objective=problem.objective,
@@ -224,3 +227,8 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
         policy=Path(outcome.record["about"]["policy"]).name,
         chosen=outcome.choice.name,
     )
+    corrected, own = outcome.state.entries[outcome.choice.entry].predicted, placement.predicted_gain(placement.chosen)
+    if measured and corrected and own and placement.predicted:
+        figures = {**placement.predicted, key: placement.predicted[key] * (corrected / own) ** sign}
+        placement = replace(placement, predicted=figures)
+    return placement

@@ -79,10 +79,6 @@ class State:
         """The entry with the highest ratio."""
         return max(self.good, key=lambda entry: entry.measurement.ratio)
 
-    def best_finalist(self) -> int | None:
-        """The index of the finalist with the highest pooled ratio; None where there is no finalist."""
-        return max(self.final, key=lambda index: self.final[index].ratio, default=None)
-
 
 def new_state(network: HSDAGNetwork, settings: Settings) -> State:
     """The state of a run that has measured nothing."""
