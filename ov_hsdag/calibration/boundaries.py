@@ -40,22 +40,15 @@ _ROUNDS = 9
 
 @dataclass(frozen=True, eq=False)
 class Boundaries:
-    """Costs of partition boundaries.
+    """Costs of partition boundaries."""
 
-    Attributes:
-        submodel_us: of a submodel on each device, µs, float64 [devices].
-        tensor_us: of a tensor from row to column, µs, float64 [devices, devices].
-        us_per_byte: of a plain tensor from row to column, float64 [devices, devices].
-        layout_us_per_byte: of rewriting a tensor between a device's own layout and the plain one, in either direction,
-            0 where a device has none, float64 [devices].
-        error: median relative error of the measured boundaries.
-    """
-
-    submodel_us: Floats
-    tensor_us: Floats
-    us_per_byte: Floats
+    submodel_us: Floats  # of a submodel on each device, µs, float64 [devices]
+    tensor_us: Floats  # of a tensor from row to column, µs, float64 [devices, devices]
+    us_per_byte: Floats  # of a plain tensor from row to column, float64 [devices, devices]
+    # of rewriting a tensor between a device's own layout and the plain one, in either direction, 0 where a device has
+    # none, float64 [devices]
     layout_us_per_byte: Floats
-    error: float
+    error: float  # median relative error of the measured boundaries
 
 
 def measure_boundaries(

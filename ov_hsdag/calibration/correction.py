@@ -46,19 +46,12 @@ _NORM = 16
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The simulator's terms of some placements.
+    """The simulator's terms of some placements."""
 
-    Attributes:
-        work: time of operations, broken fusions included, µs, float64 [placements, devices, kinds, parts].
-        transfer: time of transfers, µs, float64 [placements, devices]; both ends of a transfer have it.
-        submodel: time of submodels, µs, float64 [placements, devices].
-        submodels: number of submodels, int32 [placements].
-    """
-
-    work: Floats
-    transfer: Floats
-    submodel: Floats
-    submodels: NDArray[np.int32]
+    work: Floats  # time of operations, broken fusions included, µs, float64 [placements, devices, kinds, parts]
+    transfer: Floats  # time of transfers, µs, float64 [placements, devices]; both ends of a transfer have it
+    submodel: Floats  # time of submodels, µs, float64 [placements, devices]
+    submodels: NDArray[np.int32]  # number of submodels, int32 [placements]
 
     @classmethod
     def join(cls, terms: Sequence[Terms]) -> Terms:
@@ -83,18 +76,13 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The posterior of the scale factors.
+    """The posterior of the scale factors."""
 
-    Attributes:
-        mean: logarithms of the most likely factors, float64 [factors].
-        root: a square root of the posterior's covariance: `mean + root @ noise` is a draw for standard normal `noise`,
-            float64 [factors, factors].
-        error: standard deviation of the difference between measured and predicted log ratios.
-    """
-
-    mean: Floats
+    mean: Floats  # logarithms of the most likely factors, float64 [factors]
+    # a square root of the posterior's covariance: `mean + root @ noise` is a draw for standard normal `noise`, float64
+    # [factors, factors]
     root: Floats
-    error: float
+    error: float  # standard deviation of the difference between measured and predicted log ratios
 
     def draw(self, generator: np.random.Generator) -> Floats:
         """Returns logarithms of factors drawn from the posterior, float64 [factors]."""
@@ -107,14 +95,10 @@ class Factors:
 
     In order: of devices, of kinds of operations on each, of parts of the model, of transfers, of submodels, of several
     devices at once.
-
-    Attributes:
-        devices: number of devices.
-        objective: "latency" or "throughput".
     """
 
-    devices: int
-    objective: str
+    devices: int  # number of devices
+    objective: str  # "latency" or "throughput"
 
     @property
     def spread(self) -> Floats:

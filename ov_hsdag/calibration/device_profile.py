@@ -46,15 +46,10 @@ _COPIES, _RUNS = 3, 6
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """How well a device's figures explain what was measured.
+    """How well a device's figures explain what was measured."""
 
-    Attributes:
-        microbenchmarks: median relative error of their times.
-        boundaries: median relative error of the costs of partition boundaries.
-    """
-
-    microbenchmarks: float
-    boundaries: float
+    microbenchmarks: float  # median relative error of their times
+    boundaries: float  # median relative error of the costs of partition boundaries
 
 
 def check_devices(core: ov.Core, names: Sequence[str]) -> None:

@@ -32,23 +32,15 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Execution:
-    """A node that a plugin executes.
+    """A node that a plugin executes."""
 
-    Attributes:
-        name: of the plugin's node.
-        nodes: operations of the graph that it computes, in topological order; empty for what the plugin inserted.
-        serves: for an inserted node the operation that it converts for, else -1.
-        leaving: whether an inserted node converts what `serves` hands to another submodel, or to the outside.
-        layout: axes of the first output in memory order, "acdb" for channels last; "" where that is not told.
-        us: time of one inference.
-    """
-
-    name: str
+    name: str  # of the plugin's node
+    # operations of the graph that it computes, in topological order; empty for what the plugin inserted
     nodes: tuple[int, ...]
-    serves: int
-    leaving: bool
-    layout: str
-    us: float
+    serves: int  # for an inserted node the operation that it converts for, else -1
+    leaving: bool  # whether an inserted node converts what `serves` hands to another submodel, or to the outside
+    layout: str  # axes of the first output in memory order, "acdb" for channels last; "" where that is not told
+    us: float  # time of one inference
 
     @property
     def inserted(self) -> bool:
@@ -111,15 +103,10 @@ class Counters:
 
 @dataclass(frozen=True, eq=False)
 class Executions:
-    """All executed nodes of a compiled model.
+    """All executed nodes of a compiled model."""
 
-    Attributes:
-        items: those that took time, or compute operations.
-        unexplained_us: time of executed nodes that neither compute nor serve an operation.
-    """
-
-    items: tuple[Execution, ...]
-    unexplained_us: float
+    items: tuple[Execution, ...]  # those that took time, or compute operations
+    unexplained_us: float  # time of executed nodes that neither compute nor serve an operation
 
     @property
     def total_us(self) -> float:

@@ -27,21 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What was measured.
+    """What was measured."""
 
-    Attributes:
-        profile: of the devices, for `ov_hsdag.place(profile=…)`.
-        document: the same as JSON.
-        reports: device → how well its figures explain what was measured.
-        costs: of each model, for `ov_hsdag.place(costs=…)`.
-        times: of each model: device → what its operations took.
-    """
-
-    profile: Profile
-    document: dict[str, Any]
-    reports: dict[str, DeviceReport]
-    costs: tuple[ModelCosts, ...]
-    times: tuple[dict[str, NodeTimes], ...]
+    profile: Profile  # of the devices, for `ov_hsdag.place(profile=…)`
+    document: dict[str, Any]  # the same as JSON
+    reports: dict[str, DeviceReport]  # device → how well its figures explain what was measured
+    costs: tuple[ModelCosts, ...]  # of each model, for `ov_hsdag.place(costs=…)`
+    times: tuple[dict[str, NodeTimes], ...]  # of each model: device → what its operations took
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the profile's file. Raises UserError where it cannot be written."""

@@ -42,23 +42,16 @@ _PLAIN = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
 
 @dataclass(frozen=True, eq=False)
 class NodeTimes:
-    """What one device takes for one model.
+    """What one device takes for one model."""
 
-    Attributes:
-        device: what was measured, "NPU", or "HETERO:NPU,CPU" where the NPU does not run the whole model.
-        us: time of each node, [nodes] float64, µs; alone, they add up to `latency_us` less the cost of the call.
-        parts: executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes].
-        own_layout: whether the device keeps a node's first output in a layout of its own, bool [nodes].
-        latency_us: of the whole model, without PERF_COUNT, µs.
-        copies: compiled copies whose operations were measured; 0 where there was time or memory for the latency of
-            the whole model only, which `us` then divides as the weights say.
-    """
-
-    device: str
-    us: Floats
+    device: str  # what was measured, "NPU", or "HETERO:NPU,CPU" where the NPU does not run the whole model
+    us: Floats  # time of each node, [nodes] float64, µs; alone, they add up to `latency_us` less the cost of the call
+    # executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes]
     parts: NDArray[np.int32]
-    own_layout: NDArray[np.bool_]
-    latency_us: float
+    own_layout: NDArray[np.bool_]  # whether the device keeps a node's first output in a layout of its own, bool [nodes]
+    latency_us: float  # of the whole model, without PERF_COUNT, µs
+    # compiled copies whose operations were measured; 0 where there was time or memory for the latency of the whole
+    # model only, which `us` then divides as the weights say
     copies: int
 
 

@@ -19,42 +19,25 @@ _FLOOR_US = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Measured executions, each of one or more operations.
+    """Measured executions, each of one or more operations."""
 
-    Attributes:
-        us: measured time, float64 [samples].
-        sample: sample that each operation belongs to, int64 [operations].
-        kind: number of each operation's type, int64 [operations].
-        flops: float64 [operations].
-        moved: bytes that it reads and writes, float64 [operations].
-        launched: whether it starts an execution, bool [operations].
-        kinds: names of types, [types].
-    """
-
-    us: Floats
-    sample: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    flops: Floats
-    moved: Floats
-    launched: NDArray[np.bool_]
-    kinds: tuple[str, ...]
+    us: Floats  # measured time, float64 [samples]
+    sample: NDArray[np.int64]  # sample that each operation belongs to, int64 [operations]
+    kind: NDArray[np.int64]  # number of each operation's type, int64 [operations]
+    flops: Floats  # float64 [operations]
+    moved: Floats  # bytes that it reads and writes, float64 [operations]
+    launched: NDArray[np.bool_]  # whether it starts an execution, bool [operations]
+    kinds: tuple[str, ...]  # names of types, [types]
 
 
 @dataclass(frozen=True, eq=False)
 class Figures:
-    """What was fitted.
+    """What was fitted."""
 
-    Attributes:
-        rate_gflops: rate that operations of a type reach, 10^9 operations a second, float64 [types].
-        gbps: bandwidth that they reach, 10^9 bytes a second, float64 [types].
-        launch_us: start of an executed operation.
-        error: median relative error of the samples.
-    """
-
-    rate_gflops: Floats
-    gbps: Floats
-    launch_us: float
-    error: float
+    rate_gflops: Floats  # rate that operations of a type reach, 10^9 operations a second, float64 [types]
+    gbps: Floats  # bandwidth that they reach, 10^9 bytes a second, float64 [types]
+    launch_us: float  # start of an executed operation
+    error: float  # median relative error of the samples
 
 
 def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: float) -> Figures:

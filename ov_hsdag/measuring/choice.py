@@ -47,17 +47,11 @@ Round = Sequence[tuple[str, float]]
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times better one candidate is than another.
+    """How many times better one candidate is than another."""
 
-    Attributes:
-        median: most likely; 1 where nothing is known.
-        low: lower end of the interval that holds the truth with a probability of `CONFIDENCE`.
-        high: upper end of it.
-    """
-
-    median: float
-    low: float
-    high: float
+    median: float  # most likely; 1 where nothing is known
+    low: float  # lower end of the interval that holds the truth with a probability of `CONFIDENCE`
+    high: float  # upper end of it
 
     @classmethod
     def of_rounds(cls, ratios: Sequence[float]) -> Ratio:
@@ -70,19 +64,12 @@ _UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is known of candidates' rates: a normal distribution of their logarithms.
+    """What is known of candidates' rates: a normal distribution of their logarithms."""
 
-    Attributes:
-        names: of the candidates.
-        mean: of log(rate) in an average round, float64 [names].
-        covariance: of log(rate) without the part that all share, float64 [names, names].
-        noise: scale of the noise of a trial's log(rate).
-    """
-
-    names: tuple[str, ...]
-    mean: NDArray[np.float64]
-    covariance: NDArray[np.float64]
-    noise: float
+    names: tuple[str, ...]  # of the candidates
+    mean: NDArray[np.float64]  # of log(rate) in an average round, float64 [names]
+    covariance: NDArray[np.float64]  # of log(rate) without the part that all share, float64 [names, names]
+    noise: float  # scale of the noise of a trial's log(rate)
 
     def rate(self, name: str) -> float:
         """Most likely rate in an average round."""
@@ -183,28 +170,17 @@ def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None,
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """The candidate to use, and how sure that is.
+    """The candidate to use, and how sure that is."""
 
-    Attributes:
-        chosen: its name.
-        names: of those to choose from, the simplest first.
-        posterior: of all candidates.
-        trials: the same without the predictions.
-        proven: placements that are better than each simple candidate whatever was predicted; with no simple candidate
-            there, all.
-        leader: name of the best by the posterior, proven or not.
-        rival: name of the best simple candidate, "" where none is there.
-        regret: expected log gain of the best candidate over the chosen one.
-    """
-
-    chosen: str
-    names: tuple[str, ...]
-    posterior: Posterior
-    trials: Posterior
+    chosen: str  # its name
+    names: tuple[str, ...]  # of those to choose from, the simplest first
+    posterior: Posterior  # of all candidates
+    trials: Posterior  # the same without the predictions
+    # placements that are better than each simple candidate whatever was predicted; with no simple candidate there, all
     proven: frozenset[str]
-    leader: str
-    rival: str
-    regret: float
+    leader: str  # name of the best by the posterior, proven or not
+    rival: str  # name of the best simple candidate, "" where none is there
+    regret: float  # expected log gain of the best candidate over the chosen one
 
     def ratio(self, name: str, over: str) -> Ratio:
         """How many times better one is than the other; where it is not proven to be better, down to what trials say."""

@@ -40,29 +40,19 @@ TRIAL_SECONDS = 0.7
 
 @dataclass(frozen=True)
 class Measurement:
-    """What measuring a placement gave.
+    """What measuring a placement gave."""
 
-    Attributes:
-        ratio: how many times better than the reference (throughput, or the inverse of latency); 0 where it failed.
-        value: the placement's throughput in inferences per second, or its latency in µs; nan where it failed.
-        reference: the same of the reference, in the same trials.
-        ratios: of each round.
-        submodels: that HETERO made of it, 0 where that is not known.
-        seconds: wall time that compiling and measuring took.
-        error: why it failed, one line; "" where it did not.
-        rates: of each round, inferences per second (for latency, the inverse of a trial's median latency).
-        bounds: of the ratio's 95% interval, where it does not follow from `ratios`.
-    """
-
-    ratio: float
+    ratio: float  # how many times better than the reference (throughput, or the inverse of latency); 0 where it failed
+    # the placement's throughput in inferences per second, or its latency in µs; nan where it failed
     value: float = math.nan
-    reference: float = math.nan
-    ratios: tuple[float, ...] = ()
-    submodels: int = 0
-    seconds: float = 0.0
-    error: str = ""
+    reference: float = math.nan  # the same of the reference, in the same trials
+    ratios: tuple[float, ...] = ()  # of each round
+    submodels: int = 0  # that HETERO made of it, 0 where that is not known
+    seconds: float = 0.0  # wall time that compiling and measuring took
+    error: str = ""  # why it failed, one line; "" where it did not
+    # of each round, inferences per second (for latency, the inverse of a trial's median latency)
     rates: tuple[float, ...] = ()
-    bounds: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()  # of the ratio's 95% interval, where it does not follow from `ratios`
 
     @property
     def failed(self) -> bool:

@@ -70,18 +70,13 @@ _FOLDER = f"ov_hsdag-measure-{zlib.crc32(gethostname().encode()):08x}-"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run a model, as plain data.
+    """A way to run a model, as plain data."""
 
-    Attributes:
-        device: what `compile_model` is given: "GPU" or "HETERO:GPU,CPU"; "MULTI:GPU,CPU" for a copy on each, which are
-            compiled on their own, with the same properties as a single device.
-        affinity: device of each node by friendly name; None: HETERO decides.
-        properties: of `compile_model`, besides what virtual devices need.
-    """
-
+    # what `compile_model` is given: "GPU" or "HETERO:GPU,CPU"; "MULTI:GPU,CPU" for a copy on each, which are compiled
+    # on their own, with the same properties as a single device
     device: str
-    affinity: Mapping[str, str] | None = None
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    affinity: Mapping[str, str] | None = None  # device of each node by friendly name; None: HETERO decides
+    properties: Mapping[str, Any] = field(default_factory=dict)  # of `compile_model`, besides what virtual devices need
 
     @classmethod
     def hetero(cls, devices: DeviceSet) -> Candidate:
@@ -354,17 +349,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class TimedWorker:
-    """A worker that has compiled something, with a time limit of trials that follows from how long that took.
+    """A worker that has compiled something, with a time limit of trials that follows from how long that took."""
 
-    Attributes:
-        worker: of the candidate.
-        prepared: seconds that compiling and the first inferences took.
-        patience: seconds that a trial may take at most, unless the warm-up says that it takes about as long.
-    """
-
-    worker: Worker
-    prepared: float
-    patience: float
+    worker: Worker  # of the candidate
+    prepared: float  # seconds that compiling and the first inferences took
+    patience: float  # seconds that a trial may take at most, unless the warm-up says that it takes about as long
 
     def rate(self, seconds: float) -> float:
         """See `Worker.rate`."""

@@ -16,25 +16,15 @@ from ov_hsdag.model.graph import ComputationGraph
 
 @dataclass(frozen=True, eq=False)
 class Experts:
-    """A block of experts of a graph.
+    """A block of experts of a graph."""
 
-    Attributes:
-        nodes: of the block, its router included, weights left out, int32, ascending.
-        tile: the node that makes a copy of the tokens for each expert.
-        scatter: the node that puts the weights of the chosen experts among those of all.
-        sum: the node that adds up what the experts give.
-        all: number of experts.
-        chosen: of them by each token.
-        tokens: of one inference, all sequences together.
-    """
-
-    nodes: NDArray[np.int32]
-    tile: int
-    scatter: int
-    sum: int
-    all: int
-    chosen: int
-    tokens: int
+    nodes: NDArray[np.int32]  # of the block, its router included, weights left out, int32, ascending
+    tile: int  # the node that makes a copy of the tokens for each expert
+    scatter: int  # the node that puts the weights of the chosen experts among those of all
+    sum: int  # the node that adds up what the experts give
+    all: int  # number of experts
+    chosen: int  # of them by each token
+    tokens: int  # of one inference, all sequences together
 
     @property
     def distinct(self) -> float:
@@ -79,15 +69,10 @@ def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ChosenAlone:
-    """A graph as devices compute it that fuse blocks of experts: of each block the chosen experts alone.
+    """A graph as devices compute it that fuse blocks of experts: of each block the chosen experts alone."""
 
-    Attributes:
-        graph: all sizes and operations are those of what is computed and read; sizes of weights are not.
-        absent: nodes that are not executed at all, bool [nodes].
-    """
-
-    graph: ComputationGraph
-    absent: NDArray[np.bool_]
+    graph: ComputationGraph  # all sizes and operations are those of what is computed and read; sizes of weights are not
+    absent: NDArray[np.bool_]  # nodes that are not executed at all, bool [nodes]
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> ChosenAlone:

@@ -13,15 +13,10 @@ from ov_hsdag.problem.problem import PlacementProblem
 
 @dataclass(frozen=True)
 class ExpertsApart:
-    """Everything on the first device but the routed experts of the first layers, which are on another one.
+    """Everything on the first device but the routed experts of the first layers, which are on another one."""
 
-    Attributes:
-        device: number of the other one; None: the last of the list.
-        layers: how many layers; None: the fewest with which the devices' memory suffices, at least one.
-    """
-
-    device: int | None = None
-    layers: int | None = None
+    device: int | None = None  # number of the other one; None: the last of the list
+    layers: int | None = None  # how many layers; None: the fewest with which the devices' memory suffices, at least one
 
     @property
     def name(self) -> str:

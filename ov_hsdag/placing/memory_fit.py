@@ -111,18 +111,13 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class ExpertsToMove:
-    """Routed experts that have to leave the first device of the list for the last one, all else being on the first.
+    """Routed experts that have to leave the first device of the list for the last one, all else being on the first."""
 
-    Attributes:
-        source, target: these devices.
-        layers: whose experts have to leave; None: it does not suffice that all do.
-        all: layers with experts.
-    """
-
+    # these devices
     source: str
     target: str
-    layers: int | None
-    all: int
+    layers: int | None  # whose experts have to leave; None: it does not suffice that all do
+    all: int  # layers with experts
 
 
 @dataclass(frozen=True)

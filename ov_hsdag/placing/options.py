@@ -23,25 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Flag:
-    """How an option is given in a command line.
+    """How an option is given in a command line."""
 
-    Attributes:
-        kind: what a value is: str, int, float, bool (a pair of flags) or "file" (a path).
-        metavar: what stands for a value in the help; "" for the type's own.
-        help: one or two sentences.
-        name: without dashes, where it is not the option's.
-        several: the flag can be given several times.
-        least: the smallest number.
-        converters: ovc and mo have it, too, as --placement_NAME.
-    """
-
-    kind: type | str
-    metavar: str
-    help: str
-    name: str = ""
-    several: bool = False
-    least: float | None = None
-    converters: bool = False
+    kind: type | str  # what a value is: str, int, float, bool (a pair of flags) or "file" (a path)
+    metavar: str  # what stands for a value in the help; "" for the type's own
+    help: str  # one or two sentences
+    name: str = ""  # without dashes, where it is not the option's
+    several: bool = False  # the flag can be given several times
+    least: float | None = None  # the smallest number
+    converters: bool = False  # ovc and mo have it, too, as --placement_NAME
 
 
 def _flag(kind: type | str, metavar: str, text: str, **more: Any) -> dict[str, Flag]:

@@ -71,27 +71,20 @@ Placed = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Result:
-    """What a selection gave.
+    """What a selection gave."""
 
-    Attributes:
-        measured: of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better
-            than the best simple candidate, and ci, its 95% confidence interval; times_best_single and
-            times_best_single_ci, the same over the best single device (null where none ran); submodels; failed: why, or
-            null; of a workload, count and latency_us or throughput_ips of each phase under workload. Beside the
-            candidates, "copies": the model on each device at once, which is never chosen, with times_chosen and
-            times_chosen_ci, how many times better it was than the chosen one. All figures are of the posterior
-            (`ov_hsdag.measuring.choice`), by which the choice is made.
-        chosen: name of the candidate to use; None where nothing ran.
-        placements: of all candidates, uint8 [groups].
-        why: why it was chosen, where that is no gain; else "".
-        unsure: placers whose placements may well be better than the simple candidate that was chosen: trials were too
-            few, or differed too much, to tell.
-    """
-
+    # of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better than the best
+    # simple candidate, and ci, its 95% confidence interval; times_best_single and times_best_single_ci, the same over
+    # the best single device (null where none ran); submodels; failed: why, or null; of a workload, count and latency_us
+    # or throughput_ips of each phase under workload. Beside the candidates, "copies": the model on each device at once,
+    # which is never chosen, with times_chosen and times_chosen_ci, how many times better it was than the chosen one.
+    # All figures are of the posterior (`ov_hsdag.measuring.choice`), by which the choice is made.
     measured: dict[str, dict[str, Any]]
-    chosen: str | None
-    placements: dict[str, Placed]
-    why: str = ""
+    chosen: str | None  # name of the candidate to use; None where nothing ran
+    placements: dict[str, Placed]  # of all candidates, uint8 [groups]
+    why: str = ""  # why it was chosen, where that is no gain; else ""
+    # placers whose placements may well be better than the simple candidate that was chosen: trials were too few, or
+    # differed too much, to tell
     unsure: tuple[str, ...] = ()
 
 

@@ -38,28 +38,18 @@ def check_objective(objective: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The simulator's results for a batch of placements.
+    """The simulator's results for a batch of placements."""
 
-    Attributes:
-        latency_us: time of one request, µs, float64 [batch].
-        period_us: time between results with many requests in flight (the busiest device's work), µs, float64 [batch].
-        busy_us: work of each device for one request, µs, float64 [batch, devices].
-        memory_bytes: weights, states and live tensors on each device, int64 [batch, devices].
-        transfer_bytes: bytes that move between devices, int64 [batch].
-        cut_tensors: tensors that move between devices, int32 [batch].
-        submodels: HETERO_NUMBER_OF_SUBMODELS, int32 [batch].
-        infeasible: 0, or a sum of 1 (HETERO cannot order the submodels), 2 (a device does not support its operation),
-            4 (a device's memory limit), 8 (a submodel computes nothing), 16 (a same-submodel constraint is violated),
-            uint8 [batch].
-    """
-
-    latency_us: NDArray[np.float64]
+    latency_us: NDArray[np.float64]  # time of one request, µs, float64 [batch]
+    # time between results with many requests in flight (the busiest device's work), µs, float64 [batch]
     period_us: NDArray[np.float64]
-    busy_us: NDArray[np.float64]
-    memory_bytes: NDArray[np.int64]
-    transfer_bytes: NDArray[np.int64]
-    cut_tensors: NDArray[np.int32]
-    submodels: NDArray[np.int32]
+    busy_us: NDArray[np.float64]  # work of each device for one request, µs, float64 [batch, devices]
+    memory_bytes: NDArray[np.int64]  # weights, states and live tensors on each device, int64 [batch, devices]
+    transfer_bytes: NDArray[np.int64]  # bytes that move between devices, int64 [batch]
+    cut_tensors: NDArray[np.int32]  # tensors that move between devices, int32 [batch]
+    submodels: NDArray[np.int32]  # HETERO_NUMBER_OF_SUBMODELS, int32 [batch]
+    # 0, or a sum of 1 (HETERO cannot order the submodels), 2 (a device does not support its operation), 4 (a device's
+    # memory limit), 8 (a submodel computes nothing), 16 (a same-submodel constraint is violated), uint8 [batch]
     infeasible: NDArray[np.uint8]
 
     @property
@@ -79,95 +69,76 @@ TERMS = ("nodes", "fusions", "submodels", "transfers")
 
 @dataclass(frozen=True, eq=False)
 class Breakdown:
-    """The terms of the simulator's results for a batch of placements.
+    """The terms of the simulator's results for a batch of placements."""
 
-    Attributes:
-        evaluation: the results.
-        node_us: time of each node where it is, broken fusions not included, µs, float64 [batch, nodes].
-        fusion_us: what each node takes longer as its fusion is broken, µs, float64 [batch, nodes].
-        latency_us: by `TERMS`, which sum up to the latency of one request, µs, float64 [batch, 4].
-        busy_us: by `TERMS`, which sum up to each device's work, µs, float64 [batch, devices, 4].
-        transfer_ptr: where the transfers of each placement begin in the arrays below, int32 [batch + 1].
-        transfer_output: number of the tensor among the graph's outputs, int32 [transfers].
-        transfer_source, transfer_target: device numbers, uint8 [transfers].
-        transfer_bytes: that move, int64 [transfers].
-        transfer_us: time of the transfer, µs, float64 [transfers].
-        transfer_source_us, transfer_target_us: in which these devices are busy with it, µs, float64 [transfers].
-    """
-
-    evaluation: Evaluation
+    evaluation: Evaluation  # the results
+    # time of each node where it is, broken fusions not included, µs, float64 [batch, nodes]
     node_us: NDArray[np.float64]
-    fusion_us: NDArray[np.float64]
-    latency_us: NDArray[np.float64]
-    busy_us: NDArray[np.float64]
+    fusion_us: NDArray[np.float64]  # what each node takes longer as its fusion is broken, µs, float64 [batch, nodes]
+    latency_us: NDArray[np.float64]  # by `TERMS`, which sum up to the latency of one request, µs, float64 [batch, 4]
+    busy_us: NDArray[np.float64]  # by `TERMS`, which sum up to each device's work, µs, float64 [batch, devices, 4]
+    # where the transfers of each placement begin in the arrays below, int32 [batch + 1]
     transfer_ptr: NDArray[np.int32]
-    transfer_output: NDArray[np.int32]
+    transfer_output: NDArray[np.int32]  # number of the tensor among the graph's outputs, int32 [transfers]
+    # device numbers, uint8 [transfers]
     transfer_source: NDArray[np.uint8]
     transfer_target: NDArray[np.uint8]
-    transfer_bytes: NDArray[np.int64]
-    transfer_us: NDArray[np.float64]
+    transfer_bytes: NDArray[np.int64]  # that move, int64 [transfers]
+    transfer_us: NDArray[np.float64]  # time of the transfer, µs, float64 [transfers]
+    # in which these devices are busy with it, µs, float64 [transfers]
     transfer_source_us: NDArray[np.float64]
     transfer_target_us: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class PlacementProblem:
-    """A graph, devices, costs, limits and an objective. Placements are uint8 [groups] arrays of device numbers.
+    """A graph, devices, costs, limits and an objective. Placements are uint8 [groups] arrays of device numbers."""
 
-    Attributes:
-        graph: the computation graph of a normalized model.
-        devices: device names in HETERO's order, [devices].
-        objective: "latency" or "throughput".
-        node_us: time of each node on each device, µs, float64 [nodes, devices].
-        supported: whether a device runs a node, bool [nodes, devices].
-        groups: colocation groups, dense numbers; what is placed, int32 [nodes].
-        transfer_us: fixed time of a transfer from row to column, µs, float64 [devices, devices].
-        transfer_us_per_byte: µs per byte, float64 [devices, devices].
-        submodel_us: what each submodel on a device costs beyond its nodes, µs, float64 [devices].
-        memory_bytes: memory limits, -1 for none, int64 [devices].
-        rule: HETERO's splitting rule, see `split_rule`.
-        fused_with: the node that a node has to share a submodel with for a device to save time on it, -1 for none: the
-            one into whose execution it is fused, or one that shares its tensor layout. None: no node has one. int32
-            [nodes, devices].
-        fusion_penalty_us: what a broken fusion costs: the time that a node takes longer on a device where its
-            `fused_with` is in another submodel, µs, float64 [nodes, devices]. None: nothing. Minimum cuts and the moves
-            of refinement see only those fusions whose tensor has no other consumer.
-        storage_ratio: bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64
-            [devices]. None: 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
-        moved_bytes: bytes that a transfer of each output moves, where a workload has inferences of several sizes: the
-            mean, while `graph.output_bytes` is the largest, which memory counts. None: the same. int64 [outputs].
-        held_bytes: bytes that each device keeps for each node as long as the model is loaded, weights and states, in
-            bytes of the graph; int64 [nodes, devices]. None: weights alone.
-        live_bytes: bytes that each tensor takes while it is alive, beside what is held: nothing where it is a state;
-            int64 [outputs]. None: `graph.output_bytes`.
-        transfer_share: share of the time of a transfer in which each device is busy with it, where it is one of the two
-            ends; 0 where another engine than its own copies. It counts for throughput alone. float64 [devices]. None:
-            1.
-    """
-
-    graph: ComputationGraph
-    devices: tuple[str, ...]
-    objective: str
+    graph: ComputationGraph  # the computation graph of a normalized model
+    devices: tuple[str, ...]  # device names in HETERO's order, [devices]
+    objective: str  # "latency" or "throughput"
+    # time of each node on each device, µs, float64 [nodes, devices]
     node_us: NDArray[np.float64] = field(metadata=array("nodes", "devices", dtype=np.float64))
+    # whether a device runs a node, bool [nodes, devices]
     supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))
+    # colocation groups, dense numbers; what is placed, int32 [nodes]
     groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))
+    # fixed time of a transfer from row to column, µs, float64 [devices, devices]
     transfer_us: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
+    # µs per byte, float64 [devices, devices]
     transfer_us_per_byte: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
+    # what each submodel on a device costs beyond its nodes, µs, float64 [devices]
     submodel_us: NDArray[np.float64] = field(metadata=array("devices", dtype=np.float64))
+    # memory limits, -1 for none, int64 [devices]
     memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))
-    rule: int
+    rule: int  # HETERO's splitting rule, see `split_rule`
+    # the node that a node has to share a submodel with for a device to save time on it, -1 for none: the one into whose
+    # execution it is fused, or one that shares its tensor layout. None: no node has one. int32 [nodes, devices].
     fused_with: NDArray[np.int32] | None = field(default=None, metadata=array("nodes", "devices", dtype=np.int32))
+    # what a broken fusion costs: the time that a node takes longer on a device where its `fused_with` is in another
+    # submodel, µs, float64 [nodes, devices]. None: nothing. Minimum cuts and the moves of refinement see only those
+    # fusions whose tensor has no other consumer.
     fusion_penalty_us: NDArray[np.float64] | None = field(
         default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
     )
+    # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]. None:
+    # 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
     storage_ratio: NDArray[np.float64] | None = field(
         default=None, metadata=array("devices", dtype=np.float64, key="kept")
     )
+    # bytes that a transfer of each output moves, where a workload has inferences of several sizes: the mean, while
+    # `graph.output_bytes` is the largest, which memory counts. None: the same. int64 [outputs].
     moved_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
+    # bytes that each device keeps for each node as long as the model is loaded, weights and states, in bytes of the
+    # graph; int64 [nodes, devices]. None: weights alone.
     held_bytes: NDArray[np.int64] | None = field(
         default=None, metadata=array("nodes", "devices", dtype=np.int64, later=True)
     )
+    # bytes that each tensor takes while it is alive, beside what is held: nothing where it is a state; int64 [outputs].
+    # None: `graph.output_bytes`.
     live_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
+    # share of the time of a transfer in which each device is busy with it, where it is one of the two ends; 0 where
+    # another engine than its own copies. It counts for throughput alone. float64 [devices]. None: 1.
     transfer_share: NDArray[np.float64] | None = field(
         default=None, metadata=array("devices", dtype=np.float64, later=True)
     )
