@@ -79,17 +79,14 @@ def calibrate_prepared(
     Args:
         prepared: the model's analysis; devices that run nothing of it are left out.
         core: has the devices.
-        profile: of the devices, for what one run of the whole model cannot tell: how the time of operations that are
-            executed as one is divided, and what each takes by itself.
+        profile: says what one run of the whole model cannot: how the time of what is executed as one is divided.
         advance: takes a line for people at each step, with the seconds that are left.
-        seconds: budget of wall time. What there is no time for comes from the profile, and a warning says what: first
-            rounds and placements are saved, then single operations (of a device of which only the latency of the whole
-            model is measured), then devices. Only a compilation that has begun can exceed it.
+        seconds: budget of wall time but for a compilation that has begun. What there is no time for comes from the
+            profile, with a warning: rounds and placements are saved first, then single operations, then devices.
         now: tells the time in seconds.
 
     Returns:
-        (costs of the devices that were measured, whose `boundaries` is None where those were not; times of each device
-        that was measured).
+        (costs of the measured devices, whose `boundaries` is None where those were not; times of each device).
 
     Raises:
         RunError: no device runs the whole model, or none did so in time.

@@ -141,19 +141,14 @@ class Factors:
         uncertain: Floats | float = 0.0,
         busy_us: Floats | None = None,
     ) -> Fit:
-        """Fits the factors to measured ratios; without measurements, returns the prior.
+        """The posterior of the factors by measured ratios; the prior without any.
 
         Args:
             reference: terms of the placement that the others are measured against, one row.
             terms: of the measured placements.
             ratios: how many times better than the reference each placement is, float64 [placements].
-            uncertain: standard error of the logarithm of each ratio, besides the noise that all measurements have,
-                [placements] or a scalar.
-            busy_us: processor time of each device in an inference of each placement, µs, nan where it is not known,
-                float64 [placements, devices].
-
-        Returns:
-            The posterior.
+            uncertain: standard errors of their logarithms beside the usual noise, [placements] or a scalar.
+            busy_us: processor time of each device in an inference, µs, nan if not known, float64 [placements, devices].
         """
         own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self.devices, 0)
         noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)

@@ -117,9 +117,6 @@ class Executions:
         """The same, with the median time of what executes the same operations on the same shapes.
 
         The layers of a network repeat, and what their times differ by is what else ran on the machine meanwhile.
-
-        Args:
-            graph: of the model.
         """
         kinds: dict[object, list[int]] = {}
         for number, item in enumerate(self.items):

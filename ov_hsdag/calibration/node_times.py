@@ -80,15 +80,10 @@ def node_times(
         inputs: of the model; what is timed of one with states.
         submodel_us: what calling the model costs beside its operations.
         advance: takes a line for people after each copy.
-        inside: operations that are measured where those are not all, bool [nodes]. Counters say what they take, without
-            what partition boundaries add; times of the others are guessed from `weights` and from how wrong these are
-            inside.
+        inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
+            boundaries add. Times of the others follow from `weights` and from how wrong these are inside.
         counted: whether single operations are measured, which needs the model in memory twice.
-        deadline: fewer inferences are run, and fewer copies compiled, than would not end before it. Only a compilation
-            that has begun may end later.
-
-    Returns:
-        The times.
+        deadline: of everything but a compilation that has begun.
 
     Raises:
         RuntimeError: the device does not compile or run the model.

@@ -105,14 +105,9 @@ def fusions(
 ) -> tuple[NDArray[np.int32], Floats]:
     """Fusions of one device from what it was seen to execute as one.
 
-    Args:
-        parts: executed node that each operation is part of, -1 for none, int32 [nodes].
-        us: measured time of each node within its executed node, µs, float64 [nodes].
-        alone_us: its time by itself, µs, float64 [nodes].
-
-    Returns:
-        (node that each is executed with, -1 for none, int32 [nodes]; what it costs more where that is broken, µs,
-        float64 [nodes]).
+    parts: executed node that each operation is part of, -1 for none, int32 [nodes]. us: measured time of each node
+    within its executed node; alone_us: by itself, µs, float64 [nodes]. Returns the node that each is executed with, -1
+    for none, int32 [nodes], and what it costs more where that is broken, µs, float64 [nodes].
     """
     fused_with, fusion_penalty_us = np.full(graph.nodes, -1, np.int32), np.zeros(graph.nodes)
     together = (parts[graph.input_node] >= 0) & (parts[graph.input_node] == parts[graph.input_source])

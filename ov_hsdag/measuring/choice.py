@@ -231,15 +231,10 @@ def decide(
 
 
 def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[str, str]:
-    """The two candidates whose next round can change the decision most.
+    """The two candidates whose next round can change the decision most; names: at least two, see `decide`.
 
-    Every second round is the best one's against the best simple one while it is not proven to be better, or while it is
-    by a little only; the others are the leader's against the one with the largest knowledge gradient.
-
-    Args:
-        decision: so far.
-        names: see `decide`; at least two.
-        turn: number of the round.
+    Every second round (`turn`) is the best one's against the best simple one while it is not proven to be better; the
+    others are the leader's against the one with the largest knowledge gradient.
     """
     leader, rival, posterior = decision.leader, decision.rival, decision.posterior
     if turn % 2 == 0 and rival and rival != leader and leader not in decision.proven:

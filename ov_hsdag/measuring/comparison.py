@@ -93,15 +93,12 @@ class Comparison:
         Args:
             model: normalized; not changed.
             devices: of HETERO.
-            candidates: the simplest first. Outputs are compared with those of the first compiled one that is a single
-                device, or of the first where none is.
+            candidates: the simplest first. Outputs are compared with those of the first compiled single device.
             objective: "latency" of one request, or "throughput" with several in flight.
             core: has the devices; only asked for their precision and memory.
             simple: names of those that need no placement. The best of them is what batches have in common.
-            needs: bytes that each candidate needs on each device, as the simulator counts them; of those that are not
-                named nothing is known.
-            first: names in the order in which they are compiled, where there may not be time or memory for all; those
-                that are not named come last.
+            needs: bytes that candidates need on each device, as the simulator counts them, as far as known.
+            first: names in the order in which they are compiled, where there may not be time or memory for all.
             shapes: example shapes of dynamic inputs.
             phases: of a workload, in place of example shapes: rates are those of its inferences together.
             patience: seconds that compiling one, or a trial, may take.
@@ -173,18 +170,15 @@ class Comparison:
         halving: bool = False,
         begin: int = 0,
     ) -> list[choice.Round]:
-        """Interleaves trials of candidates, in batches where there is no room for all.
+        """Interleaves trials of candidates, in batches where there is no room for all; the rates in each round.
 
         Args:
             names: of candidates; all that are ready by default.
-            rounds: of each batch, at most.
+            rounds: of each batch, at most, numbered from `begin` on, by which the order within a round changes.
             seconds: of a trial.
             until: no round begins that would end after this time of `time.monotonic`, but the first.
             halving: those that are surely worse than the best take part no more and make room.
-            begin: number of the first round, by which the order within a round changes.
-
-        Returns:
-            The rates in each round; of those that have failed since, the rounds before.
+            begin: see rounds.
         """
         wanted = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in wanted if name in self._waiting]

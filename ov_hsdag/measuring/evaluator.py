@@ -104,15 +104,9 @@ class Judge(Protocol):
         """Each device that runs the whole model, as far as this judge has compared them."""
 
     def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
-        """Judges a placement.
+        """Judges a placement, the device of each node by friendly name; failed where it does not run.
 
-        Args:
-            affinity: device of each node by friendly name.
-            worth: the ratio that it has to beat: a placement that is clearly worse gets fewer rounds.
-            rounds: at most; None: the judge's own number.
-
-        Returns:
-            A failed measurement where the placement does not run; nothing is raised for that.
+        worth: the ratio that it has to beat: one that is clearly worse gets fewer rounds. rounds: None: as usual.
         """
 
 

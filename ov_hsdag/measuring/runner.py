@@ -239,11 +239,7 @@ class _Phase:
 
         The first to end tells that the pipeline is full; what ends after the last was started runs while it empties.
         Requests that share submodels end in bunches, each request once in a round: from the first end to one in the
-        middle of a later bunch the rate would seem higher than it is.
-
-        Args:
-            seconds: about how long.
-            concurrent: with trials of other copies, which start together and go on until the last has finished.
+        middle of a later bunch the rate would seem higher than it is. concurrent: trials of other copies.
         """
         self._rewind()
         finished, requests = self._finished, len(self._replays)

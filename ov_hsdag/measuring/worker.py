@@ -190,13 +190,7 @@ def _expendable() -> None:
 
 
 def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
-    """Works until a command says quit.
-
-    Args:
-        folder: has the model and its inputs.
-        objective: what `Runner` measures.
-        station: makes what answers commands, from both.
-    """
+    """Works until a command says quit; `station` makes what answers commands, from the other two."""
     null = os.open(os.devnull, os.O_RDONLY)
     stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
     _expendable()

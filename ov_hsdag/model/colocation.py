@@ -20,13 +20,10 @@ def coarsen(
     weight: NDArray[np.float64] | None = None,
     most: float = np.inf,
 ) -> NDArray[np.int32]:
-    """HSDAG's co-location of chains on top of legality groups; dense coarse groups, int32 [nodes].
+    """HSDAG's co-location of chains on top of legality groups (int32 [nodes]); dense coarse groups, int32 [nodes].
 
-    Args:
-        groups: dense legality groups, int32 [nodes].
-        supported: devices that each node can run on, bool [nodes, devices]; chains join only groups that agree in it.
-        weight: of each legality group, float64 [groups]; nothing weighs anything by default.
-        most: what a chain may weigh; longer ones become several coarse groups.
+    supported: devices that each node can run on, bool [nodes, devices]; chains join only groups that agree in it.
+    weight: of each legality group, float64 [groups], 0 by default; a chain of more than `most` becomes several.
     """
     labels = np.zeros(int(groups.max()) + 1, np.int64)
     if supported is not None:

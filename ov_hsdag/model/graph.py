@@ -49,13 +49,9 @@ KINDS = {
 
 
 def array(*axes: str, dtype: type[np.generic] | None = None, key: str | None = None, later: bool = False) -> Metadata:
-    """What a dataclass of arrays knows of one (`dataclasses.field`'s metadata).
+    """What a dataclass of arrays knows of one (`dataclasses.field`'s metadata): what is along each axis, and its dtype.
 
-    Args:
-        axes: what is along each axis.
-        dtype: of the array; None: it is a tuple.
-        key: its name in files, where that is another one.
-        later: the first releases do not know it; files have it where it says something.
+    key: its name in files, where that is another one. later: the first releases do not know it.
     """
     return {"axes": axes, "dtype": dtype, "key": key, "later": later}
 

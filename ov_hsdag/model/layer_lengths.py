@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_lengths_in_layers(nodes: Nodes) -> bool:
-    """Makes states and experts wait for their layers, in place.
-
-    Args:
-        nodes: of a model, which is changed where it has experts.
-
-    Returns:
-        Whether anything was changed.
-    """
+    """Makes states and experts wait for their layers, in place; whether anything was changed."""
     blocks = [(tile, total) for tile in nodes.of_type("Tile") if (total := _sum_of_experts(tile)) is not None]
     if not blocks:
         return False

@@ -100,20 +100,18 @@ def search(
     labels: NDArray[np.uint64] | None = None,
     settings: SearchSettings = "default",
 ) -> Found:
-    """Searches for the best placement of a problem.
+    """Searches for the best placement of a problem, whose objective is minimized.
 
     Args:
-        problem: what is placed; its objective is minimized.
+        problem: what is placed.
         seconds: limit of time; with it, results depend on the machine.
         max_moves: limit of moves. Neither of the two: `default_moves`.
         seed: equal arguments without `seconds` give equal results.
         starts: placements that are tried as well, device numbers [count, groups].
         rating: how much the ends of each tensor between groups belong together, at least 0, float64
-            [len(problem.tensors)], in their order; edges of high ratings are contracted first. None: the time of a
-            transfer.
+            [len(problem.tensors)]; edges of high ratings are contracted first. None: the time of a transfer.
         labels: uint64 [groups] below 2**32; groups with other labels are never contracted into one. None: all may be.
-        threads: so many searches run at the same time, with the seeds from `seed` on and the limits each; the best
-            counts, of equally good ones the first, and with it its progress.
+        threads: so many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
         processor_time: `seconds`, `Found.progress` and `Found.phases` are processor time of the process, not wall time.
         settings: see `ov_hsdag.placers.settings`.
 

@@ -118,7 +118,8 @@ def select(
 
     All run in two rounds. Costs are corrected by what they did, the search finds a placement for these, and that is
     measured as well, some times over. Then the two run whose comparison can change the choice most, until a better
-    choice can hardly be expected or the time is over. See `ov_hsdag.measuring.choice.decide`.
+    choice can hardly be expected or the time is over. See `ov_hsdag.measuring.choice.decide`. Where nothing could be
+    measured there is a warning.
 
     Args:
         model: of the problem, normalized; not changed.
@@ -127,14 +128,10 @@ def select(
         core: has the devices.
         shapes: example shapes of dynamic inputs.
         phases: of a workload, in place of example shapes.
-        seconds: time budget. Where trials of the model are long, fewer candidates are measured: the best simple one and
-            the best placement by prediction come first.
+        seconds: time budget; the best simple one and the best placement by prediction come first.
         measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
         report: takes a line for people at each step, with the seconds that are left.
         start_worker: starts a worker; `ov_hsdag.measuring.process.Worker` by default.
-
-    Returns:
-        Whatever happens; where nothing could be measured there is a warning besides.
     """
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)

@@ -70,8 +70,7 @@ def run(
         judge_of: makes the judge, given the reference that the run has measured against so far; None: it finds one.
         network: the policy to begin with; None: the run in `output` is continued.
         budget: of all parts of the run together; None: the continued run's own.
-        settings: of a new run.
-        about: goes into checkpoint and record; of a new run.
+        settings, about: of a new run; the latter goes into checkpoint and record.
 
     Raises:
         UserError: there is no run to continue, one of another problem, or one already where a new one was asked for.
