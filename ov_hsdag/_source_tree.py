@@ -21,11 +21,7 @@ def gave_way(folder: str) -> bool:
 
     Called while ``ov_hsdag`` is being imported: the import returns what ``sys.modules`` holds in the end.
 
-    Args:
-        folder: Of this package.
-
-    Returns:
-        Whether another package took its place.
+    folder: Of this package. Returns whether another package took its place.
     """
     if has_core(folder):
         return False

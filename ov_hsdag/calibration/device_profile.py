@@ -69,12 +69,8 @@ def calibrate_devices(
 ) -> tuple[dict[str, Any], dict[str, DeviceReport]]:
     """Measures two or more devices and fits their profiles.
 
-    Returns:
-        (the profile as a JSON document, how well its figures explain what was measured).
-
-    Raises:
-        UserError: a device is not at hand, or of a kind that no profile describes.
-        RunError: a device does not run the built-in models.
+    Returns (the profile as a JSON document, how well its figures explain what was measured). Raises UserError: a device
+    is not at hand, or of a kind that no profile describes; RunError: a device does not run the built-in models.
     """
     check_devices(core, names)
     stages = stages or Stages(lambda _: None, stages_of(names))

@@ -204,11 +204,7 @@ def builtin_names() -> tuple[str, ...]:
 
 @cache
 def load_builtin(stem: str) -> DeviceProfile:
-    """One built-in profile by the name of its file.
-
-    Raises:
-        UserError: there is no such profile.
-    """
+    """One built-in profile by the name of its file. Raises UserError: there is no such profile."""
     if stem not in builtin_names():
         raise UserError(f'there is no built-in profile "{stem}"; there are {", ".join(builtin_names())}')
     (profile,) = Profile.load(BUILTIN_DIRECTORY / f"{stem}.json").devices.values()

@@ -24,13 +24,11 @@ class Copies:
     """
 
     def __init__(self, compiled: Sequence[ov.CompiledModel], requests: int = 0) -> None:
-        """
-        Args:
+        """Args:
             compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
             requests: in flight on each device; 0: as many as the device asks for, and two at least.
 
-        Raises:
-            UserError: no compiled models.
+        Raises UserError: no compiled models.
         """
         if not compiled:
             raise UserError("Copies needs the model compiled for at least one device, got none")

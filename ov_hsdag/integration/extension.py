@@ -24,11 +24,8 @@ _BUILD = "run: ov-hsdag extension --build"
 def extension_path() -> Path:
     """Find the library for ``core.add_extension`` and ``benchmark_app -extensions`` of the installed OpenVINO.
 
-    Returns:
-        Its path; the part for the installed release lies beside it.
-
-    Raises:
-        UserError: OpenVINO is not installed, or there is no library for its release; says why and what to do.
+    Returns its path; the part for the installed release lies beside it. Raises UserError: OpenVINO is not installed, or
+    there is no library for its release; says why and what to do.
     """
     package = _openvino()
     try:

@@ -36,9 +36,7 @@ class Room:
     def __init__(self, core: ov.Core, needs: Mapping[str, Mapping[str, int]]) -> None:
         """Looks at nothing yet.
 
-        Args:
-            core: has the devices.
-            needs: bytes of each candidate on each device, as the simulator counts them.
+        core: has the devices. needs: bytes of each candidate on each device, as the simulator counts them.
         """
         self._core, self._needs = core, dict(needs)
         self.most: float = math.inf

@@ -205,15 +205,9 @@ class Placement:
         otherwise each node goes to the next device of the list that supports it, beginning after its own place. Where
         none does, it goes to the last of the list.
 
-        Args:
-            available: The devices to use, in order of preference, or a predicate on ``devices``.
-            supports: ``supports(node, device)``: whether a device can run a node; without it every device can run all.
-
-        Returns:
-            The placement on the available devices, and one line for each device that others replace.
-
-        Raises:
-            UserError: No device is available.
+        available: The devices to use, in order of preference, or a predicate on ``devices``. supports: ``supports(node,
+        device)``: whether a device can run a node; without it every device can run all. Returns the placement on the
+        available devices, and one line for each device that others replace. Raises UserError: No device is available.
         """
         if callable(available):
             targets = tuple(device for device in self.devices if available(device))

@@ -232,9 +232,7 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
 def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> NamedPlacement:
     """The best by the simulator; a later (less simple) candidate has to win by more than `MARGIN`.
 
-    Raises:
-        UserError: HETERO runs none of them; the message says why.
-        RunError: none keeps within the devices' memory.
+    Raises UserError: HETERO runs none of them; the message says why; RunError: none keeps within the devices' memory.
     """
     scores = _evaluate(problem, candidates).score(problem.objective)
     if not np.isfinite(scores).any():

@@ -165,9 +165,7 @@ class PlaceOptions:
     def of(cls, options: PlaceOptions | None, given: Mapping[str, Any]) -> PlaceOptions:
         """Options with what is given besides, by their names; None leaves an option as it is.
 
-        Raises:
-            TypeError: there is no such option.
-            UserError: a value is of another type than the option.
+        Raises TypeError: there is no such option; UserError: a value is of another type than the option.
         """
         unknown = sorted(given.keys() - {one.name for one in fields(cls)})
         if unknown:

@@ -91,9 +91,7 @@ class Result:
 def check_possible(core: ov.Core, devices: DeviceSet) -> None:
     """Checks that something can be measured, before the work that comes before it.
 
-    Raises:
-        UserError: a device is not on this machine.
-        RunError: there is no folder for temporary files.
+    Raises UserError: a device is not on this machine; RunError: there is no folder for temporary files.
     """
     missing = discovery.absent(core, devices)
     if missing:
