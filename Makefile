@@ -6,7 +6,7 @@
 # make wheels wheels to publish, in dist: for each Python from 3.10 on that is here, without containers
 # make docs   the documentation site, in build/site
 # make fuzz   hostile files and arrays, for FUZZ_SECONDS each (an hour); a quarter of a minute of it is in make test
-# Both make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
+# All but clean make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
 
 PYTHON ?= python3
 CXX ?= g++
@@ -184,7 +184,7 @@ llm:
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
-	@echo "build/site/index.html; its search needs a server: python -m http.server --directory build/site"
+	@echo "build/site/index.html: its links work where it is opened as a file; its search needs python -m http.server --directory build/site"
 
 # The package is there, and is not built again: this installs what its extra names.
 $(VENV)/.docs: $(VENV)/.installed

@@ -21,6 +21,7 @@ from openvino import opset13 as ops
 from typer.testing import CliRunner
 
 import ov_hsdag
+from ov_hsdag.cli import console
 from ov_hsdag.cli.app import app
 from ov_hsdag.cli.place import default_output
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
@@ -327,6 +328,10 @@ def test_python_verifies_as_the_command_does(placed: tuple[Path, dict[str, Any]]
     model = two_cpu_core.read_model(placed[0])
     done = ov_hsdag.verify(model, core=two_cpu_core)
     assert done.good and done.result["device"] == DEVICE and done.result["equal"]
+    assert repr(done).startswith(f"{DEVICE} runs on ") and len(repr(done)) < 1000
+    done.result |= {"tolerance": 0.0699, "rounding": 0.0233}
+    told = "outputs agree (within 0.07, as single devices differ from f32 by 0.023; --precision f32 compares more"
+    assert f"{told} strictly)" in repr(done).splitlines()
     with pytest.raises(ov_hsdag.UserError, match="no placement"):
         ov_hsdag.verify(convolutions(), DEVICE)
 
@@ -407,6 +412,31 @@ class TestBadModel:
     def test_an_ir_without_its_weights(self, model: Path, out: Path, tmp_path: Path) -> None:
         (tmp_path / "alone.xml").write_text(model.read_text())
         refused(tmp_path / "alone.xml", out, "cannot read", "bin file")
+
+
+@pytest.mark.parametrize("call", [ov_hsdag.place, ov_hsdag.fit, ov_hsdag.verify, ov_hsdag.explain])
+@pytest.mark.parametrize("given", ["model.xml", None])
+def test_what_is_no_model_in_memory_is_refused_alike(call: Any, given: object) -> None:
+    with pytest.raises(ov_hsdag.UserError, match=rf"^{call.__name__}\(\) takes a model in memory and got "):
+        call(given, DEVICE)
+
+
+def test_a_pass_refuses_at_once_what_names_no_devices() -> None:
+    with pytest.raises(ov_hsdag.UserError, match="device 3 is not a HETERO device list"):
+        ov_hsdag.HSDAGPlacement(device=3)  # type: ignore[arg-type]
+
+
+class _Twice(Exception):
+    """As some releases of typer and click say it together."""
+
+    def format_message(self) -> str:
+        return "No such command 'plce'. Did you mean 'place'? Did you mean 'place'?"
+
+
+def test_a_command_that_does_not_exist_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.fail(_Twice(), 2) == 2
+    assert capsys.readouterr().err == "error: No such command 'plce'. Did you mean 'place'?\n"
+    assert run("plce").stderr.count("Did you mean") == 1
 
 
 class TestBadOptions:

@@ -234,6 +234,7 @@ def homes(model: ov.Model, placement: Any) -> list[set[str]]:
 
 
 @pytest.mark.parametrize(("asked", "away"), [("CPU_B", 3), ("cpu_b:2", 2), ("CPU_B:7", 3)])
+@pytest.mark.filterwarnings("ignore:experts are in")
 def test_experts_go_where_they_are_asked_to_be(two_cpu_core: ov.Core, asked: str, away: int) -> None:
     model, placement = placed(two_cpu_core, experts=asked)
     assert placement.chosen == "experts"
@@ -241,6 +242,11 @@ def test_experts_go_where_they_are_asked_to_be(two_cpu_core: ov.Core, asked: str
     graph = ComputationGraph.from_model(model)
     attention = [name for name, kind in zip(graph.names, graph.types, strict=True) if kind.startswith("ScaledDot")]
     assert {placement.affinity[name] for name in attention} == {"CPU_A"}
+
+
+def test_more_layers_than_there_are_is_told(two_cpu_core: ov.Core) -> None:
+    with pytest.warns(UserWarning, match=rf"experts are in {LAYERS} layers, not in 9: those of all layers move"):
+        placed(two_cpu_core, experts="CPU_B:9")
 
 
 @pytest.mark.parametrize("asked", ["GPU", "CPU_B:", "CPU_B:x", "CPU_B:-1", "CPU_B:0", "", "CPU_BB"])

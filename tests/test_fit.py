@@ -15,14 +15,14 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.cli.fit import verdict
+from ov_hsdag.cli.fit import _experts
 from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.devices import discovery
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
-from ov_hsdag.placing.memory_fit import ContextProblems, Fit, fit
+from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, fit, verdict
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.pricing import Session, price_workload, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
@@ -348,6 +348,13 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fit") / "decoder.xml"
     ov.save_model(stateful_decoder(LAYERS), path, compress_to_fp16=False)
     return path
+
+
+def test_what_notebooks_show_is_the_verdict(two_cpu_core: ov.Core, decoder: Path) -> None:
+    found = ov_hsdag.fit(two_cpu_core.read_model(decoder), "HETERO:CPU_A,CPU_B", context=64, core=two_cpu_core)
+    assert repr(found).startswith("fits: the model with a context of 64 tokens on CPU_A alone")
+    moved = replace(found, experts=ExpertsToMove("CPU_A", "CPU_B", None, 4))
+    assert _experts(moved) == ["experts: with those of all 4 layers on CPU_B, the rest does not fit"]
 
 
 def test_the_command_tells_the_verdict_first(decoder: Path) -> None:

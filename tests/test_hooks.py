@@ -471,6 +471,6 @@ def test_pass_keeps_to_the_memory_and_reports_what_it_measures(core: ov.Core) ->
 
 def test_pass_raises_what_placing_raises() -> None:
     manager = Manager()
-    manager.register_pass(ov_hsdag.HSDAGPlacement(device="HETERO:CPU"))
-    with pytest.raises(UserError, match="only one device"):
+    manager.register_pass(ov_hsdag.HSDAGPlacement(device="HETERO:GPU,CPU", objective="speed"))
+    with pytest.raises(UserError, match="unknown objective"):
         manager.run_passes(ov.convert_model(SQUEEZENET))

@@ -139,6 +139,8 @@ def test_devices_need_not_be_there(ovc: Ovc, tmp_path: Path) -> None:
     placement = Placement.of(ov.Core().read_model(tmp_path / "light_squeezenet.xml"))
     assert placement is not None
     assert placement.devices == ("GPU", "CPU")
+    assert "[ INFO ] costs: built-in profiles iris_xe for GPU, " in ended.out
+    assert "--placement_profile gives others)\n[ INFO ] not measured: --placement_measure measures\n" in ended.out
 
 
 def test_profile_decides(ovc: Ovc, tmp_path: Path) -> None:
@@ -209,6 +211,8 @@ def test_help_explains_the_options(ovc: Ovc) -> None:
         "--placement_report FILE.html|svg|png",
     ):
         assert option in ended.out
+    told = " ".join(ended.out.split())
+    assert "ov-hsdag place does so by default where all devices are here, ovc and mo do not." in told
 
 
 def test_patching_again_adds_nothing(ovc: Ovc) -> None:

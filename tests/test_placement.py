@@ -315,6 +315,8 @@ def test_summary_tells_the_choice_and_the_gain() -> None:
         "HETERO:CPU_A,CPU_B (throughput): pipeline, 3 submodels, measured 1.50x the best single device, predicted 1.80x"
     )
     assert replace(placement, measured=measured).summary() == told
+    late = {**measured, "CPU_B": {"failed": "there was no time left to measure it"}}
+    assert "measured 1.50x CPU_A, predicted 1.80x" in replace(placement, measured=late).summary()
     known = {"times_best_single": 1.512, "times_best_single_ci": [1.4, 1.6]}
     told = told.replace("1.50x the best single device", "1.51x the best single device (1.40 to 1.60)")
     exact = {**measured, "pipeline (less on CPU_B)": {**measured["pipeline"], **known}}

@@ -17,8 +17,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.storage.files import write_json
-from ov_hsdag.utils.arguments import check_argument
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.progress import Stages
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ def calibrate(
         RunError: a device does not run the built-in models, or none runs a whole model.
     """
     check_argument("seconds", seconds, float, least=0)
-    if any(not hasattr(model, "get_ops") for model in models):
-        raise UserError(f"models must be models in memory, as Core.read_model returns them, got {models!r}")
+    for model in models:
+        check_in_memory("calibrate", model)
     names = DeviceSet.parse(device).names
     core = core or new_core()
     examples = example_shapes(models, shapes or {})

@@ -80,6 +80,8 @@ def calibrate(
         core = common.new_core()
         check_devices(core, names)
         loaded = [common.read_model(core, path) for path in models]
+        for path, one in zip(models, loaded, strict=True):
+            one.set_friendly_name(path.name)  # what progress calls it
         with console.progress("calibrating") as tell:
             found = calibrate_machine(device, loaded, shapes=examples, seconds=seconds, core=core, report=tell)
         found.save(output)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from ov_hsdag.cli import console
-from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, out_of_time, placer_of, times
 from ov_hsdag.problem.copies import COPIES
 
 _PLACERS = {
@@ -22,6 +21,7 @@ _PLACERS = {
     "partitions": "contiguous partitions of several orders",
     "search": "multilevel search",
     "filling": "fills the devices' memory alike",
+    "experts": "experts of some layers on another device, all else on the first",
     "hsdag": "learned policy and local search",
     "affinity": "the given placement",
 }

@@ -51,7 +51,9 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
 def _message_of(error: BaseException) -> str:
     """The error's message in one line."""
     # Usage errors of the command line have their message, option names included, in a method only.
-    return one_line(error.format_message().removesuffix(".") if hasattr(error, "format_message") else error)
+    text = error.format_message().removesuffix(".") if hasattr(error, "format_message") else error
+    # Some releases of typer and click both append what was meant.
+    return re.sub(r"( Did you mean .*?\?)\1", r"\1", one_line(text))
 
 
 def prepare_streams() -> None:

@@ -139,15 +139,11 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
 
 def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     parts, gains = summary["parts_us"], summary["gains"]
-    devices = found.explanation.problem.devices
-    lines = [
-        f"{model} on HETERO:{','.join(devices)} ({summary['objective']}):"
-        f" one request {_ms(summary['latency_us'])}, a result every {_ms(summary['period_us'])} with many in flight"
-    ]
+    lines = [found.headline(model)]
     if not summary["feasible"]:
         lines.append("HETERO cannot run this placement as it is: see the reasons of its operations")
     lines.append(
-        f"one request: operations {_ms(parts['nodes'])}, broken fusions {_ms(parts['fusions'])}, calls of"
+        f"{found.request}: operations {_ms(parts['nodes'])}, broken fusions {_ms(parts['fusions'])}, calls of"
         f" {console.count(len(summary['submodels']), 'submodel')} {_ms(parts['submodels'])},"
         f" transfers {_ms(parts['transfers'])}"
     )
@@ -155,7 +151,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
         limit = one["memory_limit_bytes"]
         may = f" of {format_bytes(limit)}" if limit is not None else ""
         lines.append(
-            f"{name}: {one['operations']:,} operations, {_ms(one['busy_us'])} a request,"
+            f"{name}: {console.count(one['operations'], 'operation')}, {_ms(one['busy_us'])} a request,"
             f" {format_bytes(one['memory_bytes'])}{may}"
         )
     lines.append(_costs(found, model))
@@ -176,8 +172,8 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
             continue
         kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
         lines.append(
-            f"submodel {one['order']} on {one['device']}: {one['operations']:,} operations ({kinds}), {_ms(one['us'])},"
-            f" {one['first']} … {one['last']}"
+            f"submodel {one['order']} on {one['device']}: {console.count(one['operations'], 'operation')} ({kinds}),"
+            f" {_ms(one['us'])}, {one['first']} … {one['last']}"
         )
     if len(summary["submodels"]) > _SUBMODELS:
         lines.append(f"and {len(summary['submodels']) - _SUBMODELS} more submodels (--json has all)")

@@ -20,8 +20,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import USABLE, full_name
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.model.inputs import parse_shapes
-from ov_hsdag.placing.candidates import describe_enough
-from ov_hsdag.placing.memory_fit import Fit, Need
+from ov_hsdag.placing.memory_fit import Fit, Need, verdict
 from ov_hsdag.placing.memory_fit import fit as fit_model
 from ov_hsdag.utils.byte_sizes import format_bytes
 
@@ -90,65 +89,20 @@ def fit(
         raise typer.Exit(1)
 
 
-def verdict(found: Fit, model: str) -> str:
-    """The first line: whether it fits, where, and with how much context."""
-    what = f"{model} with a context of {found.context:,} tokens" if found.context else model
-    if found.placed:
-        what = f"{what}, as it is placed on {', '.join(found.split)}"
-        if found.fits:
-            return f"fits: {what}{_at_most(found, 'split')}"
-        over = [
-            f"{name} needs {format_bytes(need.total)} of {format_bytes(need.room)}"
-            for name, need in found.split.items()
-            if need.room is not None and need.total > need.room
-        ]
-        other = "; another placement fits" if found.other_fits else _more(found)
-        return f"does not fit: {what}{_shared(found)}{''.join(f'; {one}' for one in over)}{other}"
-    if found.single is not None:
-        return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
-    if found.split_fits:
-        return f"fits: {what} split over {', '.join(found.split)}{_at_most(found, 'split')}, on no device alone"
-    if not found.context:
-        return (
-            f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}{_more(found)}"
-        )
-    return f"does not fit: {what}{_shared(found)}{_more(found)}"
-
-
 def _experts(found: Fit) -> list[str]:
     """A line about how many layers' experts have to leave the first device; none for a model without experts."""
     apart = found.experts
     if apart is None:
         return []
     if apart.layers is None:
-        return [f"experts: with those of all {apart.all} layers on {apart.target} it does not fit, either"]
+        either = "" if found.fits else ", either"
+        return [f"experts: with those of all {apart.all} layers on {apart.target}, the rest does not fit{either}"]
     if not apart.layers:
         return [f"experts: all {apart.all} layers' may stay on {apart.source}"]
     return [
         f"experts: those of {apart.layers} of {apart.all} layers have to leave {apart.source}, the rest being there"
         f" (place --experts {apart.target}:{apart.layers})"
     ]
-
-
-def _more(found: Fit) -> str:
-    """What would fit: less context, or more memory."""
-    if not found.context:
-        return describe_enough(found.enough, found.devices)
-    most = max((tokens or 0 for tokens in found.largest.values()), default=0)
-    return f"; the largest context that fits is {most:,} tokens" if most else "; no context is short enough"
-
-
-def _shared(found: Fit) -> str:
-    """That the devices share a memory, where the split exceeds it."""
-    need = found.shared
-    if need is None or need.room is None or need.total <= need.room:
-        return ""
-    return f", where {' and '.join(found.sharing)} share {format_bytes(need.room)} of this machine's memory"
-
-
-def _at_most(found: Fit, name: str) -> str:
-    most = found.largest.get(name)
-    return f" (up to {most:,} tokens)" if most else ""
 
 
 def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> list[str]:

@@ -17,6 +17,7 @@ from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.place_job import PlaceJob
 from ov_hsdag.cli.place_options import Given
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside, path_beside
@@ -44,7 +45,7 @@ PlacedOutput = Annotated[
         "--output",
         "-o",
         metavar="OUT.xml|DIR",
-        help="IR to write; its .bin stands beside it. MODEL is overwritten only where it carries a placement already. A"
+        help="IR to write; its .bin stands beside it, and missing folders are made. MODEL is overwritten only where it carries a placement already. A"
         " symbolic link is replaced, not followed. By default MODEL_placed.xml in the current directory. Of a folder a"
         " folder, by default MODEL_placed.",
         show_default=False,
@@ -180,9 +181,7 @@ def place(
             lines = placed.notes(
                 placement,
                 [
-                    placed.costs(
-                        used, path_beside(file) if measured[file] else None, given.profile, devices.names, core
-                    ),
+                    costs_line(used, path_beside(file) if measured[file] else None, given.profile, devices.names, core),
                     ""
                     if asked or given.context
                     else common.assumed_shapes(loaded[file], shapes[file], (placement.settings or {}).get("shapes")),

@@ -11,7 +11,6 @@ from rich.table import Table
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import again, options
-from ov_hsdag.costs.builtin import assumed_cards, builtin_profile
 from ov_hsdag.devices.virtual import definition
 from ov_hsdag.integration.requests import advice
 from ov_hsdag.model.gains import times
@@ -21,27 +20,13 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
-    import openvino as ov
+    pass
 
 
 def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> list[str]:
     """Lines about a placement that was just made, beside `Placement.summary`. more: lines that it does not know."""
     own = (phases(placement), placement.proposal(), advice(placement), unsure(placement, busy))
     return [line for line in (copies(placement), *more, *own) if line]
-
-
-def costs(used: Sequence[str], where: Path | None, profile: Path | None, names: Sequence[str], core: ov.Core) -> str:
-    """Where the costs of operations come from, in a line: measured on `used` (in the file `where`), or a profile."""
-    parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
-    others = [name for name in names if name not in used]
-    if others and profile:
-        parts.append(f"{profile} for {', '.join(others)}")
-    elif others:
-        known = builtin_profile(names, core)
-        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
-        cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
-        parts.append(f"built-in profiles {profiles} ({cards}--profile gives others)")
-    return f"costs: {', '.join(parts)}"
 
 
 def unsure(placement: Placement, busy: float = 0.0) -> str:

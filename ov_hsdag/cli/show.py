@@ -12,7 +12,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.split_picture import operations_of, terminal_picture
-from ov_hsdag.model.gains import BEST_SINGLE, times
+from ov_hsdag.model.gains import times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.storage.files import check_not_input, check_writable
@@ -132,7 +132,7 @@ def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[
 
 
 def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
-    lines = [f"{name}: {count:,} operations" for name, count in facts["devices"].items()]
+    lines = [f"{name}: {console.count(count, 'operation')}" for name, count in facts["devices"].items()]
     parts, crossing = facts["parts"], facts["crossing"]
     if len(parts) > 1:
         # Not numbered: HETERO joins some of these runs into one submodel, and `explain` numbers the submodels.
@@ -151,24 +151,24 @@ def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
         if len(crossing) > _LINES:
             lines.append(f"  and {len(crossing) - _LINES:,} more (--json has all)")
     if facts["unplaced"]:
-        lines.append(f"not placed, they follow their neighbours: {len(facts['unplaced']):,} operations")
+        lines.append(f"not placed, they follow their neighbours: {console.count(len(facts['unplaced']), 'operation')}")
     for text, figures in (
         ("predicted", placement.predicted),
         ("measured", (placement.measured or {}).get(placement.chosen)),
     ):
         if figures:
-            lines.append(f"{text}: {_figures(figures)}")
+            lines.append(f"{text}: {_figures(figures, placement.measured_against())}")
     return lines
 
 
-def _figures(figures: dict[str, Any]) -> str:
+def _figures(figures: dict[str, Any], over: str) -> str:
     parts = []
     if figures.get("latency_us"):
         parts.append(f"one request {figures['latency_us'] / 1e3:,.3f} ms")
     if figures.get("throughput_ips"):
         parts.append(f"{figures['throughput_ips']:,.1f} inferences/s")
     if figures.get("times_best_single"):
-        parts.append(times(figures["times_best_single"], figures.get("times_best_single_ci"), BEST_SINGLE))
+        parts.append(times(figures["times_best_single"], figures.get("times_best_single_ci"), over))
     memory = figures.get("memory_bytes") or {}
     parts += [f"{format_bytes(size)} on {name}" for name, size in memory.items()]
     return ", ".join(parts)

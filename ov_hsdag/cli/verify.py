@@ -15,7 +15,7 @@ from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import given, options, place_it
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.integration.core import file_carries
-from ov_hsdag.measuring.verification import DEPLOYED, F32, SEEDS, Verification
+from ov_hsdag.measuring.verification import DEPLOYED, F32
 from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
@@ -74,9 +74,9 @@ def verify(
             results[file.name] = done.result
             good = good and done.good
             if not folder:
-                show(done.result, _text(done))
+                show(done.result, str(done))
             elif not as_json:
-                show({}, f"{file.name}: {_text(done)}")
+                show({}, f"{file.name}: {done}")
         if folder and as_json:
             show({"models": results})
         if good:
@@ -113,21 +113,3 @@ def _may_round(result: Mapping[str, Any]) -> bool:
 
 def _warn(text: str) -> None:
     console.message(f"warning: {text}")
-
-
-def _text(done: Verification) -> str:
-    result = done.result
-    computed = ", ".join(f"{name} in {kind}" for name, kind in result["precision"].items())
-    lines = [f"{result['device']} runs on {', '.join(result['devices'])} in {result['submodels']} submodel(s)"]
-    if computed:
-        lines.append(f"computed on {computed}")
-    for name, difference in result["relative_errors"].items():
-        lines.append(f"largest difference from {name}: {difference:.1e} of the output's largest value")
-    if not result["equal"]:
-        lines.append(f"outputs DIFFER (more than {result['tolerance']:.2g}): {', '.join(result['differing'])}")
-    elif not done.unproven:
-        times = f" in {result['inferences']} inferences" if result["inferences"] > len(SEEDS) else ""
-        lines.append(f"outputs agree{times} (within {result['tolerance']:.2g})")
-    lines += done.notes
-    lines += [f"NOT VERIFIED: {line}" for line in done.unproven]
-    return "\n".join(lines)

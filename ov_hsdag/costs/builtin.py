@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
@@ -115,3 +116,27 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
     whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
     profile = _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)
     return profile if core is None else _with_memory(profile, name, core)
+
+
+def costs_line(
+    used: Sequence[str],
+    where: Path | None,
+    profile: object,
+    names: Sequence[str],
+    core: ov.Core,
+    flag: str = "--profile",
+) -> str:
+    """Where the costs of operations come from, in a line: measured on `used` (in the file `where`), or a profile.
+
+    flag: that gives another profile.
+    """
+    parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
+    others = [name for name in names if name not in used]
+    if others and profile:
+        parts.append(f"{profile} for {', '.join(others)}")
+    elif others:
+        known = builtin_profile(names, core)
+        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
+        cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
+        parts.append(f"built-in profiles {profiles} ({cards}{flag} gives others)")
+    return f"costs: {', '.join(parts)}"

@@ -19,6 +19,7 @@ from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
+from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError, listed
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def explain(
         UserError: bad input, a model without a placement, or one that knows none of the model's nodes.
         RunError: a device cannot say what it supports.
     """
+    check_in_memory("explain", model)
     model = model.clone()  # shares the weights
     given = _placement(model, affinity)
     devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
@@ -94,7 +96,8 @@ def explain(
     whole = complete.complete(model, given.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
     sources = CostSources.of(session.profile, names, measured)
-    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), given, sources)
+    request = f"an inference (the mean of {asked.describe()})" if asked else "one request"
+    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), given, sources, request)
 
 
 def placement_of(model: ov.Model) -> Placement | None:

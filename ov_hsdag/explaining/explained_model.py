@@ -43,6 +43,20 @@ class ExplainedModel:
     explanation: Explanation  # of the placement that HETERO would run
     placement: Placement  # with what was stored about it
     sources: CostSources  # of the costs
+    request: str = "one request"  # what times are of
+
+    def __repr__(self) -> str:
+        """The first line of what the command prints."""
+        return self.headline("the model")
+
+    def headline(self, model: str) -> str:
+        """What a request takes, in one line."""
+        problem, found = self.explanation.problem, self.explanation.evaluation
+        latency, period = (f"{float(us[0]) / 1e3:,.3f} ms" for us in (found.latency_us, found.period_us))
+        return (
+            f"{model} on HETERO:{','.join(problem.devices)} ({problem.objective}):"
+            f" {self.request} {latency}, a result every {period} with many in flight"
+        )
 
     def summary(self, moves: bool = True) -> dict[str, Any]:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.

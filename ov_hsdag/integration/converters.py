@@ -14,7 +14,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled
@@ -139,7 +139,7 @@ def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any
         from ov_hsdag.placing.selection import check_possible
 
         check_possible(new_core(), DeviceSet(names))
-    return _Request(device, replace(options, profile=profile), report)
+    return _Request(device, options, report)
 
 
 def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callable[..., Any]:
@@ -152,26 +152,33 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
         model = result[0]
         if request is not None and model is not None:
             with _errors_end_the_command():
-                placement = _place(model, request)
+                from ov_hsdag.costs.builtin import costs_line
+                from ov_hsdag.devices.virtual import new_core
+
+                core = new_core()
+                placement = _place(model, request, core)
                 if request.report is not None:
                     command = shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
                     placement.report(request.report, title=model.get_friendly_name(), done={"command": command})
             placed.append(model)
             print(f"[ INFO ] placement {placement.summary()}")
-            if needs := advice(placement):
-                print(f"[ INFO ] {needs}")
+            used = (placement.predicted or {}).get("measured_costs", [])
+            unmeasured = "" if request.options.measure else "not measured: --placement_measure measures"
+            costs = costs_line(used, None, request.options.profile, placement.devices, core, "--placement_profile")
+            for line in filter(None, (costs, unmeasured, advice(placement))):
+                print(f"[ INFO ] {line}")
         return result
 
     _convert.__ov_hsdag__ = True  # type: ignore[attr-defined]
     return _convert
 
 
-def _place(model: ov.Model, request: _Request) -> Placement:
+def _place(model: ov.Model, request: _Request, core: ov.Core) -> Placement:
     from ov_hsdag.placing.place import place
     from ov_hsdag.utils.progress import lines
 
     with lines(f"placing on {request.device}", lambda line: print(f"[ INFO ] {line}", flush=True)) as tell:
-        return place(model, request.device, options=request.options, report=tell)
+        return place(model, request.device, options=request.options, core=core, report=tell)
 
 
 def wrap_save(

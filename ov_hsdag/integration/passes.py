@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import openvino as ov
 
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.utils.compat import ModelPass
 
@@ -39,7 +40,7 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
         options: PlaceOptions | None = None,
         **given: Any,
     ) -> None:
-        """Keeps the arguments; they are checked when the pass runs.
+        """Keeps the arguments. The devices are checked at once, the options when the pass runs.
 
         Args:
             device: The devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"].
@@ -50,8 +51,10 @@ class HSDAGPlacement(ModelPass):  # type: ignore[misc]
 
         Raises:
             TypeError: There is no such option.
+            UserError: `device` is no HETERO device list, or an option is of another type.
         """
         super().__init__()
+        DeviceSet.parse(device)
         self.placement: Placement | None = None
         self._device, self._core, self._report = device, core, report
         self._options = PlaceOptions.of(options, given)

@@ -49,11 +49,6 @@ _NO_TIME = "there was no time left to measure it"
 _NO_TIME_TO_COMPILE = "there was no time left to compile it"
 
 
-def out_of_time(failed: str) -> bool:
-    """Whether the reason why a candidate gave no figure is the time limit, and not the candidate."""
-    return "there was no time left" in failed
-
-
 # Candidates that a line of progress has room to name.
 _NAMED = 2
 

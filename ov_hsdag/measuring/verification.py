@@ -21,6 +21,7 @@ from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.replay import infer
 from ov_hsdag.model.shapes import input_shapes, smaller_shapes
+from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def verify(
         UserError: bad input, or a model without a placement.
         RunError: the model does not run, on HETERO or on any device alone.
     """
+    check_in_memory("verify", model)
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     if disabled():
@@ -145,6 +147,7 @@ class Verification:
         found = {name: self._differences(one, outputs) for name, one in references.items()}
         worst = np.max(list(found.values()), axis=0)
         self.notes: list[str] = []
+        self._rounding: float | None = None
         operations: dict[str, Any] = {}
         varying = self._varying(references, inputs) if (worst > agreement.TOLERANCE).any() else []
         if varying:
@@ -161,10 +164,12 @@ class Verification:
             "precision": {name: self._computes_in(name) for name in self._present},
             "max_relative_error": float(worst.max(initial=0.0)),
             "relative_errors": {name: float(one.max(initial=0.0)) for name, one in found.items()},
+            "largest_in": {name: self._names[int(one.argmax())] for name, one in found.items() if len(one)},
             "not_finite": self._where(lambda array: not _finite(array), outputs, *references.values()),
             "depends_on_inputs": self._depends_on_inputs(outputs),
             "inferences": sum(map(len, inputs)),
             "tolerance": float(accepted.max(initial=agreement.TOLERANCE)),
+            "rounding": self._rounding,
             "followed": not ignored,
             "equal": not differing,
             "differing": differing,
@@ -179,6 +184,26 @@ class Verification:
     def good(self) -> bool:
         """Whether outputs agree, and that proves something."""
         return bool(self.result["equal"]) and not self.unproven
+
+    def __repr__(self) -> str:
+        """What the command prints."""
+        result = self.result
+        computed = ", ".join(f"{name} in {kind}" for name, kind in result["precision"].items())
+        lines = [f"{result['device']} runs on {', '.join(result['devices'])} in {result['submodels']} submodel(s)"]
+        if computed:
+            lines.append(f"computed on {computed}")
+        for name, difference in result["relative_errors"].items():
+            where = f", {result['largest_in'][name]}" if len(self._names) > 1 else ""
+            lines.append(f"largest difference from {name}: {difference:.1e} of the output's largest value{where}")
+        rounding, tolerance = result["rounding"], f"{result['tolerance']:.2g}"
+        why = "" if rounding is None else f", as single devices differ from f32 by {rounding:.2g}"
+        if not result["equal"]:
+            lines.append(f"outputs DIFFER (more than {tolerance}{why}): {', '.join(result['differing'])}")
+        elif not self.unproven:
+            times = f" in {result['inferences']} inferences" if result["inferences"] > len(SEEDS) else ""
+            stricter = "; --precision f32 compares more strictly" if why else ""
+            lines.append(f"outputs agree{times} (within {tolerance}{why}{stricter})")
+        return "\n".join([*lines, *self.notes, *(f"NOT VERIFIED: {line}" for line in self.unproven)])
 
     # Runs.
 
@@ -310,6 +335,7 @@ class Verification:
             return np.maximum(accepted, agreement.tolerance(self._core, self._present, self._model))
         for name, one in references.items():
             rounding = self._differences(exact.get(name, next(iter(exact.values()))), one)
+            self._rounding = max(self._rounding or 0.0, float(rounding.max(initial=0.0)))
             accepted = np.maximum(accepted, np.minimum(_ROUNDING * rounding, _LARGEST_ROUNDING))
         return accepted
 

@@ -28,6 +28,11 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
     return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
+def out_of_time(failed: str) -> bool:
+    """Whether the reason why a candidate gave no figure is the time limit, and not the candidate."""
+    return "there was no time left" in failed
+
+
 def placer_of(candidate: str) -> str:
     """The placer of a candidate: "hsdag" of "hsdag (less on GPU)", one of several placements that it proposed."""
     return candidate.partition(" (")[0]

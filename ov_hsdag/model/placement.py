@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ov_hsdag.model import stored_placement
 from ov_hsdag.model.device_mapping import Supports, moved
-from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, out_of_time, placer_of, times
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
 
@@ -229,7 +229,7 @@ class Placement:
             parts.append(f"{submodels} submodel{'' if submodels == 1 else 's'}")
         measured, predicted = self.measured_gain(self.chosen), self.predicted_gain(self.chosen)
         if measured is not None:
-            parts.append(f"measured {times(measured, own.get('times_best_single_ci'), BEST_SINGLE)}")
+            parts.append(f"measured {times(measured, own.get('times_best_single_ci'), self.measured_against())}")
             if predicted is not None:
                 parts.append(f"predicted {times(predicted)}")
         elif predicted is not None:
@@ -270,6 +270,13 @@ class Placement:
         if "times_best_single" in figures:
             return cast("float | None", figures["times_best_single"])
         return self._gain(figures, self.measured or {})  # of a model that an earlier release placed
+
+    def measured_against(self) -> str:
+        """What measured gains are over: the best single device, or the one that there was time to measure."""
+        singles = {name: one for name in self.devices if (one := (self.measured or {}).get(name))}
+        late = [name for name, one in singles.items() if out_of_time(one.get("failed") or "")]
+        ran = [name for name, one in singles.items() if not one.get("failed")]
+        return max(ran, key=lambda name: self.measured_gain(name) or 0.0) if late and ran else BEST_SINGLE
 
     def predicted_gain(self, candidate: str) -> float | None:
         """How many times better than the best single device a candidate is predicted; None where that is not known."""

@@ -26,6 +26,7 @@ from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.candidates import (
     NamedPlacement,
     best_by_prediction,
+    describe_enough,
     enough_memory,
     find_within_memory,
     require_runnable,
@@ -36,7 +37,8 @@ from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.arguments import check_argument
+from ov_hsdag.utils.arguments import check_argument, check_in_memory
+from ov_hsdag.utils.byte_sizes import format_bytes
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -158,6 +160,56 @@ class Fit:
         """Whether the model fits on a device, or split; one that carries a placement, as it is placed."""
         return self.split_fits or (self.single is not None and not self.placed)
 
+    def __repr__(self) -> str:
+        """The first line of what the command prints."""
+        return verdict(self, "the model")
+
+
+def verdict(found: Fit, model: str) -> str:
+    """The first line: whether it fits, where, and with how much context."""
+    what = f"{model} with a context of {found.context:,} tokens" if found.context else model
+    if found.placed:
+        what = f"{what}, as it is placed on {', '.join(found.split)}"
+        if found.fits:
+            return f"fits: {what}{_at_most(found, 'split')}"
+        over = [
+            f"{name} needs {format_bytes(need.total)} of {format_bytes(need.room)}"
+            for name, need in found.split.items()
+            if need.room is not None and need.total > need.room
+        ]
+        other = "; another placement fits" if found.other_fits else _more(found)
+        return f"does not fit: {what}{_shared(found)}{''.join(f'; {one}' for one in over)}{other}"
+    if found.single is not None:
+        return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
+    if found.split_fits:
+        return f"fits: {what} split over {', '.join(found.split)}{_at_most(found, 'split')}, on no device alone"
+    if not found.context:
+        return (
+            f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}{_more(found)}"
+        )
+    return f"does not fit: {what}{_shared(found)}{_more(found)}"
+
+
+def _more(found: Fit) -> str:
+    """What would fit: less context, or more memory."""
+    if not found.context:
+        return describe_enough(found.enough, found.devices)
+    most = max((tokens or 0 for tokens in found.largest.values()), default=0)
+    return f"; the largest context that fits is {most:,} tokens" if most else "; no context is short enough"
+
+
+def _shared(found: Fit) -> str:
+    """That the devices share a memory, where the split exceeds it."""
+    need = found.shared
+    if need is None or need.room is None or need.total <= need.room:
+        return ""
+    return f", where {' and '.join(found.sharing)} share {format_bytes(need.room)} of this machine's memory"
+
+
+def _at_most(found: Fit, name: str) -> str:
+    most = found.largest.get(name)
+    return f" (up to {most:,} tokens)" if most else ""
+
 
 def fit(
     model: ov.Model,
@@ -191,6 +243,7 @@ def fit(
     Raises:
         UserError: bad input; a context for a model that has no states; a model that HETERO does not run.
     """
+    check_in_memory("fit", model)
     PlaceOptions.of(None, {"memory": memory, "shapes": shapes, "context": context, "profile": profile})
     check_argument("batch", batch, int, least=1)
     check_kv_precision(kv_precision)

@@ -142,7 +142,8 @@ class PlaceOptions:
         metadata=_flag(
             bool,
             "",
-            "Measure the best placements on the devices and choose by that; by default where all devices are here.",
+            "Measure the best placements on the devices and choose by that; ov-hsdag place does so by default where all"
+            " devices are here, ovc and mo do not.",
             converters=True,
         ),
     )

@@ -26,12 +26,11 @@ from ov_hsdag.explaining.dominant_group import describe_dominant_group
 from ov_hsdag.explaining.explained_model import CostSources
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
-from ov_hsdag.measuring.comparison import out_of_time
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import experts
-from ov_hsdag.model.gains import HSDAG, placer_of
+from ov_hsdag.model.gains import HSDAG, out_of_time, placer_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
 from ov_hsdag.model.workload import Phase, Workload
@@ -57,6 +56,7 @@ from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.copies import COPIES, copies_summary
 from ov_hsdag.problem.pricing import Session, graph_of
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
+from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.timing import Clock
@@ -255,11 +255,7 @@ class _Request:
 
 def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions, core: ov.Core | None) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
-    if not hasattr(model, "get_ops"):
-        raise UserError(
-            f"place() changes a model in memory and got {model!r}:"
-            " read it with openvino.convert_model or Core.read_model; ov-hsdag place takes files and folders"
-        )
+    check_in_memory("place", model)
     measure_seconds = selection.SECONDS if options.measure_seconds is None else options.measure_seconds
     search_seconds, costs, profile = options.search_seconds, options.costs, options.profile
     if not 0 < measure_seconds <= _LONGEST_SECONDS:
@@ -327,6 +323,8 @@ def _experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlac
     blocks = len(experts(problem.graph))
     if not blocks:
         raise UserError("the model has no experts that could be elsewhere, or none that OpenVINO's plugins recognise")
+    if placer.layers is not None and placer.layers > blocks:
+        warnings.warn(f"experts are in {blocks} layers, not in {placer.layers}: those of all layers move", stacklevel=3)
     found = NamedPlacement(placer.name, replace(placer, layers=placer.layers or blocks).place(problem))
     require_runnable(problem, [found])
     return found

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import Comparison, out_of_time
+from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit
 from ov_hsdag.measuring.interleaving import SECONDS as TRIAL
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
-from ov_hsdag.model.gains import placer_of, times
+from ov_hsdag.model.gains import out_of_time, placer_of, times
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices

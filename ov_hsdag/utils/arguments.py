@@ -18,6 +18,15 @@ def check_argument(name: str, value: object, kind: Any, *, least: float | None =
         raise UserError(f"{name} must be at least {least:g}, got {value}")
 
 
+def check_in_memory(call: str, model: object) -> None:
+    """Raise UserError where what a function (`call`) was given is no model in memory."""
+    if not hasattr(model, "get_ops"):
+        raise UserError(
+            f"{call}() takes a model in memory and got {shortened(repr(model))}: read it with openvino.convert_model or"
+            f" Core.read_model; ov-hsdag {call} takes files"
+        )
+
+
 def described(kind: Any) -> str:
     """A type as a message names it: "int or None", "Mapping[str, int or str]"."""
     if get_origin(kind) in (Union, UnionType):
