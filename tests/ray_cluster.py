@@ -76,11 +76,11 @@ class Nodes:
         words = [sys.executable, "-c", MAIN, "worker", "--ray", self.address, *options]
         return self._joined(words, environment(devices, package))
 
-    def computing(self, cores: int = 1, package: Path = ROOT) -> subprocess.Popen[bytes]:
+    def computing(self, cores: int = 1) -> subprocess.Popen[bytes]:
         """A node of Ray's own, for tasks."""
         words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", self.address, "--block"]
         words += ["--num-cpus", str(cores), "--object-store-memory", "100000000", "--disable-usage-stats"]
-        return self._joined(words, environment(package=package))
+        return self._joined(words, environment())
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Ends a node as a machine that loses its power: all of its processes, at once."""

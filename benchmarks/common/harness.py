@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from benchmarks.common.contestants import Contestant
-from benchmarks.common.workers import Workers
+from benchmarks.common.machine import about
+from benchmarks.common.workers import in_processes
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from research import corpus
@@ -166,25 +167,20 @@ def templates_of(models: Collection[str], folder: Path | None) -> Templates:
 
 
 class Runs(Generic[T, R]):
-    """Runs of tasks in parallel, without those that are known.
+    """Runs of tasks on all cores of this machine, without those that are known.
 
     Attributes:
         seconds: of wall time that runs took.
         made: so many runs were made.
-        workers: where.
     """
 
-    def __init__(
-        self, function: Callable[[T], R], known: Callable[[T], R | None], workers: Workers | None = None
-    ) -> None:
+    def __init__(self, function: Callable[[T], R], known: Callable[[T], R | None]) -> None:
         """
         Args:
             function: a run.
             known: its result where it is known; runs of methods that were not installed do not count.
-            workers: where runs are made; None: on all cores of this machine.
         """
         self.seconds, self.made = 0.0, 0
-        self.workers = workers or Workers()
         self._function, self._known = function, known
 
     def of(self, tasks: Collection[T]) -> dict[T, R]:
@@ -192,8 +188,8 @@ class Runs(Generic[T, R]):
         begin = time.perf_counter()
         found = {task: self._known(task) for task in tasks}
         lacking = [task for task, one in found.items() if one is None or _lacks(one)]
-        for number, (task, result) in enumerate(self.workers.map(self._function, lacking), start=1):
-            found[task] = result
+        for number, result in enumerate(in_processes(self._function, lacking), start=1):
+            found[lacking[number - 1]] = result
             if number % 100 == 0 or number == len(lacking):
                 print(f"{number}/{len(lacking)}", file=sys.stderr, flush=True)
         self.made += len(lacking)
@@ -215,7 +211,7 @@ def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mappi
     """
     before = earlier.get("about", {})
     return {
-        **runs.workers.about(),
+        **about(),
         "wall_seconds": round(runs.seconds + before.get("wall_seconds", 0)),
         "processor_seconds": round(sum(cell["seconds"] or 0.0 for cell in cells)),
     }

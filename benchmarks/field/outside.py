@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.common import harness
 from benchmarks.common.contestants import OURS, SHIPPED, SIMPLE, Contestant, learned, single
 from benchmarks.common.tables import Result, markdown, middle, spread, write
-from benchmarks.common.workers import Workers, add_ray, start
+from benchmarks.common.workers import start
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
@@ -128,14 +128,13 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
 
 
-def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Workers) -> dict[str, Any]:
+def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """All runs on all instances of a clone of their repository.
 
     Args:
         clone: of it.
         settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
         earlier: a result with the same settings whose runs are not made again, or nothing.
-        workers: that make the runs.
     """
     paths = {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
     there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), contestants()
@@ -154,11 +153,9 @@ def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]
         found: float | None = earlier.get("instances", {}).get(task[0], {}).get("bound_ms")
         return found
 
-    runs = harness.Runs(partial(run, there), known, workers)
+    runs = harness.Runs(partial(run, there), known)
     cells = runs.of(sorted(tasks, key=lambda task: not rows[task.contestant].learns))
-    bounds = harness.Runs(partial(bound, there), known_bound, workers).of(
-        [(name, settings["bound_seconds"]) for name in paths]
-    )
+    bounds = harness.Runs(partial(bound, there), known_bound).of([(name, settings["bound_seconds"]) for name in paths])
     instances = {
         name: {
             "nodes": len(instance.ids),
@@ -210,7 +207,6 @@ def main() -> int:
     parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
     parser.add_argument("--output", type=Path, default=RESULTS)
     harness.add_keep(parser)
-    add_ray(parser)
     options = parser.parse_args()
     if not (options.clone / "throughput-inputs").is_dir():
         parser.error(f"{options.clone} has no folder throughput-inputs")
@@ -220,8 +216,7 @@ def main() -> int:
         "bound_seconds": options.bound_seconds,
         "seeds": SEEDS,
     }
-    with Workers(options.ray) as workers:
-        result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep), workers)
+    result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep))
     write_json(options.output, result)
     write(options.output, result, tables(result))
     worse = [

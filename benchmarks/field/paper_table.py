@@ -32,7 +32,7 @@ from benchmarks.common import harness
 from benchmarks.common.contestants import ABLATIONS, LEARNED, OURS, SHIPPED, SIMPLE, Contestant, single
 from benchmarks.common.harness import Templates
 from benchmarks.common.tables import Result, markdown, middle, write
-from benchmarks.common.workers import Workers, add_ray, start
+from benchmarks.common.workers import start
 from benchmarks.field import paper_machines
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.problem.problem import PlacementProblem
@@ -122,14 +122,13 @@ def bound(templates: Templates, key: tuple[str, int | None]) -> float:
     return bracket(problem(templates, *key), seconds=_BOUND_SECONDS).bound
 
 
-def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Workers) -> dict[str, Any]:
+def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """All runs of all tables.
 
     Args:
         settings: `machines` are drawn; what learns runs on the first `learned_machines` of them alone; `seconds` of
             processor time for each run.
         earlier: a result with the same settings whose runs are not made again, or nothing.
-        workers: that make the runs.
     """
     rows, models = contestants(), list(paper_machines.MODELS)
     templates = templates_of(models)
@@ -149,12 +148,11 @@ def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any], workers: Wo
     ]
     # What learns takes longest: first, so that no core waits for it at the end.
     order = sorted(fitted + drawn, key=lambda task: not rows[task.contestant].learns)
-    runs = harness.Runs(partial(run, templates), lambda task: _known(earlier, task), workers)
+    runs = harness.Runs(partial(run, templates), lambda task: _known(earlier, task))
     cells = runs.of(order)
     bounds = harness.Runs(
         partial(bound, templates),
         lambda key: earlier.get("bounds", {}).get(key[0], {}).get(_machine(key[1])),
-        workers,
     ).of([(model, k) for model in models for k in (None, *range(machines))])
     most_gain = {model: _most_gain(templates, cells, rows, model, machines) for model in models}
     ablations = [
@@ -325,7 +323,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--output", type=Path, default=RESULTS)
     harness.add_keep(parser)
-    add_ray(parser)
     options = parser.parse_args()
     settings = {
         "evaluations": EVALUATIONS,
@@ -335,8 +332,7 @@ def main() -> None:
         "machines": options.machines,
         "learned_machines": options.learned_machines,
     }
-    with Workers(options.ray) as workers:
-        result = measure(settings, harness.earlier(options.output, settings, options.keep), workers)
+    result = measure(settings, harness.earlier(options.output, settings, options.keep))
     write_json(options.output, result)
     write(options.output, result, tables(result))
 

@@ -22,7 +22,6 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from benchmarks.common import harness
 from benchmarks.common.harness import Templates
 from benchmarks.common.tables import markdown
-from benchmarks.common.workers import Workers, add_ray, start
+from benchmarks.common.workers import start
 from ov_hsdag import _native
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
@@ -215,7 +214,6 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="folder of graphs, made where it lacks one")
     parser.add_argument("--output", type=Path, help="JSON file of all curves; what it has is not run again")
     parser.add_argument("--report", type=Path, nargs="+", help="prints the tables of such files and runs nothing")
-    add_ray(parser)
     arguments = parser.parse_args()
     if arguments.report:
         report([record for path in arguments.report for record in json.loads(path.read_text())["problems"]])
@@ -229,16 +227,16 @@ def main() -> None:
     for draw in (one for size in arguments.sizes for one in draws(models, size, range(arguments.seeds))):
         if arguments.label not in records.get((draw.size, draw.name), {}).get("curves", {}):
             wanted.append(draw)
-    with Workers(arguments.ray, processes=0) as workers:
-        function = partial(run, harness.templates_of(models, arguments.corpus), arguments.seconds)
-        for draw, record in workers.map(function, wanted):
-            if record is None:
-                continue
-            curve = record.pop("curve")
-            records.setdefault((draw.size, draw.name), {**record, "curves": {}})["curves"][arguments.label] = curve
-            if arguments.output:
-                write_json(arguments.output, {"seed": SEED, "problems": list(records.values())})
-            print(draw.size, draw.name, f"{at(curve, np.inf):.6g}", flush=True)
+    templates = harness.templates_of(models, arguments.corpus)
+    for draw in wanted:
+        record = run(templates, arguments.seconds, draw)
+        if record is None:
+            continue
+        curve = record.pop("curve")
+        records.setdefault((draw.size, draw.name), {**record, "curves": {}})["curves"][arguments.label] = curve
+        if arguments.output:
+            write_json(arguments.output, {"seed": SEED, "problems": list(records.values())})
+        print(draw.size, draw.name, f"{at(curve, np.inf):.6g}", flush=True)
     report(list(records.values()))
 
 

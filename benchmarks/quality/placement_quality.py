@@ -14,10 +14,10 @@ import argparse
 import hashlib
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.common.policies import Policies
 from benchmarks.common.tables import markdown
-from benchmarks.common.workers import Workers, add_ray, start
+from benchmarks.common.workers import start
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel, default_moves, search
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
-from ov_hsdag.policy.bundle import DEFAULT
+from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.storage.files import write_json
@@ -193,74 +192,18 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """Policies that are compared with what needs none.
+def untrained(policy: str, folder: Path) -> Path | None:
+    """The network of a policy with random weights, written to a folder; None without torch."""
+    try:
+        import torch
 
-    Attributes:
-        policy: its name; None: it is in `folder`.
-        folder: of the policy that is no name.
-        untrained: the same network with random weights, where torch is installed.
-    """
-
-    policy: str | None
-    folder: Policies
-    untrained: Policies | None
-
-    @classmethod
-    def of(cls, policy: str) -> Compared:
-        """A policy by its name or folder."""
-        named = not Path(policy).is_dir()
-        folder = Policies(()) if named else Policies.of(Path(policy))
-        return cls(policy if named else None, folder, Policies.untrained(policy, [0]))
-
-
-@cache
-def _methods(compared: Compared) -> list[Method]:
-    policy = compared.policy or str(compared.folder.folder())
-    return methods(policy, None if compared.untrained is None else compared.untrained.folder())
-
-
-# Those whose plugins are loaded and whose models are compiled in this process.
-_warm: set[Compared] = set()
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """What is found of a cell.
-
-    Attributes:
-        entry: of the long search.
-        scores: of each method, µs; empty where there are none.
-        seconds: of processor time.
-        best: the best that is known, µs.
-    """
-
-    entry: dict[str, Any]
-    scores: dict[str, float]
-    seconds: dict[str, float]
-    best: float
-
-
-def judged(compared: Compared | None, seed: int, rounds: int, task: tuple[Cell, dict[str, Any] | None]) -> Judged:
-    """A cell.
-
-    Args:
-        compared: what is compared; None: nothing, the long search alone is completed.
-        seed: of the long search.
-        rounds: of the long search.
-        task: the cell, and the stored result of the long search.
-    """
-    cell, known = task
-    entry = searched(cell, known, seed, rounds)
-    best = best_known(cell, entry)
-    if compared is None:
-        return Judged(entry, {}, {}, best)
-    if compared not in _warm:  # before the clock runs
-        for method in _methods(compared):
-            method.place(cell.problem)
-        _warm.add(compared)
-    return Judged(entry, *measure(cell, _methods(compared), best))
+        from ov_hsdag.training.export import export, load
+        from ov_hsdag.training.network import HSDAGNetwork
+    except ImportError:
+        return None
+    torch.manual_seed(0)
+    export(HSDAGNetwork(load(PolicyFolder.load(policy).path).config), folder)
+    return folder
 
 
 def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, float], dict[str, float], float]:
@@ -361,30 +304,32 @@ def main() -> int:
     parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
     parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")
-    add_ray(parser)
     arguments = parser.parse_args()
     known = json.loads(arguments.known.read_text()) if arguments.known.exists() else {}
     results: dict[str, Any] = {}
+    compared: list[Method] = []
     try:
-        every = list(cells(arguments.corpus, arguments.models, arguments.sets))
-        with Workers(arguments.ray, processes=0) as workers:
-            compared = None if arguments.search_only else Compared.of(arguments.policy)
-            function = partial(judged, compared, arguments.seed, arguments.rounds)
-            made = workers.map(function, [(cell, known.get(cell.name)) for cell in every])
-            shown = Console(stderr=True)
-            for (cell, _), found in track(made, total=len(every), console=shown, disable=not sys.stderr.isatty()):
-                known[cell.name] = found.entry
+        with tempfile.TemporaryDirectory() as temporary:
+            every = list(cells(arguments.corpus, arguments.models, arguments.sets))
+            if not arguments.search_only:
+                compared = methods(arguments.policy, untrained(arguments.policy, Path(temporary)))
+            for method in compared if every else ():  # plugins are loaded and models compiled before the clock runs
+                method.place(every[0].problem)
+            for cell in track(every, console=Console(stderr=True), disable=not sys.stderr.isatty()):
+                known[cell.name] = searched(cell, known.get(cell.name), arguments.seed, arguments.rounds)
                 write_json(arguments.known, known)
-                if compared is None:
+                best = best_known(cell, known[cell.name])
+                if not compared:
                     continue
-                if not np.isfinite(found.best):
+                scores, seconds, best = measure(cell, compared, best)
+                if not np.isfinite(best):
                     print(f"left out, nothing feasible is known: {cell.name}", file=sys.stderr)
                     continue
                 results[cell.name] = {
                     "exact": cell.exact,
-                    "best_us": found.best,
-                    "ratio": {name: score / found.best for name, score in found.scores.items()},
-                    "seconds": found.seconds,
+                    "best_us": best,
+                    "ratio": {name: score / best for name, score in scores.items()},
+                    "seconds": seconds,
                 }
     except UserError as error:
         parser.error(str(error))

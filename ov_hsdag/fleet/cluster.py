@@ -77,11 +77,10 @@ class Done:
 class Cluster:
     """A Ray cluster; ends with `close`, or at the end of a `with` block."""
 
-    def __init__(self, address: str, environment: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, address: str) -> None:
         """Connect to what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
 
-        environment: Ray's "runtime environment" of all that this driver starts there: packages that nodes lack. Raises
-        UserError where Ray is not installed, or nothing answers at that address.
+        Raises UserError where Ray is not installed, or nothing answers at that address.
         """
         try:
             import ray
@@ -93,7 +92,7 @@ class Cluster:
         self.ray: Any = ray
         self._looked, self._cpus = float("-inf"), 0.0
         try:
-            ray.init(address, logging_level="error", log_to_driver=False, runtime_env=dict(environment or {}) or None)
+            ray.init(address, logging_level="error", log_to_driver=False)
         except Exception as error:  # of many kinds: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
