@@ -45,9 +45,9 @@ PlacedOutput = Annotated[
         "--output",
         "-o",
         metavar="OUT.xml|DIR",
-        help="IR to write; its .bin stands beside it, and missing folders are made. MODEL is overwritten only where it carries a placement already. A"
-        " symbolic link is replaced, not followed. By default MODEL_placed.xml in the current directory. Of a folder a"
-        " folder, by default MODEL_placed.",
+        help="IR to write; its .bin stands beside it, and missing folders are made. MODEL is overwritten only where it"
+        " carries a placement already. A symbolic link is replaced, not followed. By default MODEL_placed.xml in the"
+        " current directory. Of a folder a folder, by default MODEL_placed.",
         show_default=False,
     ),
 ]
