@@ -81,7 +81,7 @@ TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for n
 TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
 """Number of families of operation types."""
 
-MOST_NODES = 2000
+MOST_NODES = 1000
 """Nodes of the graphs that the network sees, about: larger ones are coarsened further."""
 
 # Dimensions of the output shape that are seen, counted from the last.
@@ -165,7 +165,9 @@ def coarse_groups(problem: PlacementProblem, most: int | None = None) -> NDArray
     most = MOST_NODES if most is None else most
     if int(problem.coarse.max()) < most:
         return problem.coarse
-    return _native.SearchSpace(problem.native, problem.coarse).contracted(most)
+    alike = np.array_equal(problem.chains, problem.coarse)  # making a space takes longer than contracting
+    space = problem.search_space if alike else _native.SearchSpace(problem.native, problem.coarse)
+    return space.contracted(most)
 
 
 def _log(ratio: Any) -> Floats:
