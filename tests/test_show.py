@@ -19,6 +19,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.compat import opset13 as ops
 from tests.commands import assert_one_error_line, run
+from tests.decoders import decoder_of_experts
 from tests.graphs import convolutions
 from tests.test_relaxed_shapes import batches
 
@@ -77,6 +78,18 @@ def test_show_and_explain_count_alike(tmp_path: Path) -> None:
     lines = [line for line in run("explain", path).stdout.splitlines() if line.startswith("submodel ")]
     assert len(lines) == len(explained["submodels"]) == 3
     assert sum(line.endswith(": inputs alone, no operation") for line in lines) == 1
+
+
+def test_of_a_decoder_they_count_what_the_file_has(tmp_path: Path) -> None:
+    """What placing copied stays apart, and inputs that are read on both devices cross."""
+    model, path = decoder_of_experts(2), tmp_path / "model.xml"
+    placement = ov_hsdag.place(model, PAIR, experts="CPU:1", measure=False)
+    ov.save_model(model, path)
+    shown, explained = (json.loads(run(command, path, "--json").stdout) for command in ("show", "explain"))
+    assert shown["devices"] == {name: one["operations"] for name, one in explained["devices"].items()}
+    cuts = [sorted((cut["tensor"], cut["to"]) for cut in cuts) for cuts in (shown["crossing"], explained["cuts"])]
+    assert cuts[0] == cuts[1] and len(cuts[0]) == len(cuts[1])
+    assert placement.predicted and explained["latency_us"] == pytest.approx(placement.predicted["latency_us"])
 
 
 def test_text_and_the_affinity_file(halves: tuple[Path, Placement], tmp_path: Path) -> None:

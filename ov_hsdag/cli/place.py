@@ -16,7 +16,7 @@ from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.place_job import PlaceJob
 from ov_hsdag.cli.place_options import Given
-from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.cli.split_picture import terminal_picture
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -27,6 +27,7 @@ from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection

@@ -11,8 +11,9 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
-from ov_hsdag.cli.split_picture import operations_of, terminal_picture
+from ov_hsdag.cli.split_picture import terminal_picture
 from ov_hsdag.model.gains import times
+from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.storage.files import check_not_input, check_writable
@@ -67,7 +68,7 @@ def show(
         for file, placement in found.items():
             restore_shapes(loaded[file])  # as `explain` counts: what only makes tensors cross is no operation
             operations = operations_of(loaded[file])
-            facts = stored_facts(operations, placement)
+            facts = stored_facts(operations, placement, loaded[file].get_parameters())
             results[file.name] = facts
             if not as_json:
                 lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
@@ -78,7 +79,9 @@ def show(
         tell.next("explain", model, *options({"--part": next(iter(found)).stem if len(files) > 1 else None}))
 
 
-def stored_facts(operations: Sequence[ov.Node], placement: Placement) -> dict[str, Any]:
+def stored_facts(
+    operations: Sequence[ov.Node], placement: Placement, parameters: Sequence[ov.Node] = ()
+) -> dict[str, Any]:
     """What the operations of a model and the placement inside it say, in JSON's types.
 
     parts: runs of operations on one device in the order of the model; crossing: tensors that go from device to device;
@@ -100,7 +103,7 @@ def stored_facts(operations: Sequence[ov.Node], placement: Placement) -> dict[st
         "chosen": placement.chosen,
         "policy": placement.policy,
         "parts": parts,
-        "crossing": _crossing(operations, placement),
+        "crossing": _crossing([*parameters, *operations], placement),
         "unplaced": [name for name, device in order if device is None],
         "predicted": placement.predicted,
         "measured": placement.measured,

@@ -12,9 +12,6 @@ from ov_hsdag.model.placement import Placement
 if TYPE_CHECKING:
     import openvino as ov
 
-# Nodes that compute nothing of their own.
-_SILENT = ("Constant", "Parameter", "Result")
-
 # Columns that a picture takes at most.
 _WIDEST = 100
 
@@ -47,15 +44,6 @@ def split_picture(names: Sequence[str], devices: Sequence[int], *, width: int, e
             bar += shades[0] if share == 0 else shades[max(1, round(share * (len(shades) - 1)))]
         lines.append(f"{name:<{label}}{bar.rstrip()}".rstrip())
     return lines
-
-
-def operations_of(model: ov.Model) -> list[ov.Node]:
-    """The operations of a model in the order in which they run, without what only widens stored weights."""
-    return [
-        node
-        for node in model.get_ordered_ops()
-        if node.get_type_name() not in _SILENT and "decompression_0" not in node.get_rt_info()
-    ]
 
 
 def terminal_picture(operations: Sequence[ov.Node], placement: Placement) -> list[str]:

@@ -16,7 +16,9 @@ from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
+from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
 from ov_hsdag.utils.arguments import check_in_memory
@@ -85,7 +87,10 @@ def explain(
     asked = Workload.asked(workload, context)
     phases = asked.phases_with(model, shapes) if asked else ()
     original = {node.get_friendly_name() for node in model.get_ops()}
-    analysis = session.analyse(model, shapes, phases)
+    restore_shapes(model)
+    stored = {node.get_friendly_name() for node in operations_of(model)}
+    placed = affinity is None and Placement.of(model) is not None and stored <= given.affinity.keys()
+    analysis = session.analyse(model, shapes, phases, placed=placed)
     known = original.union(analysis.graph.names)
     if affinity is None and not known.isdisjoint(given.affinity):
         if gone := given.missing(known):

@@ -26,14 +26,15 @@ class CleanUp(NamedTuple):
     nodes: Nodes | None = None  # the nodes of such a model
 
 
-def clean_up(model: ov.Model) -> CleanUp:
+def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
     """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
 
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
     2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on them.
 
     Of a large model an excerpt is transformed first: where that stays as it was, as with models that OpenVINO's
-    converter wrote, so does the model. Transforming all of it takes a time that grows faster than the model.
+    converter wrote, so does the model. Transforming all of it takes a time that grows faster than the model. placed:
+    it has been transformed, and stays as it is: another time would merge what placing has copied.
 
     Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
     """
@@ -41,6 +42,8 @@ def clean_up(model: ov.Model) -> CleanUp:
 
     if not is_of_file(model):
         name_generated(model)  # first of all: transformations hand names on to new nodes
+    if placed:
+        _widen_weights(model)
     nodes = Nodes(model)
     # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
     measured = nodes.of_type("ShapeOf")
@@ -49,7 +52,7 @@ def clean_up(model: ov.Model) -> CleanUp:
         _let_fold(node)
     names = set(nodes.names)
     part = excerpt(model, nodes) if len(nodes) >= LARGE else None
-    if part is not None and _changes_nothing(part.model, folding=bool(measured)):
+    if placed or (part is not None and _changes_nothing(part.model, folding=bool(measured))):
         return CleanUp(True, part, nodes)
     # What has a reference here still counts as a consumer when it has been replaced. `measured` stays: which names the
     # transformations hand on depends on it, and earlier placements know nodes by these.
@@ -63,6 +66,18 @@ def clean_up(model: ov.Model) -> CleanUp:
     _let_bits_fold(model)
     name_generated(model, names)
     return CleanUp(True)
+
+
+def _widen_weights(model: ov.Model) -> None:
+    """Undoes the compression of a file's weights to f16, as the transformations do."""
+    import openvino as ov
+
+    for node in model.get_ordered_ops():
+        source = node.input_value(0).get_node() if node.get_type_name() == "Convert" else None
+        if "decompression_0" in node.get_rt_info() and isinstance(source, ov.op.Constant):
+            wide = ov.op.Constant(source.get_data(dtype=node.get_output_element_type(0).to_dtype()))
+            wide.set_friendly_name(node.get_friendly_name())
+            node.output(0).replace(wide.output(0))
 
 
 def _let_fold(node: ov.Node) -> None:

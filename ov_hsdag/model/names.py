@@ -17,6 +17,10 @@ GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 """What OpenVINO calls a node that nobody named."""
 
 
+# Nodes that compute nothing of their own.
+_SILENT = ("Constant", "Parameter", "Result")
+
+
 def name_generated(model: ov.Model, known: Collection[str] | None = None) -> None:
     """Gives nodes with generated friendly names others that follow from the model alone, in place.
 
@@ -72,3 +76,12 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
 def is_of_file(model: ov.Model) -> bool:
     """Whether a model was read from an IR: the friendly names of its nodes stand in the file."""
     return bool(model.has_rt_info(["version"]))
+
+
+def operations_of(model: ov.Model) -> list[ov.Node]:
+    """The operations of a model in the order in which they run, without what only widens stored weights."""
+    return [
+        node
+        for node in model.get_ordered_ops()
+        if node.get_type_name() not in _SILENT and "decompression_0" not in node.get_rt_info()
+    ]

@@ -34,13 +34,17 @@ def normalize(
 
 
 def normalize_by_excerpt(
-    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None
+    model: ov.Model,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    clock: Clock | None = None,
+    placed: bool = False,
 ) -> tuple[ComputationGraph, Excerpt | None]:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
     names become unique; replicable producers with consumers in several colocation groups are copied. shapes: as in
-    `ComputationGraph.from_model`, and so are the errors; clock: counts "normalise", "graph" and "legality".
+    `ComputationGraph.from_model`, and so are the errors; clock: counts "normalise", "graph" and "legality"; placed: see
+    `clean_up`.
 
     Returns:
         The graph of the model as it is afterwards, and the excerpt of a large model in which nothing but copies is
@@ -49,7 +53,7 @@ def normalize_by_excerpt(
     clock = clock or Clock()
     with clock("normalise"):
         restore_shapes(model)
-        part, nodes = clean_up(model)[1:]
+        part, nodes = clean_up(model, placed)[1:]
         nodes = nodes or Nodes(model)
         if read_lengths_in_layers(nodes):
             nodes = Nodes(model)

@@ -45,8 +45,11 @@ def prepare(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     clock: Clock | None = None,
+    placed: bool = False,
 ) -> ModelAnalysis:
     """Normalizes `model`, in place, and asks which devices run what: the core's own, or the profile for others.
+
+    placed: the model is as a placing left it, see `ov_hsdag.model.clean_up.clean_up`.
 
     Raises UserError (an unknown device, a model without operations, an operation that no device runs) and RunError (a
     device cannot say what it supports).
@@ -56,7 +59,7 @@ def prepare(
         profile.device(name)
     if not (model.get_parameters() or model.get_results() or model.get_sinks()):
         raise UserError("the model is empty: it has no operations")
-    graph, part = normalize.normalize_by_excerpt(model, shapes, clock)
+    graph, part = normalize.normalize_by_excerpt(model, shapes, clock, placed)
     with clock("legality"):
         groups = graph.legality.groups
     with clock("support"):

@@ -62,10 +62,11 @@ class Session:
         shapes: Mapping[str, Sequence[int]] | None = None,
         phases: Sequence[Phase] = (),
         clock: Clock | None = None,
+        placed: bool = False,
     ) -> ModelAnalysis:
         """See `prepare`; with phases of a workload, their last one's shapes count."""
         shapes = phases[-1].shapes if phases else shapes or None
-        return prepare(model, self.devices.names, self.core, self.profile, shapes=shapes, clock=clock)
+        return prepare(model, self.devices.names, self.core, self.profile, shapes=shapes, clock=clock, placed=placed)
 
     def price(
         self,
