@@ -13,14 +13,6 @@ from typing import Any
 
 Schema = dict[str, Any]
 
-KEYWORDS = frozenset(
-    {
-        "$ref", "type", "const", "enum", "minLength", "minProperties", "pattern", "format", "exclusiveMinimum",
-        "minimum", "maximum", "propertyNames", "additionalProperties", "required", "properties", "items", "if", "allOf",
-    }
-)  # fmt: skip
-"""What `check` knows, besides "then" and "else"."""
-
 
 class Violation(Exception):
     """A value that breaks the schema. Its text names the JSON path, what is expected there and what was found."""
