@@ -78,9 +78,7 @@ def calibrate_prepared(
 
     Args:
         prepared: the model's analysis; devices that run nothing of it are left out.
-        core: has the devices.
         profile: says what one run of the whole model cannot: how the time of what is executed as one is divided.
-        advance: takes a line for people at each step, with the seconds that are left.
         seconds: budget of wall time but for a compilation that has begun. What there is no time for comes from the
             profile, with a warning: rounds and placements are saved first, then single operations, then devices.
         now: tells the time in seconds.

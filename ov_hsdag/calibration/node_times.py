@@ -74,12 +74,9 @@ def node_times(
     Args:
         model: normalised; not changed. With affinities where `device` is HETERO.
         device: that runs the whole model, or HETERO on the device that is measured and another.
-        core: has the device.
-        graph: of the model.
         weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
         inputs: of the model; what is timed of one with states.
         submodel_us: what calling the model costs beside its operations.
-        advance: takes a line for people after each copy.
         inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
             boundaries add. Times of the others follow from `weights` and from how wrong these are inside.
         counted: whether single operations are measured, which needs the model in memory twice.

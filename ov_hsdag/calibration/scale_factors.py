@@ -134,13 +134,9 @@ def measure_latencies(
 
     Args:
         model: normalised, without affinities; not changed.
-        problem: of the model.
         alone: devices that run the whole model.
-        core: has the devices.
         inputs: of the model; what is timed of one with states.
         placements: uint8 [groups] each.
-        advance: takes a line for people before each placement.
-        deadline: of everything.
 
     Raises:
         RuntimeError: a device, or HETERO, does not run the model.

@@ -87,19 +87,12 @@ class Comparison:
 
         Args:
             model: normalized; not changed.
-            devices: of HETERO.
             candidates: the simplest first. Outputs are compared with those of the first compiled single device.
-            objective: "latency" of one request, or "throughput" with several in flight.
-            core: has the devices; only asked for their precision and memory.
             simple: names of those that need no placement. The best of them is what batches have in common.
             needs: bytes that candidates need on each device, as the simulator counts them, as far as known.
             first: names in the order in which they are compiled, where there may not be time or memory for all.
-            shapes: example shapes of dynamic inputs.
             phases: of a workload, in place of example shapes: rates are those of its inferences together.
             patience: seconds that compiling one, or a trial, may take.
-            limit: seconds for everything.
-            report: takes a line for people at each step.
-            start_worker: starts a worker; `Worker` by default.
 
         Raises:
             RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
@@ -170,7 +163,6 @@ class Comparison:
         Args:
             names: of candidates; all that are ready by default.
             rounds: of each batch, at most, numbered from `begin` on, by which the order within a round changes.
-            seconds: of a trial.
             until: no round begins that would end after this time of `time.monotonic`, but the first.
             halving: those that are surely worse than the best take part no more and make room.
             begin: see rounds.

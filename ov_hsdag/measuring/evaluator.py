@@ -143,14 +143,8 @@ class Measurer:
 
         Args:
             model: normalized; not changed.
-            devices: of HETERO.
-            objective: "latency" of one request, or "throughput" with several in flight.
-            core: has the devices; only asked for their precision.
-            reference: see above.
             rounds: trials of the reference and of the placement, `seconds` each.
-            seconds: of a trial.
             patience: seconds that compiling, or a trial, may take.
-            start_worker: starts a worker; `Worker` by default.
 
         Raises:
             RunError: neither a device alone nor HETERO runs the model.

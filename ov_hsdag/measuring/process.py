@@ -134,8 +134,6 @@ class Workshop:
         Args:
             model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out.
             inputs: an array for each input of the model, or what is timed, the phases of a workload.
-            objective: "latency" of one request, or "throughput" with several in flight.
-            start_worker: starts a worker; `Worker` by default.
             extensions: libraries with operations of the model.
 
         Raises:

@@ -56,9 +56,7 @@ class Runner:
         """Warms up.
 
         Args:
-            compiled: the model.
             inputs: of each inference, or what is timed, the phases of a workload one after the other.
-            objective: "latency" of one request, or "throughput" with several in flight.
             requests: in flight, at least.
             threads: that compiling made, in order: those of CPU devices, one of which runs each submodel.
 

@@ -103,7 +103,6 @@ def search(
     """Searches for the best placement of a problem, whose objective is minimized.
 
     Args:
-        problem: what is placed.
         seconds: limit of time; with it, results depend on the machine.
         max_moves: limit of moves. Neither of the two: `default_moves`.
         seed: equal arguments without `seconds` give equal results.
@@ -113,7 +112,6 @@ def search(
         labels: uint64 [groups] below 2**32; groups with other labels are never contracted into one. None: all may be.
         threads: so many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
         processor_time: `seconds`, `Found.progress` and `Found.phases` are processor time of the process, not wall time.
-        settings: see `ov_hsdag.placers.settings`.
 
     Raises:
         ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.

@@ -34,12 +34,10 @@ def refine(
     """Improves placements, each on its own and then the best of them together. None is worse than it was.
 
     Args:
-        problem: what is placed; its objective is minimized.
         placements: device numbers, [batch, groups] or one placement [groups].
         max_moves: moves tried for the whole batch. None: `default_moves`. 0: no limit; each is improved until no step
             of the search improves it, and none is perturbed.
         budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the machine.
-        threads: for the batch; results do not depend on their number.
         seed: of the perturbations; equal arguments give equal results.
         processor_time: `budget_ms` is processor time of the process, not wall time.
         settings: groups "moves" and "local" of `search_settings`.

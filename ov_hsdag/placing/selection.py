@@ -123,13 +123,9 @@ def select(
         model: of the problem, normalized; not changed.
         problem: tells which candidates are feasible, and what they are predicted to do and to need.
         candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
-        core: has the devices.
-        shapes: example shapes of dynamic inputs.
-        phases: of a workload, in place of example shapes.
         seconds: time budget; the best simple one and the best placement by prediction come first.
         measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
         report: takes a line for people at each step, with the seconds that are left.
-        start_worker: starts a worker; `ov_hsdag.measuring.process.Worker` by default.
     """
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)

@@ -95,12 +95,8 @@ def build_problem(
     """Normalizes `model`, in place, and makes the placement problem of it.
 
     Args:
-        model: any model; changed in place.
-        devices: the devices, in HETERO's order.
-        objective: "latency" or "throughput".
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         core: asked what the devices support, where it has them; a new one by default.
-        shapes: example shapes of dynamic inputs, by input name.
         costs: measured costs of this model; used for the devices that they hold for.
 
     Raises:

@@ -291,7 +291,6 @@ class PlacementProblem:
 
         Args:
             placements: device numbers, [batch, groups] or one placement [groups].
-            threads: threads for the batch.
             most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
                 count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
         """

@@ -201,7 +201,6 @@ def pretrain(
     steps that it has made before it leaves.
 
     Args:
-        output: folder of the run.
         corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new
             run the folder "corpus" in `output`.
         settings: of a new run; None: the run in `output` is continued with its own.

@@ -63,7 +63,6 @@ def finetune(
     Args:
         model: any model; normalized and annotated in place.
         device: "HETERO:GPU,CPU".
-        output: folder of the run.
         objective: "latency" or "throughput"; of a new run.
         budget: of all parts of the run together; None: the continued run's own. Without any it ends when nothing is
             left to measure.
