@@ -42,7 +42,6 @@ from ov_hsdag.training.finetune.finalists import choose
 from ov_hsdag.training.finetune.model import _placement as placement_of
 from ov_hsdag.training.finetune.state import (
     fingerprint_of,
-    first_fingerprint_of,
     load_checkpoint,
     save_checkpoint,
 )
@@ -466,18 +465,6 @@ def test_a_run_is_not_continued_with_other_costs(tmp_path: Path, name: str) -> N
     assert len(load_checkpoint(path, problem, TINY).entries) == 1
     with pytest.raises(UserError, match="another model, device list or profile"):
         load_checkpoint(path, other, TINY)
-
-
-@pytest.mark.slow
-def test_older_checkpoints_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = problem_of(13)
-    with monkeypatch.context() as older:
-        older.setattr("ov_hsdag.training.finetune.loop.fingerprint_of", first_fingerprint_of)
-        start(tmp_path / "run", problem, Budget(measurements=2))
-    outcome = run(tmp_path / "run", problem, partial(simulated, problem), None, Budget(measurements=3))
-    assert outcome.record["measurements"] == 3
-    with pytest.raises(UserError, match="another model, device list or profile"):
-        run(tmp_path / "run", replace(problem, submodel_us=problem.submodel_us + 1), partial(simulated, problem), None)
 
 
 @pytest.mark.slow

@@ -322,7 +322,7 @@ def test_checkpoints_of_any_content_are_refused(tmp_path: Path) -> None:
     os.mkfifo(path)
     assert "no file but a pipe" in refusal(lambda: read_metadata(path, "mine"))
     for bad in ({"seed": "one"}, {"proposer": 3}, {"margin": float("nan")}, {"updates": None}, {"other": 1}):
-        refusal(lambda bad=bad: check_settings(bad, Settings(), {}))
+        refusal(lambda bad=bad: check_settings(bad, Settings()))
 
 
 # Arrays

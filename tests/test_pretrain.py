@@ -22,7 +22,6 @@ import pytest
 import torch
 
 from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
-from ov_hsdag.policy import bundle
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
@@ -448,14 +447,13 @@ def test_a_run_that_loses_its_machines_has_saved_what_it_did(corpus: Path, tmp_p
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
 
 
-def test_settings_of_earlier_versions_are_read() -> None:
+def test_settings_of_a_checkpoint_are_read_and_unknown_ones_refused() -> None:
     values = json.loads(json.dumps(asdict(IN_PARTS)))
     assert Settings.from_dict(values) == IN_PARTS
-    old = json.loads((bundle.SHIPPED / "base" / "policy.json").read_text(encoding="utf-8"))["run"]["settings"]
-    read = Settings.from_dict(old)
-    assert "switches" in old and (read.cf_coef, read.pg_coef, read.ent_coef, read.parts) == (4.0, 0.1, 0.02, 1)
-    with pytest.raises(UserError, match="does not know: surprise"):
-        Settings.from_dict({**old, "surprise": 1})
+    with pytest.raises(UserError, match="does not know: surprise; begin a new run in another folder"):
+        Settings.from_dict({**values, "surprise": 1})
+    with pytest.raises(UserError, match="'batch_size' is not of the kind that this version knows; begin a new run"):
+        Settings.from_dict({**values, "batch_size": "16"})
 
 
 def test_another_torch_elsewhere_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

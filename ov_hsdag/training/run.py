@@ -27,22 +27,22 @@ from ov_hsdag.training import CHECKPOINT as CHECKPOINT
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import opened, parse_json
 
+ANEW = "begin a new run in another folder"
+"""What to do about a checkpoint of another release."""
 
-def check_settings(values: Mapping[str, Any], default: Any, renamed: Mapping[str, str | None]) -> dict[str, Any]:
-    """A run's settings by their present names, after checking names and kinds; values: of a checkpoint's JSON.
 
-    default: a dataclass of the settings. renamed: present names by earlier ones, None for what is no setting any more.
-    Raises UserError.
+def check_settings(values: Mapping[str, Any], default: Any) -> dict[str, Any]:
+    """A run's settings after checking names and kinds. default: a dataclass of the settings. Raises UserError.
+
+    values: of a checkpoint's JSON.
     """
-    now = {renamed.get(name, name): value for name, value in values.items()}
-    found = {name: value for name, value in now.items() if name is not None}
     known = {item.name: getattr(default, item.name) for item in fields(default)}
-    if unknown := sorted(set(found) - known.keys()):
-        raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}")
-    for name, value in found.items():
+    if unknown := sorted(set(values) - known.keys()):
+        raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}; {ANEW}")
+    for name, value in values.items():
         if not _is_like(value, known[name]):
-            raise UserError(f"the run's setting '{name}' is not of the kind that this version knows")
-    return found
+            raise UserError(f"the run's setting '{name}' is not of the kind that this version knows; {ANEW}")
+    return dict(values)
 
 
 def _is_like(value: Any, default: Any) -> bool:
@@ -78,7 +78,7 @@ def read_metadata(path: Path, version: str) -> dict[str, Any]:
         with opened(path), safe_open(path, "pt") as file:
             metadata = parse_json((file.metadata() or {})["run"])
         if metadata["format"] != version:
-            raise UserError(f"checkpoint '{path}' has format {metadata['format']!r:.40}, expected {version}")
+            raise UserError(f"checkpoint '{path}' has format {metadata['format']!r:.40}, expected {version}; {ANEW}")
     except FileNotFoundError as error:
         raise UserError(f"there is no run to resume: '{path}' is missing") from error
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
@@ -102,7 +102,7 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     try:
         network.load_state_dict({name[8:]: value for name, value in tensors.items() if name.startswith("network.")})
     except RuntimeError as error:
-        raise UserError(f"'{path}' has another network than this version makes: {error}") from error
+        raise UserError(f"'{path}' has another network than this version makes: {one_line(error)}; {ANEW}") from error
     with readable_checkpoint(path):
         state = optimizer.state_dict()
         for name, tensor in tensors.items():

@@ -9,13 +9,6 @@ from typing import Any
 from ov_hsdag.training.corpus import MAX_COARSE
 from ov_hsdag.training.run import check_settings
 
-# Names in checkpoints of earlier versions; None: what is no setting any more.
-_RENAMED = {
-    "batch": "batch_size", "warmup": "warmup_steps", "entropy": "ent_coef", "sampled": "pg_coef",
-    "switches": "cf_coef", "imitation": "bc_coef", "edges": "edge_coef", "clip": "clip_coef",
-    "epochs": "update_epochs", "gradient": "max_grad_norm", "baseline": "baseline_rate", "reinforce_rate": None,
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -67,5 +60,5 @@ class Settings:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
         """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""
-        values = check_settings(values, cls(), _RENAMED)
+        values = check_settings(values, cls())
         return cls(**{**values, "levels": tuple(values["levels"])})

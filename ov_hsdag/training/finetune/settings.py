@@ -17,9 +17,6 @@ SCRATCH = "none"
 PROPOSERS = ("both", "policy", "search")
 """What may propose the placements that are measured."""
 
-# Names in checkpoints of earlier versions.
-_RENAMED = {"reinforce": "pg_coef", "entropy": "ent_coef", "edges": "edge_coef", "gradient": "max_grad_norm"}
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,7 +53,7 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""
-        return cls(**check_settings(values, cls(), _RENAMED))
+        return cls(**check_settings(values, cls()))
 
 
 @dataclass(frozen=True)

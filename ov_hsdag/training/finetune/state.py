@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -20,7 +20,7 @@ from ov_hsdag.storage.files import check_model_output, check_not_input
 from ov_hsdag.training.curves import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint, restore, write_checkpoint
+from ov_hsdag.training.run import ANEW, CHECKPOINT, read_metadata, readable_checkpoint, restore, write_checkpoint
 from ov_hsdag.utils.errors import UserError
 
 FORMAT = "finetune-1"
@@ -106,9 +106,10 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
 def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -> State:
     """The state of a run that is to be continued on `problem`. Raises UserError for another problem, or damage."""
     metadata = read_metadata(path, FORMAT)
-    if metadata.get("fingerprint") not in (fingerprint_of(problem), first_fingerprint_of(problem)):
+    if metadata.get("fingerprint") != fingerprint_of(problem):
         raise UserError(
-            f"'{path}' belongs to another model, device list or profile: resume with what the run began with"
+            f"'{path}' belongs to another model, device list or profile, or to another release: resume with what the"
+            f" run began with, or {ANEW}"
         )
     with readable_checkpoint(path):
         state = new_state(HSDAGNetwork(HSDAGConfig.from_dict(metadata["network"])), settings)
@@ -146,34 +147,11 @@ def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> No
 def fingerprint_of(problem: PlacementProblem) -> str:
     """A digest of what a checkpoint belongs to: graph, devices, objective and every array of the problem."""
     graph = problem.graph
-    texts = (*problem.devices, problem.objective, str(problem.rule), *graph.types)
-    return _digest(texts, [*_arrays(graph), *_arrays(problem)])
-
-
-def first_fingerprint_of(problem: PlacementProblem) -> str:
-    """The fingerprint of older checkpoints: without transfers, submodels, fusions and the sizes of tensors."""
-    graph = problem.graph
     digest = hashlib.sha256()
-    for text in (*graph.names, *problem.devices, problem.objective, str(problem.rule)):
+    for text in (*problem.devices, problem.objective, str(problem.rule), *graph.types):
         digest.update(text.encode() + b"\0")
-    for array in (problem.groups, graph.input_output, problem.supported, problem.memory_bytes, problem.node_us):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _arrays(owner: Any) -> list[NDArray[Any] | None]:
-    """The arrays among a dataclass's fields, in their order; None for those that are left out."""
-    values = [getattr(owner, item.name) for item in fields(owner)]
-    if values[-1] is None and fields(owner)[-1].name == "transfer_share":
-        values.pop()  # as in checkpoints from before it
-    return [value for value in values if value is None or isinstance(value, np.ndarray)]
-
-
-def _digest(texts: Iterable[str], arrays: Iterable[NDArray[Any] | None]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text.encode() + b"\0")
-    for array in arrays:
+    values = [getattr(owner, item.name) for owner in (graph, problem) for item in fields(owner)]
+    for array in (value for value in values if value is None or isinstance(value, np.ndarray)):
         digest.update(b"\0" if array is None else f"{array.dtype.str}{array.shape}".encode())
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
