@@ -371,7 +371,7 @@ TOLD: list[str] = []
 def test_the_command_says_how_far_it_is(written: tuple[Path, Path]) -> None:
     stages = [re.findall(r"calibrating: stage (\d) of (\d), (.*): ", text)[0] for text in TOLD if "stage" in text]
     names = [f"layers on {name}" for name in NAMES]
-    names += ["boundaries", "a network of tokens", "a network of images", "residual"]
+    names += ["boundaries", "a network of tokens", "a network of images", "model.xml"]
     assert list(dict.fromkeys(stages)) == [(str(number), "6", name) for number, name in enumerate(names, 1)]
 
 

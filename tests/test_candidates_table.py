@@ -66,10 +66,11 @@ def test_what_there_was_no_time_for_has_not_failed() -> None:
 
 
 def test_without_measuring_gains_are_predicted_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [Row("mincut", 2, 5.0, gain=2.0, chosen=True), Row("CPU", 1, 10.0, gain=1.0)]
+    rows = [Row("mincut", 2, 5.0, gain=2.0, chosen=True), Row("CPU", 1, 10.0, gain=1.0), Row("experts", 3, 12.0)]
     lines = shown(capsys, table=candidates_table(rows, "latency", measured=False))
     assert lines[2].split() == ["*", "mincut", "2", "5.00", "2.00"]
-    assert "x the best single device: predicted." in lines[4]
+    assert "x the best single device: predicted." in lines[5]
+    assert "experts: experts of some layers on another device, all else on the first." in " ".join(lines)
     assert "measured" not in "".join(lines)
 
 

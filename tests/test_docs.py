@@ -146,8 +146,10 @@ def test_pages_of_the_site_link_to_the_rest_of_the_repository() -> None:
     assert from_readme == "[a](../ci.md) [b](LICENSE)"
 
 
-def test_every_page_has_its_place_in_the_navigation() -> None:
-    named = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+def test_every_page_has_its_place_in_the_navigation_which_leads_to_files() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"^ +- .*: (\S+\.md)$", text, re.MULTILINE)
+    assert re.search(r"^use_directory_urls: false\b", text, re.MULTILINE)
     assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 
 

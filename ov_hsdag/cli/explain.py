@@ -143,8 +143,8 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     if not summary["feasible"]:
         lines.append("HETERO cannot run this placement as it is: see the reasons of its operations")
     lines.append(
-        f"{found.request}: operations {_ms(parts['nodes'])}, broken fusions {_ms(parts['fusions'])}, calls of"
-        f" {console.count(len(summary['submodels']), 'submodel')} {_ms(parts['submodels'])},"
+        f"{found.request.partition(' (')[0]}: operations {_ms(parts['nodes'])},"
+        f" broken fusions {_ms(parts['fusions'])}, calls of {console.count(len(summary['submodels']), 'submodel')} {_ms(parts['submodels'])},"
         f" transfers {_ms(parts['transfers'])}"
     )
     for name, one in summary["devices"].items():
