@@ -142,10 +142,10 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     lines = [found.headline(model)]
     if not summary["feasible"]:
         lines.append("HETERO cannot run this placement as it is: see the reasons of its operations")
+    submodels = console.count(len(summary["submodels"]), "submodel")
     lines.append(
-        f"{found.request.partition(' (')[0]}: operations {_ms(parts['nodes'])},"
-        f" broken fusions {_ms(parts['fusions'])}, calls of {console.count(len(summary['submodels']), 'submodel')} {_ms(parts['submodels'])},"
-        f" transfers {_ms(parts['transfers'])}"
+        f"{found.request.partition(' (')[0]}: operations {_ms(parts['nodes'])}, broken fusions"
+        f" {_ms(parts['fusions'])}, calls of {submodels} {_ms(parts['submodels'])}, transfers {_ms(parts['transfers'])}"
     )
     for name, one in summary["devices"].items():
         limit = one["memory_limit_bytes"]
