@@ -46,7 +46,7 @@ class CoarseView:
         size = int(coarse.max()) + 1
         devices = len(problem.devices)
         # Infinite where any group is: the sum is, too.
-        us = np.stack([np.bincount(coarse, column, size) for column in problem.group_us.T], axis=1)
+        us = np.stack([np.bincount(coarse, column, size) for column in problem.group_us.T], axis=1, dtype=np.float64)
 
         tensors = problem.tensors
         of_consumer = tensors.of_consumer

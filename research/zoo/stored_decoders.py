@@ -16,7 +16,6 @@ from research.zoo.decoders import DecoderSize, decoder
 GROUP = 128  # weights of a row that share a scale
 
 
-
 class _Weights:
     """Random weights in a file that is mapped: the pages of one matrix at a time are in memory."""
 
