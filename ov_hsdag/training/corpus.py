@@ -58,7 +58,7 @@ RECIPE = 2
 """Version of the way in which problems are drawn: another one makes other problems of the same seed."""
 
 MAX_COARSE = 2000
-"""Larger graphs are left out of training: the network never sees one (`ov_hsdag.policy.features.MOST_NODES`)."""
+"""Larger graphs are left out of training: the network sees them coarsened (`ov_hsdag.policy.features.MOST_NODES`)."""
 
 # Numbers of devices of training problems, and how many have them.
 _DEVICES, _SHARES = (2, 3, 4, 5, 6, 8), (0.45, 0.2, 0.15, 0.05, 0.05, 0.1)
