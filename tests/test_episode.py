@@ -11,11 +11,9 @@ import torch
 
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.policy.config import HSDAGConfig, Widths
-from ov_hsdag.policy.features import FeatureSet, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.network import HSDAGNetwork
 from research.baselines import published
-from research.baselines.published import ABLATIONS, Task, loss, run_episode, train
+from research.baselines.published import ABLATIONS, Network, Task, loss, paper_input, run_episode, train
 from tests.graphs import random_problem
 
 
@@ -29,8 +27,7 @@ def one_thread() -> Iterator[None]:
 
 
 def paper(problem: PlacementProblem, without: tuple[str, ...] = ()) -> HSDAGConfig:
-    features = FeatureSet(ours=False, **dict.fromkeys(without, False))
-    return published.paper(Widths.of(policy_input(problem, features)), len(problem.devices), without)
+    return published.paper(Widths.of(paper_input(problem, without)), len(problem.devices), without)
 
 
 def second_is_faster() -> PlacementProblem:
@@ -61,7 +58,7 @@ def test_gradient_reaches_edge_scores_and_carried_features() -> None:
     problem = random_problem(5, nodes=40)
     config = paper(problem)
     torch.manual_seed(0)
-    network = HSDAGNetwork(config)
+    network = Network(config)
     episode = run_episode(network, Task.of(problem, config))
     assert len(episode.log_probability) == len(episode.scores) == config.steps
     loss(episode, config.discount).backward()
@@ -75,7 +72,7 @@ def test_loss_weighs_each_step_by_what_follows() -> None:
     problem = random_problem(6, nodes=20)
     config = replace(paper(problem), steps=3)
     torch.manual_seed(0)
-    episode = run_episode(HSDAGNetwork(config), Task.of(problem, config))
+    episode = run_episode(Network(config), Task.of(problem, config))
     first, second, third = episode.rewards
     gains = np.array([first + 0.95 * second + 0.95**2 * third, second + 0.95 * third, third])
     expected = -(gains * episode.log_probability.detach().numpy()).sum()
@@ -87,7 +84,7 @@ def test_each_step_sees_what_earlier_ones_added(monkeypatch: pytest.MonkeyPatch)
     problem = random_problem(7, nodes=25)
     config = replace(paper(problem), steps=4)
     torch.manual_seed(0)
-    network = HSDAGNetwork(config).eval()
+    network = Network(config).eval()
     seen: list[torch.Tensor] = []
     added: list[torch.Tensor] = []
     encode, pool = network.encode, network.pool
@@ -115,7 +112,7 @@ def test_every_placement_respects_support() -> None:
     problem = random_problem(8, nodes=40, missing=0.3)
     config = paper(problem)
     torch.manual_seed(0)
-    episode = run_episode(HSDAGNetwork(config), Task.of(problem, config))
+    episode = run_episode(Network(config), Task.of(problem, config))
     groups = np.arange(problem.group_count)
     assert all(problem.group_supported[groups, placement].all() for placement in episode.placements)
 
@@ -190,3 +187,13 @@ def test_ablations_take_away_their_columns() -> None:
         assert not task.x.edge_x.any()
         result = train(task, replace(config, steps=2), episodes=1)
         assert np.isfinite(result.best_score)
+
+
+def test_the_papers_features_know_no_costs() -> None:
+    problem = random_problem(5, nodes=40)
+    x = paper_input(problem)
+    costlier = replace(problem, node_us=problem.node_us[:, ::-1] * 3, submodel_us=np.full(2, 9.0))
+    for part in ("node_x", "pair_x", "device_x"):
+        np.testing.assert_allclose(getattr(paper_input(costlier), part), getattr(x, part), atol=1e-5)
+    assert not x.edge_x.any()
+    assert x.pair_x[:, :, 0].all() and not x.pair_x[:, :, 1:].any()

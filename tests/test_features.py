@@ -15,7 +15,7 @@ from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.policy import features
-from ov_hsdag.policy.features import FeatureSet, PolicyInput, policy_input
+from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.zoo.catalog import ZOO
@@ -190,24 +190,6 @@ def test_costs_and_limits_are_seen() -> None:
     throughput = policy_input(dataclasses.replace(problem, objective="throughput"))
     assert throughput.device_x[:, 0].tolist() == [1, 1]
     assert x.device_x[:, 0].tolist() == [0, 0]
-
-
-def test_feature_sets() -> None:
-    problem = random_problem(5, nodes=40)
-    everything = policy_input(problem)
-    widths = {
-        name: everything.node_x.shape[1] - policy_input(problem, FeatureSet(**{name: False})).node_x.shape[1]
-        for name in ("output_shape", "node_id", "structure", "ours")
-    }
-    assert widths["node_id"] == 1
-    assert all(width > 0 for width in widths.values())
-    paper = policy_input(problem, FeatureSet(ours=False))
-    costlier = dataclasses.replace(problem, node_us=problem.node_us[:, ::-1] * 3, submodel_us=np.full(2, 9.0))
-    assert_close(policy_input(costlier, FeatureSet(ours=False)), paper)
-    assert paper.edge_x.shape == everything.edge_x.shape
-    assert not paper.edge_x.any()
-    assert paper.pair_x[:, :, 0].all()
-    assert not paper.pair_x[:, :, 1:].any()
 
 
 def test_operation_types_and_shapes_of_a_real_model() -> None:

@@ -30,8 +30,6 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.export import export
 from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.utils.errors import UserError
-from research.baselines import published
 from research.first_choice import first_choice, within_memory
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
@@ -123,7 +121,7 @@ def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Pat
     placer = HSDAGPlacer(untrained)
     placement = first_choice(placer, problem)
     policy = PolicyFolder.load(untrained)
-    x = policy_input(problem, policy.config.features)
+    x = policy_input(problem)
     h, edge_score = policy.encode(x)
     cluster = _native.parse(len(x.node_x), x.edge_index, edge_score, 1, policy.config.min_clusters)
     of_group = cluster[x.coarse]
@@ -185,16 +183,6 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
 def test_a_model_of_one_operation_can_be_placed(untrained: Path) -> None:
     problem = random_problem(0, nodes=3)
     assert np.isfinite(problem.scores(HSDAGPlacer(untrained).place(problem))[0])
-
-
-def test_a_policy_of_fixed_devices_says_so(tmp_path: Path) -> None:
-    config = published.paper(Widths(1, 1, 1, 1))
-    widths = Widths.of(policy_input(random_problem(0), config.features))
-    export(HSDAGNetwork(dataclasses.replace(config, widths=widths, hidden=16)), tmp_path)
-    problem = random_problem(1, nodes=30)
-    assert problem.scores(HSDAGPlacer(tmp_path).place(problem))[0] <= singles(problem).min()
-    with pytest.raises(UserError, match="places on 2 devices, not on 3; choose another policy"):
-        HSDAGPlacer(tmp_path).place(random_problem(1, devices=3))
 
 
 def test_a_model_is_placed_without_torch(untrained: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings of the HSDAG network: of the policy that ships, and what the published algorithm needs."""
+"""Settings of the HSDAG network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from ov_hsdag.policy.features import FeatureSet, PolicyInput
+from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.utils.errors import UserError
 
 
@@ -21,7 +21,7 @@ class Widths:
 
     @classmethod
     def of(cls, example: PolicyInput) -> Widths:
-        """The widths of any input made with the same `FeatureSet`."""
+        """The widths of any input."""
         return cls(
             *(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x))
         )
@@ -29,24 +29,22 @@ class Widths:
 
 @dataclass(frozen=True)
 class HSDAGConfig:
-    """Settings of the network and of the parsing and learning that belong to the algorithm."""
+    """Settings of the network and of its parsing.
+
+    Some have one value in a policy: others are of the algorithm as published (`research.baselines.published`).
+    """
 
     widths: Widths
-    without: tuple[str, ...] = ()  # feature groups that are switched off, fields of `FeatureSet`
+    without: tuple[str, ...] = ()  # feature groups that are left out
     hidden: int = 64  # width of every hidden state, H
     layers: int = 4  # GNN layers of the encoder
-    # "gcn" (the paper's; Kipf & Welling 2017, arXiv:1609.02907), or "gated" (Bresson & Laurent 2017, arXiv:1711.07553):
-    # gates per edge and channel that see the edge's features
+    # Bresson & Laurent 2017, arXiv:1711.07553: gates per edge and channel that see the edge's features
     conv: Literal["gcn", "gated"] = "gated"
-    # one convolution per direction of the edges, summed ("gated"), or one over the symmetric graph ("gcn")
-    directed: bool = True
+    directed: bool = True  # one convolution per direction of the edges, summed
     device_aware: bool = True  # the encoder sees what (node, device) pairs look like, pooled over devices
     context: int = 3  # message passing layers between clusters, devices and the whole graph, before clusters are placed
-    # None: clusters are scored against embeddings of any number and kind of devices. A number: the paper's softmax over
-    # that many fixed devices.
-    devices: int | None = None
-    # a cluster's embedding is added to its nodes' features for the next step of an episode, as published
-    carry: bool = False
+    devices: int | None = None  # None: clusters are scored against embeddings of any number and kind of devices
+    carry: bool = False  # a cluster's embedding is added to its nodes' features for the next step of an episode
     dropout: float = 0.0  # share of hidden units dropped in training
     # how often parsing merges along dominant edges. Parsing until nothing merges, as published, leaves one cluster for
     # each connected part of a graph, on which no placement can be split.
@@ -60,11 +58,6 @@ class HSDAGConfig:
     def base(cls, widths: Widths) -> HSDAGConfig:
         """The settings of the policy that ships."""
         return cls(widths)
-
-    @property
-    def features(self) -> FeatureSet:
-        """The features to compute: all but those that are switched off."""
-        return FeatureSet(**dict.fromkeys(self.without, False))
 
     def to_dict(self) -> dict[str, Any]:
         """The settings, JSON-able."""
@@ -85,14 +78,9 @@ class HSDAGConfig:
                 kinds = (int,) if isinstance(least, int) else (int, float)
                 if type(value) not in kinds or not least <= value <= most:
                     raise TypeError(f"{name} has to be a number from {least} to {most}")
-            if config.devices is not None and (type(config.devices) is not int or not 1 <= config.devices <= 255):
-                raise TypeError("devices has to be a number from 1 to 255")
             for name, choices in _CHOICES.items():
                 if given[name] not in choices:
                     raise TypeError(f"{name} has to be one of {', '.join(map(str, choices))}")
-            if config.directed != (config.conv == "gated"):
-                raise TypeError("gated convolutions are directed, others are not")
-            config.features  # noqa: B018 knows which features there are
             return config
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"these are not the settings of an HSDAG network: {str(error)[:200]}") from error
@@ -105,6 +93,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "steps": (1, 10**6), "dropout": (0.0, 1.0), "discount": (0.0, 1.0),
 }  # fmt: skip
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "conv": ("gcn", "gated"), "reward": ("log", "inverse"), "directed": (False, True),
-    "device_aware": (False, True), "carry": (False, True),
+    "conv": ("gated",), "reward": ("log", "inverse"), "directed": (True,), "device_aware": (True,),
+    "carry": (False,), "devices": (None,), "without": ((),),
 }  # fmt: skip

@@ -91,18 +91,6 @@ _DIMENSIONS = 5
 _CLIP = 8.0
 
 
-@dataclass(frozen=True)
-class FeatureSet:
-    """Which features of coarse groups there are; without one, its columns are gone."""
-
-    output_shape: bool = True  # of the group's output
-    node_id: bool = True  # place in the topological order
-    structure: bool = True  # degrees, fractal dimension, closeness
-    # what HSDAG's paper lacks: costs, bytes, weights, depth; and all of `pair_x`, `device_x` and `edge_x`, which are
-    # zero without it, support and the objective aside
-    ours: bool = True
-
-
 @dataclass(frozen=True, eq=False)
 class PolicyInput:
     """Features of one placement problem."""
@@ -116,42 +104,28 @@ class PolicyInput:
     coarse: NDArray[np.int32]  # node of each colocation group, int32 [groups]; see `coarse_groups`
 
 
-def policy_input(
-    problem: PlacementProblem,
-    names: FeatureSet | None = None,
-    threads: int = 1,
-) -> PolicyInput:
-    """Features (all by default) of a problem in which each group has a device that supports it."""
-    names = names or FeatureSet()
+def policy_input(problem: PlacementProblem, threads: int = 1) -> PolicyInput:
+    """Features of a problem in which each group has a device that supports it."""
     coarse = coarse_groups(problem)
     partitions = CoarsePartitions.of(problem, threads, coarse)
     view = partitions.view
     structure = view.structure
     position = structure["position"] / max(view.size - 1, 1)
 
-    columns = [_types(problem.graph, view)]
-    if names.output_shape:
-        columns.append(_output_shapes(problem.graph, view))
-    if names.node_id:
-        columns.append(position[:, None])
-    if names.structure:
-        columns.append(_structure(structure, view.size))
-    if names.ours:
-        columns.append(_work(problem, view, structure))
+    columns = [
+        _types(problem.graph, view),
+        _output_shapes(problem.graph, view),
+        position[:, None],
+        _structure(structure, view.size),
+        _work(problem, view, structure),  # the last, as those before it are what HSDAG's paper has
+    ]
     found = _Contiguous.of(partitions)
-    edge_x, pair_x, device_x = _edges(view, position, found), _pairs(view, found), _devices(problem, view, found)
-    if not names.ours:
-        edge_x, pair_x, device_x = (
-            np.zeros_like(edge_x),
-            np.where(np.arange(pair_x.shape[2]) == _SUPPORT_COLUMN, pair_x, 0),
-            np.where(np.arange(device_x.shape[1]) < _PLAIN_COLUMNS, device_x, 0),
-        )
     return PolicyInput(
         node_x=np.concatenate(columns, axis=1).astype(np.float32),
         edge_index=view.edge_index,
-        edge_x=edge_x.astype(np.float32),
-        pair_x=pair_x.astype(np.float32),
-        device_x=device_x.astype(np.float32),
+        edge_x=_edges(view, position, found).astype(np.float32),
+        pair_x=_pairs(view, found).astype(np.float32),
+        device_x=_devices(problem, view, found).astype(np.float32),
         coarse=coarse,
     )
 
@@ -331,11 +305,6 @@ def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
         ],
         axis=1,
     )
-
-
-# Columns of `pair_x` and `device_x` that hold without costs, too.
-_SUPPORT_COLUMN = 0
-_PLAIN_COLUMNS = 5
 
 
 def _squash(distance: Floats) -> Floats:

@@ -2,8 +2,7 @@
 
 Duan et al., NeurIPS 2024 (arXiv:2405.14185), sections 2.3 to 2.5. Clusters come from graph parsing (Song et al., ICLR
 2024, "Graph Parsing Networks", arXiv:2402.14393), their embeddings are DeepSets (Zaheer et al. 2017, arXiv:1703.06114);
-the messages between nodes are gated (Bresson & Laurent 2017, arXiv:1711.07553) or those of a GCN (Kipf & Welling 2017,
-arXiv:1609.02907), as published.
+the messages between nodes are gated (Bresson & Laurent 2017, arXiv:1711.07553).
 
     encode  features → node embeddings h [n, H], edge scores in (0, 1) [e]
     parse   edge scores → cluster of each node [n]        native, no gradient: `ov_hsdag._native.parse`
@@ -46,29 +45,24 @@ class Forward:
 
     def encode(self, x: Any) -> tuple[Array, Array]:
         """Node embeddings h [n, H] and edge scores in (0, 1) [e]. x: a `PolicyInput` of arrays."""
-        if self.config.device_aware:
-            pairs = self._mix("encoder.pairs", x.pair_x, self._devices("encoder.devices", x.device_x))
-            h = self._mix("encoder.input", x.node_x, pairs.mean(1), self.xp.amax(pairs, 1))
-        else:
-            h = self._mix("encoder.input", x.node_x)
+        pairs = self.mix("encoder.pairs", x.pair_x, self._devices("encoder.devices", x.device_x))
+        h = self.mix("encoder.input", x.node_x, pairs.mean(1), self.xp.amax(pairs, 1))
         source, target = x.edge_index
-        convolve = self._gated if self.config.conv == "gated" else self._gcn
-        ends = (_Segments(self, target, len(h)), _Segments(self, source, len(h)))
+        ends = (Segments(self, target, len(h)), Segments(self, source, len(h)))
         for layer in range(self.config.layers):
             name = f"encoder.layers.{layer}"
-            message = self.dropout(convolve(name, h, x, *ends).clip(0))
+            message = self.dropout(self._gated(name, h, x, *ends).clip(0))
             h = self.norm(f"{name}.norm", h + message)
         both = h[source] * h[target]
-        scored = (both,) if self.config.devices else (both, x.edge_x)
-        return h, self.sigmoid(self._mix("edge_scorer", *scored)[:, 0])
+        return h, self.sigmoid(self.mix("edge_scorer", both, x.edge_x)[:, 0])
 
     def pool(self, x: Any, h: Array, edge_score: Array, cluster: Array) -> Array:
         """Embeddings of clusters [c, H]: DeepSets over nodes, times the mean score of the inner edges (1 for none)."""
-        members = _Segments(self, cluster, int(cluster.max()) + 1)
-        z = self._mix("whole", members.mean(self._mix("member", h)))
+        members = Segments(self, cluster, int(cluster.max()) + 1)
+        z = self.mix("whole", members.mean(self.mix("member", h)))
         producer, consumer = cluster[x.edge_index]
         inside = producer == consumer
-        inner = _Segments(self, producer[inside], len(z))
+        inner = Segments(self, producer[inside], len(z))
         return z * self.xp.where(inner.count[:, None] > 0, inner.mean(edge_score[inside][:, None]), self.one)
 
     def logits(self, x: Any, h: Array, edge_score: Array, cluster: Array) -> Array:
@@ -77,11 +71,9 @@ class Forward:
 
     def place(self, x: Any, h: Array, cluster: Array, z: Array) -> Array:
         """Logits of devices for clusters [c, D]. z: their embeddings, for the rest see `logits`."""
-        if self.config.devices:  # the paper's softmax over a fixed number of devices
-            return self.linear("placer.head.2", self.linear("placer.head.0", z).clip(0))
-        members = _Segments(self, cluster, len(z))
+        members = Segments(self, cluster, len(z))
         e = self._devices("placer.devices", x.device_x)
-        pair = self._mix("placer.pair", x.pair_x, h[:, None], e).clip(0)
+        pair = self.mix("placer.pair", x.pair_x, h[:, None], e).clip(0)
         # Times are logarithms among the features, which sums of exponentials add up; the first sum's weights also make
         # a mean in which the nodes that matter count more.
         weight = self.xp.exp((_LOG_UNIT * self.linear("placer.log_weight", x.pair_x)).clip(-15, 15))
@@ -89,11 +81,11 @@ class Forward:
         weighted = members.sum(weight[..., :1] * pair) / sums[..., :1]
         costs, z = members.mean(x.pair_x), z[:, None]
         agreement = z * self.linear("placer.agree", e)
-        u = self._mix("placer.state", weighted, z, e, agreement, costs, self.xp.log(sums) / _LOG_UNIT)
+        u = self.mix("placer.state", weighted, z, e, agreement, costs, self.xp.log(sums) / _LOG_UNIT)
         producer, consumer = cluster[x.edge_index]
         crossing = producer != consumer
         producer, consumer, edge_x = producer[crossing], consumer[crossing], x.edge_x[crossing]
-        entering, leaving = _Segments(self, consumer, len(u)), _Segments(self, producer, len(u))
+        entering, leaving = Segments(self, consumer, len(u)), Segments(self, producer, len(u))
         for layer in range(self.config.context):
             name = f"placer.context.{layer}"
             gates = self.sigmoid(self.linear(f"{name}.gates", edge_x))[:, None]
@@ -102,10 +94,10 @@ class Forward:
             received = entering.mean(values[producer, :, :width] * gates[..., :width])
             returned = leaving.mean(values[consumer, :, width:] * gates[..., width:])
             context = (u, received, returned, u.mean(1, keepdims=True), u.mean(0, keepdims=True))
-            u = self.norm(f"{name}.norm", u + self._mix(f"{name}.mix", *context))
-        return (self._mix("placer.head", u) + self.linear("placer.costs", costs))[..., 0]
+            u = self.norm(f"{name}.norm", u + self.mix(f"{name}.mix", *context))
+        return (self.mix("placer.head", u) + self.linear("placer.costs", costs))[..., 0]
 
-    def _gated(self, name: str, h: Array, x: Any, entering: _Segments, leaving: _Segments) -> Array:
+    def _gated(self, name: str, h: Array, x: Any, entering: Segments, leaving: Segments) -> Array:
         """Messages along the edges, and against them: mean over neighbours j of sigmoid(k_i + q_j) v_j, plus W h_i."""
         total, width = 0.0, h.shape[1]
         for number, (end, other) in enumerate(((entering, leaving), (leaving, entering))):
@@ -122,19 +114,12 @@ class Forward:
             )
         return total
 
-    def _gcn(self, name: str, h: Array, x: Any, entering: _Segments, leaving: _Segments) -> Array:
-        """Both directions of the edges and loops, normalised by the square roots of the degrees."""
-        scale = (1 / self.xp.sqrt(1 + entering.count + leaving.count))[:, None]
-        scaled = scale * self.product(h, self.weights[f"{name}.convs.0.lin.weight"])
-        around = entering.sum(scaled[leaving.index]) + leaving.sum(scaled[entering.index])
-        return scale * (around + scaled) + self.bias(f"{name}.convs.0")
-
     def _devices(self, name: str, device_x: Array) -> Array:
         """Device embeddings, each with the mean of all mixed in [D, H]."""
-        e = self._mix(f"{name}.each", device_x)
-        return self._mix(f"{name}.all", e, e.mean(0, keepdims=True))
+        e = self.mix(f"{name}.each", device_x)
+        return self.mix(f"{name}.all", e, e.mean(0, keepdims=True))
 
-    def _mix(self, name: str, *inputs: Array) -> Array:
+    def mix(self, name: str, *inputs: Array) -> Array:
         """A two-layer MLP on the concatenation of its inputs, which broadcast against each other."""
         total = self.linear(f"{name}.parts.0", inputs[0])
         for number, x in enumerate(inputs[1:], 1):
@@ -184,7 +169,7 @@ class Forward:
         return x
 
 
-class _Segments:
+class Segments:
     """Rows that belong to `size` nodes or clusters; `index`: to which, [rows]."""
 
     def __init__(self, over: Forward, index: Array, size: int) -> None:

@@ -22,7 +22,6 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.errors import UserError
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
 _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
@@ -81,12 +80,7 @@ class HSDAGPlacer:
     def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
         """Features, encoder, parsing and placer. Raises UserError, see `place`."""
         policy = PolicyFolder.load(self.policy)
-        if policy.config.devices not in (None, len(problem.devices)):
-            raise UserError(
-                f"policy '{policy.path}' places on {policy.config.devices} devices, not on {len(problem.devices)};"
-                " choose another policy"
-            )
-        x = policy_input(problem, policy.config.features, usable_cores())
+        x = policy_input(problem, usable_cores())
         h, edge_score = policy.encode(x)
         nodes = len(x.node_x)
         cluster = np.arange(nodes, dtype=np.int32)

@@ -47,31 +47,21 @@ def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]
         yield from mix(f"{name}.each", [sizes.device])
         yield from mix(f"{name}.all", [width, width])
 
-    if config.device_aware:
-        yield from devices("encoder.devices")
-        yield from mix("encoder.pairs", [sizes.pair, width])
-    yield from mix("encoder.input", [sizes.node, width, width] if config.device_aware else [sizes.node])
+    yield from devices("encoder.devices")
+    yield from mix("encoder.pairs", [sizes.pair, width])
+    yield from mix("encoder.input", [sizes.node, width, width])
     for layer in range(config.layers):
         name = f"encoder.layers.{layer}"
-        for number in range(2 if config.directed else 1):
+        for number in range(2):
             conv = f"{name}.convs.{number}"
             yield f"{conv}.bias", (width,)
-            if config.conv == "gcn":
-                yield from linear(f"{conv}.lin", width, width, bias=False)
-                continue
             for part in ("key", "query", "value"):
                 yield from linear(f"{conv}.lin_{part}", width + sizes.edge, width)
             yield from linear(f"{conv}.lin_skip", width, width, bias=False)
         yield from norm(f"{name}.norm")
-    yield from mix("edge_scorer", [width] if config.devices else [width, sizes.edge], 1)
+    yield from mix("edge_scorer", [width, sizes.edge], 1)
     yield from mix("member", [width])
     yield from mix("whole", [width])
-    if config.carry:
-        yield from linear("output", width, sizes.node)
-    if config.devices:
-        yield from linear("placer.head.0", width, width)
-        yield from linear("placer.head.2", width, config.devices)
-        return
     yield from devices("placer.devices")
     yield from linear("placer.agree", width, width)
     yield from mix("placer.pair", [sizes.pair, width, width])
@@ -92,11 +82,12 @@ class HSDAGNetwork(nn.Module, Forward):
 
     xp = torch
     one = torch.ones(())
+    parameter_shapes = staticmethod(parameter_shapes)
 
     def __init__(self, config: HSDAGConfig) -> None:
         super().__init__()
         self.config = config
-        shapes = dict(parameter_shapes(config))
+        shapes = dict(self.parameter_shapes(config))
         for name, shape in shapes.items():
             *path, leaf = name.split(".")
             module: nn.Module = self
@@ -106,13 +97,6 @@ class HSDAGNetwork(nn.Module, Forward):
                 module = module.get_submodule(part)
             module.register_parameter(leaf, nn.Parameter(_initial(name, shape, shapes)))
         self.weights: Mapping[str, Tensor] = dict(self.named_parameters())
-
-    def place(self, x: Any, h: Tensor, cluster: Tensor, z: Tensor) -> Tensor:
-        """See `Forward.place`. Raises ValueError where the network places on another number of devices."""
-        if self.config.devices not in (None, len(x.device_x)):
-            raise ValueError(f"expected graphs on {self.config.devices} devices (got {len(x.device_x)})")
-        logits: Tensor = super().place(x, h, cluster, z)
-        return logits
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """See `Forward`."""

@@ -137,7 +137,6 @@ class Pool:
         self._corpus = corpus
         self._targets = targets
         self._next = first_shard
-        self._features = config.features
         self._problems: list[tuple[int, Target]] = []
         self._count: dict[int, int] = {0: 0}
         self._examples: dict[int, Example] = {}
@@ -157,7 +156,7 @@ class Pool:
             number, target = self._problems[index]
             problem = self._corpus.draw(number)
             assert problem is not None
-            x = policy_input(problem, self._features)
+            x = policy_input(problem)
             elites = weighted(problem, x, target.elites)
             self._examples[index] = Example.of(problem, x, elites, target.score, target.reference)
         return self._examples[index]

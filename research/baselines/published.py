@@ -4,7 +4,7 @@
         x ← the problem's features
         for each step t:  encode x, parse, pool, place
                           draw a device for each cluster; reward r_t = 1 / latency of that placement
-                          x_v ← x_v + what the embedding of v's cluster adds            (`HSDAGNetwork.carry`)
+                          x_v ← x_v + what the embedding of v's cluster adds            (`Network`)
         one step of Adam on  - Σ_t G_t log p(placement of step t),   G_t = Σ_{k ≥ t} discount^(k - t) r_k
 
 There is no baseline, no entropy bonus and no second use of a sample. The best placement that was ever drawn is the
@@ -19,8 +19,9 @@ of an update.
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,11 +33,12 @@ from torch import Tensor
 from ov_hsdag import _native
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.policy.config import HSDAGConfig, Widths
-from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.policy.features import TYPE_COLUMNS, PolicyInput, policy_input
+from ov_hsdag.policy.forward import Segments
 from ov_hsdag.policy.placer import expand
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import rollout
-from ov_hsdag.training.network import HSDAGNetwork, tensors
+from ov_hsdag.training.network import HSDAGNetwork, parameter_shapes, tensors
 
 EPISODES = 100
 LEARNING_RATE = 1e-4
@@ -53,7 +55,7 @@ def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HS
     rewards with 0.
 
     Args:
-        widths: numbers of features with `ours` switched off.
+        widths: numbers of features, of `paper_input`.
         devices: number of fixed devices.
         without: the ablation: some of `ABLATIONS`.
 
@@ -80,6 +82,82 @@ def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HS
         discount=0.95,
         steps=20,
     )
+
+
+def paper_input(problem: PlacementProblem, without: Sequence[str] = ()) -> PolicyInput:
+    """Returns the features that the paper has: none of costs, bytes, weights, depth and edges.
+
+    Args:
+        problem: the problem.
+        without: groups of features that are left out, see `paper`.
+    """
+    x = policy_input(problem)
+    kept = np.r_[tuple(np.arange(*columns) for name, columns in _COLUMNS.items() if name not in without)]
+    return replace(
+        x,
+        node_x=x.node_x[:, kept],
+        edge_x=np.zeros_like(x.edge_x),
+        pair_x=np.where(np.arange(x.pair_x.shape[2]) < 1, x.pair_x, 0),  # support
+        device_x=np.where(
+            np.arange(x.device_x.shape[1]) < 5, x.device_x, 0
+        ),  # the objective and which devices there are
+    )
+
+
+# Columns of `node_x`: dimensions and rank of the output, place in the order, degrees, fractal dimension and closeness.
+_COLUMNS = dict(
+    zip(("types", *ABLATIONS), itertools.pairwise(np.cumsum([0, TYPE_COLUMNS, 6, 1, 5]).tolist()), strict=True)
+)
+
+
+class Network(HSDAGNetwork):
+    """The paper's network: a GCN (Kipf & Welling 2017, arXiv:1609.02907) and a softmax over a fixed number of devices.
+
+    Its weights "output" are of what an embedding adds to the features of its cluster's nodes.
+    """
+
+    @staticmethod
+    def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of the parameters."""
+        ours, width, devices = dict(parameter_shapes(config)), config.hidden, config.devices or 2
+
+        def same(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+            """Those of a layer of the network that ships, as far as it sees nodes."""
+            for key, shape in ours.items():
+                if key.startswith(f"{name}.") and not key.startswith((f"{name}.parts.1", f"{name}.parts.2")):
+                    yield key, shape
+
+        yield from same("encoder.input")
+        for layer in range(config.layers):
+            name = f"encoder.layers.{layer}"
+            yield f"{name}.convs.0.bias", (width,)
+            yield f"{name}.convs.0.lin.weight", (width, width)
+            yield from same(f"{name}.norm")
+        for name in ("edge_scorer", "member", "whole"):
+            yield from same(name)
+        for name, outputs in (("output", config.widths.node), ("placer.head.0", width), ("placer.head.2", devices)):
+            yield f"{name}.weight", (outputs, width)
+            yield f"{name}.bias", (outputs,)
+
+    def encode(self, x: Any) -> tuple[Tensor, Tensor]:
+        """See `HSDAGNetwork`. Messages run both ways along edges and in loops, over the square roots of the degrees."""
+        h = self.mix("encoder.input", x.node_x)
+        source, target = x.edge_index
+        entering, leaving = Segments(self, target, len(h)), Segments(self, source, len(h))
+        scale = (1 / torch.sqrt(1 + entering.count + leaving.count))[:, None]
+        for layer in range(self.config.layers):
+            name = f"encoder.layers.{layer}"
+            scaled = scale * self.product(h, self.weights[f"{name}.convs.0.lin.weight"])
+            around = entering.sum(scaled[source]) + leaving.sum(scaled[target])
+            message = scale * (around + scaled) + self.bias(f"{name}.convs.0")
+            h = self.norm(f"{name}.norm", h + self.dropout(message.clip(0)))
+        return h, self.sigmoid(self.mix("edge_scorer", h[source] * h[target])[:, 0])
+
+    def place(self, x: Any, h: Tensor, cluster: Tensor, z: Tensor) -> Tensor:
+        """See `HSDAGNetwork`. Raises ValueError where it places on another number of devices."""
+        if self.config.devices != len(x.device_x):
+            raise ValueError(f"expected graphs on {self.config.devices} devices (got {len(x.device_x)})")
+        return self.linear("placer.head.2", self.linear("placer.head.0", z).clip(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +187,7 @@ class Task:
             config: of the network, which decides the features.
             split_only: placements on a single device count as infeasible.
         """
-        x = policy_input(problem, config.features)
+        x = paper_input(problem, config.without)
         reference = float(problem.scores(problem.singles).min())
         if not np.isfinite(reference):
             reference = float(problem.scores(problem.repair(HeteroDefault().place(problem)))[0])
@@ -153,7 +231,7 @@ class Episode:
     rewards: NDArray[np.float64]
 
 
-def run_episode(network: HSDAGNetwork, task: Task, greedy: bool = False) -> Episode:
+def run_episode(network: Network, task: Task, greedy: bool = False) -> Episode:
     """Places a problem `config.steps` times, each time on features that the step before has changed.
 
     Gradients run through all steps: what a step adds to the features is learned from the rewards of later steps.
@@ -229,7 +307,7 @@ class Trained:
         seconds: CPU time.
     """
 
-    network: HSDAGNetwork
+    network: Network
     best: NDArray[np.uint8]
     best_score: float
     best_episode: int
@@ -268,7 +346,7 @@ def train(
     means, failed = np.zeros(episodes), 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = HSDAGNetwork(config)
+        network = Network(config)
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
         for number in range(episodes):
             with torch.set_grad_enabled(learning_rate > 0):

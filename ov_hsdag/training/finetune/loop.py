@@ -36,7 +36,6 @@ from ov_hsdag.training.finetune.state import (
 from ov_hsdag.training.finetune.task import Task
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
-from ov_hsdag.utils.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +86,6 @@ def run(
         refuse_existing(output)
         settings, budget = settings or Settings(), budget or Budget()
         state = new_state(network, settings)
-    devices = state.network.config.devices
-    if devices not in (None, len(problem.devices)):
-        raise UserError(f"the policy places on {devices} devices, not on {len(problem.devices)}; choose another policy")
     output.mkdir(parents=True, exist_ok=True)
     about = {**(about or {}), "budget": budget.to_dict()}
     begin -= state.seconds
