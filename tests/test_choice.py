@@ -62,6 +62,7 @@ def test_a_little_better_placement_wins_where_the_noise_allows() -> None:
     assert chosen(0.01, A=1, B=1, hsdag=1.004)["hsdag"] <= 0.1 * RUNS, "hardly worth it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
 def test_the_better_device_is_found_wherever_it_stands(noise: float) -> None:
     found = chosen(noise, dict.fromkeys(("A", "B", "hetero", "hsdag"), 1.0), A=1, B=5, hetero=1, hsdag=4.8)
@@ -106,6 +107,7 @@ def test_what_is_shown_never_contradicts_the_choice() -> None:
             assert all(found.ratio(name, found.chosen).median <= 1 + GAIN for name in found.proven)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.05, 0.14])
 def test_on_shared_cores_the_choice_is_near_the_best(error: float) -> None:
     """Two cores at 0.6 to 1.0 of their speed, each for itself, from half second to half second; 30 s of trials.

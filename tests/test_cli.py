@@ -84,6 +84,7 @@ class TestPlace:
     def test_throughput_on_two_equal_devices_uses_both(self, placed: tuple[Path, dict[str, Any]]) -> None:
         assert set(placed[1]["placement"].values()) == {"CPU_A", "CPU_B"}
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_measures_where_the_devices_are(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", GENEROUS, "--json")
@@ -96,6 +97,7 @@ class TestPlace:
         embedded = Placement.of(ov.Core().read_model(out))
         assert embedded is not None and embedded.measured == printed["measured"]
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_text_tells_what_was_measured(self, model: Path, out: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", GENEROUS)
@@ -295,6 +297,7 @@ class TestVerify:
         assert "openvino" in sys.modules
         continue_in_child("running a model")
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child survives a parent that is killed")
     def test_no_process_is_left_behind(self, placed: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
         code = f"""
@@ -520,6 +523,7 @@ class TestSurroundings:
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
         assert not out.exists()
 
+    @pytest.mark.slow
     def test_no_directory_for_temporary_files(self, model: Path, out: Path) -> None:
         """As in a container that runs with --read-only, where only the output's folder can be written to."""
         options = ("--device", DEVICE)
@@ -530,6 +534,7 @@ class TestSurroundings:
         stripped = run("strip", out, "--output", out.with_name("plain.xml"), code=NO_TEMPORARY_DIRECTORY)
         assert (stripped.returncode, stripped.stderr) == (0, "")
 
+    @pytest.mark.slow
     def test_nothing_is_measured_without_temporary_files(self, model: Path, out: Path) -> None:
         """With a warning where measuring is the default, and with an error before any work where it was asked for."""
         options = ("--device", DEVICE, "--output", out)
@@ -544,6 +549,7 @@ class TestSurroundings:
         benched = run("bench", model, "--device", DEVICE, code=NO_TEMPORARY_DIRECTORY)
         assert_one_error_line(benched, "measuring needs a temporary folder (TMPDIR)", status=1)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("more", [(), ("--json",)])
     def test_long_work_is_told_where_there_is_no_terminal(self, model: Path, out: Path, more: tuple[str, ...]) -> None:
         """Every ten seconds; here, every tenth of one."""

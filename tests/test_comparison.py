@@ -178,6 +178,7 @@ def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core) ->
         assert machine.compiled == 2
 
 
+@pytest.mark.slow
 def test_candidates_of_a_model_that_memory_holds_twice_are_all_measured(core: ov.Core) -> None:
     """Real workers on a machine with room for two of them."""
     running: list[Worker] = []

@@ -96,6 +96,7 @@ def test_there_is_a_gpu_in_the_rig_alone(run: Run) -> None:
     assert outside.stdout.endswith("]\n")
 
 
+@pytest.mark.slow
 def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     code = """
         import openvino as ov

@@ -154,6 +154,7 @@ def learn(net: HSDAGNetwork, loss_of: Callable[[], torch.Tensor], steps: int) ->
     return found
 
 
+@pytest.mark.slow
 def test_imitation_learns_searched_placements() -> None:
     examples = [example(seed) for seed in range(4)]
     net = network(examples)
@@ -173,6 +174,7 @@ def test_of_several_elites_the_likeliest_is_imitated() -> None:
     assert float(imitation_loss(policy, several)) == pytest.approx(min(found)) and max(found) > min(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_policy_gradients_raise_the_return(clip: float | None) -> None:
     item = example(1)
@@ -265,6 +267,7 @@ def test_counterfactual_advantages_have_the_gradient_of_the_expected_return() ->
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_entropy_bonus_keeps_the_policy_from_being_sure() -> None:
     item = example(2)
     settings = replace(TINY, imitation_steps=10**6)
@@ -565,6 +568,7 @@ def press_ctrl_c() -> None:
     handler(signal.SIGINT, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before the first step", "in a step", "between steps"])
 def test_an_interrupted_run_has_saved_what_it_did(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interruptible: None, moment: str

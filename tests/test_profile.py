@@ -466,6 +466,7 @@ def mutations(document: Any) -> Iterator[Any]:
             yield mutant
 
 
+@pytest.mark.slow
 def test_the_checker_agrees_with_the_published_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     document = good_profile()
