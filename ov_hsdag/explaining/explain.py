@@ -19,6 +19,7 @@ from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
+from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
 from ov_hsdag.utils.arguments import check_in_memory
@@ -89,7 +90,7 @@ def explain(
     original = {node.get_friendly_name() for node in model.get_ops()}
     restore_shapes(model)
     stored = {node.get_friendly_name() for node in operations_of(model)}
-    placed = affinity is None and Placement.of(model) is not None and stored <= given.affinity.keys()
+    placed = affinity is None and model.has_rt_info([RT_INFO]) and stored <= given.affinity.keys()
     analysis = session.analyse(model, shapes, phases, placed=placed)
     known = original.union(analysis.graph.names)
     if affinity is None and not known.isdisjoint(given.affinity):

@@ -167,7 +167,7 @@ def body_weight_bytes(node: ov.Node) -> int:
     total = 0
     for inner in (one for body in _bodies(node) for one in body.get_ops()):
         if inner.get_type_name() == "Constant":
-            total += -(-math.prod(inner.get_output_shape(0)) * inner.get_output_element_type(0).bitwidth // 8)
+            total += int(inner.get_byte_size())
         elif inner.get_type_name() in SUBGRAPHS:
             total += body_weight_bytes(inner)
     return total
