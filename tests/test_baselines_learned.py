@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ov_hsdag.problem.problem import PlacementProblem
-from research.baselines import go, learning, placeto, rnn
+from research.baselines import learning, placeto, rnn
 from research.baselines.budget import Budget, BudgetSpent, Environment
 from research.baselines.graph import UnitGraph, colocated
 from tests.graphs import problem_of, random_problem
@@ -59,11 +59,7 @@ class Kept:
         return found
 
 
-LEARNERS = {
-    "rnn": rnn.RNN(colocate=False),
-    "placeto": placeto.Placeto(colocate=False),
-    "go": go.GO(colocate=False),
-}
+LEARNERS = {"rnn": rnn.RNN(colocate=False), "placeto": placeto.Placeto(colocate=False)}
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -164,21 +160,3 @@ def test_placeto_pays_for_moves_alone() -> None:
 
 def test_placeto_sums_later_rewards() -> None:
     assert placeto.returns(np.array([1.0, 2.0, 4.0]), 0.5).tolist() == [3.0, 4.0, 4.0]
-
-
-def test_attention_sees_the_segment_before_without_learning_through_it() -> None:
-    with learning.seeded(0):
-        layer = go.Attention(go.GO(hidden=8, heads=2, segment=4))
-        x = torch.randn(1, 11, 8, requires_grad=True)
-    summary = torch.zeros(8)
-
-    out = layer(x, summary)[0]
-    changes = np.zeros((3, 3), bool)
-    for segment in range(3):
-        other = x.detach().clone()
-        other[0, 4 * segment] += torch.arange(8.0)
-        moved = (layer(other, summary)[0] - out).abs().sum(1).detach().numpy() > 1e-5
-        changes[segment] = [moved[4 * number : 4 * number + 4].any() for number in range(3)]
-    assert changes.tolist() == [[True, True, False], [False, True, True], [False, False, True]]
-    (gradient,) = torch.autograd.grad(out[9, 0], x)
-    assert {int(node) // 4 for node in torch.nonzero(gradient[0].abs().sum(1) > 1e-9)} == {2}

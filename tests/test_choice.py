@@ -110,10 +110,7 @@ def test_what_is_shown_never_contradicts_the_choice() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [0.05, 0.14])
 def test_on_shared_cores_the_choice_is_near_the_best(error: float) -> None:
-    """Two cores at 0.6 to 1.0 of their speed, each for itself, from half second to half second; 30 s of trials.
-
-    benchmarks/quality/choice_rules.py has more runs, and the rule that was before.
-    """
+    """Two cores at 0.6 to 1.0 of their speed, each for itself, from half second to half second; 30 s of trials."""
     shares = []
     for seed in range(20):
         host = SharedHost.drawn(seed, error)

@@ -116,17 +116,13 @@ def learned(*, colocate: bool = True) -> tuple[Contestant, ...]:
     """What learns on the very problem.
 
     Args:
-        colocate: whether the RNN placer's rule of co-location, which Placeto and GO take over, makes one node of each
-            chain. Graphs of layers are chains of what it would have made.
+        colocate: whether the RNN placer's rule of co-location, which Placeto takes over, makes one node of each chain.
+            Graphs of layers are chains of what it would have made.
     """
     return (
         *(
             Contestant(label, _learned(module, name, colocate=colocate), seeded=True, learns=True)
-            for label, module, name in (
-                ("Placeto", "placeto", "Placeto"),
-                ("RNN-based", "rnn", "RNN"),
-                ("GO, from scratch", "go", "GO"),
-            )
+            for label, module, name in (("Placeto", "placeto", "Placeto"), ("RNN-based", "rnn", "RNN"))
         ),
         Contestant("HSDAG as published", Published, seeded=True, learns=True),
     )

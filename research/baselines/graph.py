@@ -92,11 +92,6 @@ class UnitGraph:
         return self._type_time.argmax(axis=1).astype(np.int64)
 
     @cached_property
-    def types(self) -> Floats:
-        """Share of each family of operation types in a unit's time, float64 [size, TYPE_COLUMNS]."""
-        return self._type_time / self._type_time.sum(axis=1, keepdims=True)
-
-    @cached_property
     def _type_time(self) -> Floats:
         graph = self.problem.graph
         time = self.problem.node_us.mean(axis=1)
