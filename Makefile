@@ -36,11 +36,11 @@ SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-o
 DEMO := build/demo
 ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 
-# Targets make the environment that others use, one after the other; only the native tests are compiled side by side.
+# Targets make the environment that others use, one after the other, but where it is there or not needed.
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: demo test test-slow test-all lanes llm docs wheels lint format native-test native-threads pytest tree rig fuzz clean
+.PHONY: demo test python-test test-slow test-all lanes llm docs wheels lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -55,7 +55,13 @@ demo: $(VENV)/.installed $(VENV)/.demo
 # Two devices of one core each, whatever the machine has.
 DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
 
-test: lint native-test pytest
+# Side by side, as each alone leaves a core idle most of the time; the native tests need no environment.
+test:
+	$(MAKE) --jobs 2 SIDE_BY_SIDE=1 native-test python-test
+
+python-test:
+	$(MAKE) SIDE_BY_SIDE= tree
+	$(MAKE) --jobs 2 SIDE_BY_SIDE=1 lint pytest
 
 test-all: test test-slow native-threads
 

@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from ov_hsdag import _native
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.colocation import split_rule
-from ov_hsdag.placers import partitions
 from ov_hsdag.placing.candidates import best_by_prediction, find_candidates
-from ov_hsdag.policy import features
+from ov_hsdag.policy import features, placer
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
@@ -173,7 +172,7 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
         return evaluate(self, placements, *limits, **more)
 
     full = problem.scores(HSDAGPlacer(untrained, moves=0).place(problem))[0]
-    monkeypatch.setattr(partitions, "_SIMULATED_NODES", 10 * problem.graph.nodes)
+    monkeypatch.setattr(placer, "_SIMULATED_NODES", 10 * problem.graph.nodes)
     monkeypatch.setattr(PlacementProblem, "evaluate", counted)
     placement = HSDAGPlacer(untrained, moves=0).place(problem)
     assert 10 <= max(asked) <= 12  # single devices always

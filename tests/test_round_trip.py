@@ -120,6 +120,17 @@ def test_names_follow_from_the_model_alone() -> None:
     }  # fmt: skip
 
 
+def test_names_of_thousands_of_nodes_without_one_stay_short() -> None:
+    x = node = ops.parameter([1, 4], np.float32, name="x")
+    for _ in range(3000):
+        node = ops.tanh(node)
+    model = ov.Model([ops.result(node, name="out")], [x], "unnamed")
+    name_generated(model)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    assert len(set(names)) == len(names) and max(map(len, names)) < 300
+    assert {"x/Tanh", "x/Tanh/Tanh"} < set(names)
+
+
 def test_names_of_a_file_stay(tmp_path: Path) -> None:
     """Those that look as if this process had generated them, too."""
     x = ops.parameter([1, 4], np.float32, name="x")

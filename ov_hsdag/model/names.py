@@ -17,6 +17,10 @@ GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 """What OpenVINO calls a node that nobody named."""
 
 
+# Characters of a name up to which others are named after it; thousands of nodes in a row without a name would make
+# names of thousands of parts.
+_LONGEST = 256
+
 # Nodes that compute nothing of their own.
 _SILENT = ("Constant", "Parameter", "Result")
 
@@ -24,8 +28,9 @@ _SILENT = ("Constant", "Parameter", "Result")
 def name_generated(model: ov.Model, known: Collection[str] | None = None) -> None:
     """Gives nodes with generated friendly names others that follow from the model alone, in place.
 
-    An operation is named after the first named one among its inputs ("conv1/Transpose"), a Constant after its first
-    consumer ("conv1/Transpose/Constant_1": its input 1); what has neither is named after its type.
+    An operation is named after the first named one among its inputs ("conv1/Transpose"), or after that one's own first
+    ancestor where the name would be very long, a Constant after its first consumer ("conv1/Transpose/Constant_1": its
+    input 1); what has neither is named after its type.
 
     known: names that were there before and stay, though they may look generated (those of an IR's nodes do); other
     names that begin like a generated one are: transformations hand them on from node to node. None: only a node's own
@@ -43,12 +48,15 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
     taken = {name for number, name in enumerate(names) if number not in generated}
     position = {node.get_instance_id(): number for number, node in enumerate(order)}
     named = [number not in generated for number in range(len(order))]
+    ancestor: dict[int, str] = {}  # of what was named here
+    latest: dict[str, int] = {}  # number at the end of the last one of equal names
 
     def give(number: int, name: str) -> None:
-        free, more = name, 1
+        free, more = name, latest.get(name, 1)
         while free in taken:
             more += 1
             free = f"{name}_{more}"
+        latest[name] = more
         taken.add(free)
         named[number] = True
         order[number].set_friendly_name(free)
@@ -57,7 +65,11 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
     for number in sorted(generated.difference(constants)):
         node = order[number]
         sources = (position[value.get_node().get_instance_id()] for value in node.input_values())
-        base = next((order[source].get_friendly_name() + "/" for source in sources if named[source]), "")
+        base = ""
+        if (source := next((source for source in sources if named[source]), None)) is not None:
+            base = order[source].get_friendly_name()
+            ancestor[number] = ancestor.get(source, base)
+            base = (base if len(base) <= _LONGEST else ancestor[number]) + "/"
         give(number, base + node.get_type_name())
     for number in constants:
         node = order[number]

@@ -32,10 +32,9 @@ _ORDERED_SEQUENCES = 2
 _ROOMS = (1.0, 0.85, 0.7, 0.5)
 _SEQUENCES = 8
 
-# Nodes that the simulator may walk for all starts together (but so many starts at least): the best by a rough estimate
-# are simulated. Thousands of scattered groups make thousands of submodels, which take seconds to tell apart.
+# Nodes that the simulator may walk for all starts together: the best by a rough estimate are simulated. Thousands of
+# scattered groups make thousands of submodels, which take seconds to tell apart.
 _SIMULATED_NODES = 200_000
-_SIMULATED = 8
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,17 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
 
 
 def ranked(
-    problem: PlacementProblem, placements: NDArray[np.uint8], threads: int, most_work: int | None = None
+    problem: PlacementProblem,
+    placements: NDArray[np.uint8],
+    threads: int,
+    most_work: int | None = None,
+    nodes: int = _SIMULATED_NODES,
 ) -> NDArray[np.uint8]:
     """Best first; then those that only lack memory, the least first, which refinement may bring within the limits.
 
-    most_work: see `PlacementProblem.evaluate`.
+    most_work: see `PlacementProblem.evaluate`; nodes: that the simulator may walk for all of them.
     """
-    most = max(_SIMULATED, _SIMULATED_NODES // problem.graph.nodes)
+    most = max(2, nodes // problem.graph.nodes)
     if len(placements) > most:
         # Single devices come first, and what is returned must not be worse than they are.
         promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]

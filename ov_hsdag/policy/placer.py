@@ -34,6 +34,9 @@ _MOVES = 50_000
 # For judging a proposal, see `PlacementProblem.evaluate`; one that scatters over hundreds of submodels is not worth it.
 _MOST_WORK = 1_000_000
 
+# Nodes that the simulator may walk for all proposals together, see `ranked`.
+_SIMULATED_NODES = 50_000
+
 # Submodels of a proposal that is repaired where HETERO runs none of them: each round of it moves one.
 _MOST_REPAIRED = 50
 
@@ -60,7 +63,7 @@ class HSDAGPlacer:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device. Raises UserError for a policy that does not fit."""
         threads = usable_cores()
-        best = ranked(problem, self.propose(problem), threads, _MOST_WORK)[0]
+        best = ranked(problem, self.propose(problem), threads, _MOST_WORK, nodes=_SIMULATED_NODES)[0]
         found = problem.evaluate(best, most_work=_MOST_WORK)
         if found.broken[0] and found.submodels[0] <= _MOST_REPAIRED:
             best = problem.repair(best)
@@ -73,7 +76,7 @@ class HSDAGPlacer:
         """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
         found = self.cluster_logits(problem)
         samples = sample(found.logits, self.samples, np.random.default_rng(self.seed))
-        choices = np.concatenate([lean(found.logits), samples])
+        choices = distinct(np.concatenate([lean(found.logits), samples]))
         proposed = expand(choices, found.logits, found.of_group, problem.group_supported)
         return distinct(np.concatenate([problem.singles, proposed]))
 
