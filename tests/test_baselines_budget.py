@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -39,11 +41,12 @@ def test_a_budget_of_evaluations_is_never_exceeded() -> None:
     assert environment.evaluations == 5 and len(environment.exact(problem.single(0))) == 1
 
 
-def test_seconds_of_other_processes_count() -> None:
+def test_a_budget_of_seconds_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(3)
     environment = Environment(problem, Budget(seconds=100.0))
     environment.cost(problem.single(0))
-    environment.charge(100.0)
+    now = time.process_time()
+    monkeypatch.setattr(time, "process_time", lambda: now + 100.0)
     with pytest.raises(BudgetSpent):
         environment.cost(problem.single(0))
     assert environment.evaluations == 1

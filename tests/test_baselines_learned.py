@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines import learning, placeto, rnn
-from research.baselines.budget import Budget, BudgetSpent, Environment
+from research.baselines.budget import Budget, Environment
 from research.baselines.graph import UnitGraph, colocated
 from tests.graphs import problem_of, random_problem
 
@@ -116,27 +116,9 @@ def test_colocation_keeps_a_device_for_all() -> None:
     assert UnitGraph.of(problem, merged).supported.any(axis=1).all()
 
 
-@pytest.mark.slow  # each process imports torch
-def test_several_controllers_share_parameters_and_one_budget() -> None:
-    environment = Environment(small(), Budget(evaluations=90))
-    settings = rnn.RNN(colocate=False, controllers=2, hidden=8, embedding=4, batch=5)
-    graph = UnitGraph.of(small())
-    with learning.seeded(0):
-        network = rnn.Network(graph, settings)
-    before = {name: value.clone() for name, value in network.named_parameters()}
-    distributed = rnn.Distributed(environment, graph, network, settings)
-    with pytest.raises(BudgetSpent):
-        distributed.run(0)
-    assert environment.evaluations == 90 and environment.best is not None
-    assert all(count > 0 for count in distributed.served)
-    assert all(not torch.equal(value, before[name]) for name, value in network.named_parameters())
-    # What controllers work in their processes counts, importing torch included.
-    assert environment.seconds > 0.5
-
-
-def test_controllers_stop_by_themselves() -> None:
+def test_the_rnn_placer_stops_by_itself() -> None:
     environment = Environment(small())
-    rnn.RNN(colocate=False, controllers=1, batch=5, updates=3).place(environment, 0)
+    rnn.RNN(colocate=False, batch=5, updates=3).place(environment, 0)
     assert environment.evaluations == 15
 
 

@@ -104,12 +104,11 @@ class Environment:
         self._noise = noise
         self._generator = np.random.default_rng(seed)
         self._begin = time.process_time()
-        self._elsewhere = 0.0
 
     @property
     def seconds(self) -> float:
-        """Processor seconds of this process since the environment was made, and those that `charge` added."""
-        return time.process_time() - self._begin + self._elsewhere
+        """Processor seconds of this process since the environment was made."""
+        return time.process_time() - self._begin
 
     @property
     def remaining(self) -> int | None:
@@ -125,10 +124,6 @@ class Environment:
         shares = [self.evaluations / max(evaluations, 1)] if evaluations is not None else []
         shares += [self.seconds / max(seconds, 1e-9)] if seconds is not None else []
         return min(max(shares, default=0.0), 1.0)
-
-    def charge(self, seconds: float) -> None:
-        """Adds processor seconds that a baseline spent in other processes."""
-        self._elsewhere += seconds
 
     def cost(self, placement: NDArray[np.integer[Any]]) -> float:
         """Measures one placement [groups]: seconds, inf where infeasible.

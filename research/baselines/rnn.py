@@ -9,38 +9,29 @@ Where its sections are:
   an embedding of it in the next step.
 - 3.3 (co-locating operations): `research.baselines.graph.colocated`. To the colocation groups that the framework
   demands, here legality's, comes the paper's own rule: an operation joins the only one that consumes its output.
-- 3.4 (distributed training): `Distributed`. Several controllers, a process each, update shared parameters without
-  waiting for each other; each has its own moving average. The process that owns the environment is their worker, which
-  measures.
+- 3.4 (distributed training) is left out: one controller, whose results follow from its seed.
 
 What the paper leaves to TensorFlow or to its machines is chosen here: run times are in units of the graph's fastest
-devices, so that one constant and one learning rate serve models of all sizes; each controller has its own state of Adam
-where the paper has one parameter server; devices that lack an operation of a group are masked; in its step, the decoder
-also reads what the encoder said of the operation.
+devices, so that one constant and one learning rate serve models of all sizes; devices that lack an operation of a group
+are masked; in its step, the decoder also reads what the encoder said of the operation.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ov_hsdag.utils.errors import RunError
 from research.baselines import learning
-from research.baselines.budget import BudgetSpent, Environment
+from research.baselines.budget import Environment
 from research.baselines.graph import SHAPE, UnitGraph, colocated
 
 Ask = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Measures placements, uint8 [batch, groups] → seconds [batch]; raises BudgetSpent."""
-
-# Seconds to wait for a message before looking whether controllers are alive.
-_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -57,8 +48,7 @@ class RNN:
         norm: largest norm of the gradient.
         settled: updates after which infeasible placements are not learned from.
         colocate: whether the paper's rule of co-location applies.
-        controllers: number of them; with more than one, results depend on how processes take turns.
-        updates: of each controller, None: as many as the budget allows.
+        updates: None: as many as the budget allows.
     """
 
     hidden: int = 64
@@ -70,7 +60,6 @@ class RNN:
     norm: float = 1.0
     settled: int = 5000
     colocate: bool = True
-    controllers: int = 1
     updates: int | None = None
 
     def place(self, environment: Environment, seed: int) -> None:
@@ -78,11 +67,7 @@ class RNN:
         problem = environment.problem
         graph = UnitGraph.of(problem, colocated(problem) if self.colocate else None)
         with learning.seeded(seed):
-            network = Network(graph, self)
-            if self.controllers == 1:
-                learn(network, graph, environment.costs, self)
-                return
-        Distributed(environment, graph, network, self).run(seed)
+            learn(Network(graph, self), graph, environment.costs, self)
 
 
 class Network(nn.Module):
@@ -170,102 +155,3 @@ def learn(network: Network, graph: UnitGraph, ask: Ask, settings: RNN) -> None:
         loss = -(torch.from_numpy(advantage.astype(np.float32)) * log_probability).mean() - settings.entropy * entropy
         learning.step(optimizer, network, loss, settings.norm)
         done += 1
-
-
-class Distributed:
-    """Controllers in processes of their own, and their worker in this one (section 3.4).
-
-    Attributes:
-        served: batches that were measured for each controller.
-    """
-
-    def __init__(self, environment: Environment, graph: UnitGraph, network: Network, settings: RNN) -> None:
-        """
-        Args:
-            environment: pays.
-            graph: of the network.
-            network: moves to shared memory and is changed.
-            settings: of the baseline.
-        """
-        self.served = [0] * settings.controllers
-        self._environment = environment
-        self._graph = graph
-        self._settings = settings
-        self._network = network.share_memory()
-        # Forked children of a process that has used torch's threads can hang.
-        self._context = torch.multiprocessing.get_context("spawn")
-
-    def run(self, seed: int) -> None:
-        """Measures what controllers draw until the budget is spent or all have made their updates.
-
-        Raises:
-            BudgetSpent: the budget is spent.
-            RunError: a controller died.
-        """
-        requests, pipes, processes = self._context.Queue(), [], []
-        for number in range(self._settings.controllers):
-            ours, theirs = self._context.Pipe()
-            arguments = (number, seed, self._network, self._graph, self._settings, requests, theirs)
-            processes.append(self._context.Process(target=_controller, args=arguments, daemon=True))
-            pipes.append(ours)
-        try:
-            for process in processes:
-                process.start()
-            self._serve(requests, pipes, processes)
-        finally:
-            for process, pipe in zip(processes, pipes, strict=True):
-                if process.is_alive():
-                    pipe.send(None)
-            for process in processes:
-                process.join(_PATIENCE)
-                if process.is_alive():
-                    process.terminate()
-
-    def _serve(self, requests: Any, pipes: list[Any], processes: list[Any]) -> None:
-        charged = [0.0] * len(processes)
-        working = set(range(len(processes)))
-        begun: set[int] = set()
-        waiting: list[tuple[int, Any]] = []
-        while working:
-            try:
-                number, placements, seconds = requests.get(timeout=_PATIENCE)
-            except OSError as error:
-                raise RunError(f"controllers cannot be heard: {error}") from error
-            except Exception as error:  # queue.Empty, which multiprocessing does not name
-                if dead := [n for n in working if processes[n].exitcode not in (None, 0)]:
-                    raise RunError(f"controller {dead[0]} ended with {processes[dead[0]].exitcode}") from error
-                continue
-            self._environment.charge(seconds - charged[number])
-            charged[number] = seconds
-            begun.add(number)
-            waiting.append((number, placements))
-            if len(begun) < len(processes):
-                continue  # a process that starts sooner must not spend the budget alone
-            for asking, drawn in waiting:
-                if drawn is None:
-                    working.discard(asking)
-                else:
-                    pipes[asking].send(self._environment.costs(drawn))
-                    self.served[asking] += 1
-            waiting.clear()
-
-
-def _controller(
-    number: int, seed: int, network: Network, graph: UnitGraph, settings: RNN, requests: Any, pipe: Any
-) -> None:
-    """A controller's process."""
-    torch.set_num_threads(1)
-    torch.manual_seed(seed * 1000 + number)
-
-    def ask(placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-        requests.put((number, placements, time.process_time()))
-        costs: NDArray[np.float64] | None = pipe.recv()
-        if costs is None:
-            raise BudgetSpent
-        return costs
-
-    try:
-        learn(network, graph, ask, settings)
-        requests.put((number, None, time.process_time()))
-    except BudgetSpent:
-        pass
