@@ -15,6 +15,8 @@ import pytest
 import ov_hsdag
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.process import Candidate, Worker
+from ov_hsdag.placers import multilevel
+from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.policy import tuned
 from research.zoo.catalog import select
 
@@ -77,6 +79,16 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Worker, "compile", compile_model)
     monkeypatch.setattr(Worker, "rate", known)
+
+
+@pytest.fixture
+def fast_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches make as many moves as the preset "fast" has, a fifth: for tests that need a placement, not the best."""
+
+    def settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
+        return search_settings("fast" if given == "default" else given)
+
+    monkeypatch.setattr(multilevel, "search_settings", settings)
 
 
 @pytest.fixture

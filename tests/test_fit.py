@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import openvino as ov
@@ -35,6 +36,8 @@ from tests.decoders import stateful_decoder
 from tests.graphs import random_model
 
 LAYERS, SHARED, SIZE = 6, 2, 8
+pytestmark = pytest.mark.usefixtures("fast_search")
+
 NAMES = ("GPU", "CPU")
 PAIR = "HETERO:GPU,CPU"
 ELEMENTS = 2 * LAYERS * SHARED * SIZE  # of all states, for each token
@@ -291,6 +294,7 @@ class TestSharedMemory:
     """Devices that compute in the machine's memory have it once."""
 
     TWO = ("CPU_A", "CPU_B")
+    known: ClassVar[list[int]] = []
 
     @pytest.fixture(autouse=True)
     def machine(self, monkeypatch: pytest.MonkeyPatch, two_cpu_core: ov.Core) -> None:
@@ -301,8 +305,14 @@ class TestSharedMemory:
     def fit(self, **options: object) -> Fit:
         return fit(stateful_decoder(LAYERS), self.TWO, core=self.core, kv_precision="f16", **options)  # type: ignore
 
+    def alone(self) -> int:
+        """The largest context that a device holds by itself, the same in all tests."""
+        if not self.known:
+            self.known.append(self.fit(context=1024).largest["CPU_A"] or 0)
+        return self.known[0]
+
     def test_two_halves_of_a_model_need_the_memory_of_the_whole(self) -> None:
-        alone = self.fit(context=1024).largest["CPU_A"] or 0
+        alone = self.alone()
         found = self.fit(context=alone * 3 // 2)  # each device alone could hold its half
         assert all((need.headroom or 0) > 0 for need in found.split.values())
         assert not found.fits
@@ -314,7 +324,7 @@ class TestSharedMemory:
         assert "CPU_A and CPU_B share 1.907 MiB of this machine's memory; the largest" in verdict(found, "model")
 
     def test_limits_of_the_user_count_as_they_are(self) -> None:
-        context = (self.fit(context=1024).largest["CPU_A"] or 0) * 3 // 2
+        context = self.alone() * 3 // 2
         found = self.fit(context=context, memory=dict.fromkeys(self.TWO, self.bytes))
         assert found.split_fits
         assert found.shared is None
@@ -325,7 +335,7 @@ class TestSharedMemory:
         assert larger.shared.room == 10 * self.bytes
 
     def test_place_says_that_the_machine_has_less(self) -> None:
-        context = (self.fit(context=1024).largest["CPU_A"] or 0) * 3 // 2
+        context = self.alone() * 3 // 2
         with pytest.warns(
             UserWarning, match=r"CPU_A and CPU_B need [\d.]+ MiB together, and share the 1\.907 MiB of this machine"
         ):

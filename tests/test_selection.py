@@ -190,7 +190,13 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
-@pytest.mark.parametrize("name", ["vit-small-int8", pytest.param("gpt2-small-int8-weights", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet-small-int8",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("vit-small-int8", "gpt2-small-int8-weights")),
+    ],
+)
 def test_quantised_models_may_be_split(name: str, core: ov.Core) -> None:
     """Where a border parts an int8 operation from its quantisation, roundings tip: no reason to drop a placement."""
     model, problem = problem_of(name, core, "throughput")
@@ -431,9 +437,8 @@ def test_bad_limits_are_refused(memory: dict[str, int | str], told: str) -> None
 
 
 def test_limits_override_the_profile() -> None:
-    for limits in ({"GPU": 1000, "CPU": 1000}, {"GPU": "1KB", "CPU": "1000B"}):
-        with pytest.raises(RunError, match=r"GPU holds 1,000 bytes"):
-            ov_hsdag.place(convolutions(), "HETERO:GPU,CPU", memory=limits)
+    with pytest.raises(RunError, match=r"GPU holds 1,000 bytes"):
+        ov_hsdag.place(convolutions(), "HETERO:GPU,CPU", memory={"GPU": "1KB", "CPU": 1000})
     assert builtin_profile(["GPU"]).memory_bytes(["GPU"])[0] > 1000
 
 
