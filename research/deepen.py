@@ -24,25 +24,20 @@ class Stretch:
 
     Attributes:
         first, last: its nodes, the last one excluded.
-        entering: outputs before it, in the order of `leaving`, whose place its own take in the next copy.
-        leaving: outputs of its own (or from before it) that are read behind it.
     """
 
     first: int
     last: int
-    entering: tuple[int, ...]
-    leaving: tuple[int, ...]
+    entering: tuple[int, ...]  # outputs before it, in the order of `leaving`, whose place its own take in the next copy
+    leaving: tuple[int, ...]  # outputs of its own (or from before it) that are read behind it
 
 
 def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
     """Repeats the layers of a template until it has about so many operations.
 
-    Args:
-        template: its graph is used; its devices and costs are not.
-        operations: nodes other than constants, Parameters and Results.
-
-    Returns:
-        A template on the same devices, without costs. The same one where nothing can be repeated, or nothing has to be.
+    template: its graph is used; its devices and costs are not. operations: nodes other than constants, Parameters and
+    Results. Returns a template on the same devices, without costs. The same one where nothing can be repeated, or
+    nothing has to be.
     """
     graph = template.graph
     present = int((graph.kinds == NodeKind.OP).sum())
@@ -57,8 +52,7 @@ def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
 def joined(templates: Sequence[PlacementProblem]) -> PlacementProblem:
     """Models behind one another: the first output of each is an input of the next.
 
-    Args:
-        templates: at least one; Parameters of any size take any tensor, since only costs count.
+    templates: at least one; Parameters of any size take any tensor, since only costs count.
     """
     builder = _Copies()
     end: int | None = None

@@ -54,33 +54,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """One of their instances, its nodes in a topological order.
+    """One of their instances, its nodes in a topological order."""
 
-    Attributes:
-        accelerators: number of them.
-        cpus: number of CPU cores.
-        memory: limit of each accelerator, bytes.
-        ids: of the nodes in the file, [nodes].
-        cpu_ms: time of each node on a CPU, [nodes].
-        accelerator_ms: on an accelerator, [nodes].
-        supported: whether an accelerator runs it, [nodes].
-        size: bytes on an accelerator, [nodes].
-        colors: nodes of one color share a device, dense numbers, [nodes].
-        cost_ms: time of moving a node's tensor between an accelerator and the CPU's memory, [nodes].
-        edges: source and target, [edges, 2].
-    """
-
-    accelerators: int
-    cpus: int
-    memory: float
-    ids: tuple[int, ...]
-    cpu_ms: Floats
-    accelerator_ms: Floats
-    supported: NDArray[np.bool_]
-    size: Floats
-    colors: NDArray[np.int32]
-    cost_ms: Floats
-    edges: NDArray[np.int32]
+    accelerators: int  # number of them
+    cpus: int  # number of CPU cores
+    memory: float  # limit of each accelerator, bytes
+    ids: tuple[int, ...]  # of the nodes in the file, [nodes]
+    cpu_ms: Floats  # time of each node on a CPU, [nodes]
+    accelerator_ms: Floats  # on an accelerator, [nodes]
+    supported: NDArray[np.bool_]  # whether an accelerator runs it, [nodes]
+    size: Floats  # bytes on an accelerator, [nodes]
+    colors: NDArray[np.int32]  # nodes of one color share a device, dense numbers, [nodes]
+    cost_ms: Floats  # time of moving a node's tensor between an accelerator and the CPU's memory, [nodes]
+    edges: NDArray[np.int32]  # source and target, [edges, 2]
 
     @classmethod
     def load(cls, path: Path) -> Instance:
@@ -161,12 +147,8 @@ class Instance:
     def loads(self, device: NDArray[np.integer[Any]]) -> Floats:
         """Load of each device as they define it, ms, [1 + accelerators].
 
-        Args:
-            device: of each node, `CPU` or the number of an accelerator from 1, [nodes].
-
-        Raises:
-            ValueError: the nodes of a color are on several devices, an accelerator does not run a node of its, or has
-                more than its memory.
+        device: of each node, `CPU` or the number of an accelerator from 1, [nodes]. Raises ValueError: the nodes of a
+        color are on several devices, an accelerator does not run a node of its, or has more than its memory.
         """
         color_device = np.full(int(self.colors.max()) + 1, -1)
         color_device[self.colors] = device
@@ -246,10 +228,7 @@ def _topological(ids: list[int], pairs: list[tuple[int, int]]) -> list[int]:
 def expert_load(instance: Instance, path: Path, clone: Path) -> float | None:
     """Largest load of the human experts' split, ms; None where there is none.
 
-    Args:
-        instance: read from `path`.
-        path: in the clone.
-        clone: of their repository.
+    instance: read from `path`. path: in the clone. clone: of their repository.
     """
     human = clone / "human-experts" / f"{path.name.removesuffix('.json')}_expert.json"
     if path.parent.name != "LayerGraphs" or not human.exists():

@@ -345,9 +345,7 @@ def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
 def renumbered(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> PlacementProblem:
     """The problem of a file that has the same nodes in another topological order.
 
-    Args:
-        problem: any.
-        order: nodes in the new order, [nodes].
+    order: nodes in the new order, [nodes].
     """
 
     def pieces(ptr: NDArray[np.int32]) -> NDArray[np.int64]:

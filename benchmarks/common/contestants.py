@@ -41,19 +41,12 @@ MANY_CLUSTERS = 48
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method of placement.
+    """A method of placement."""
 
-    Attributes:
-        name: in tables.
-        make: the method.
-        seeded: whether its placements depend on the seed.
-        learns: whether it learns from its evaluations, and takes accordingly long.
-    """
-
-    name: str
-    make: Callable[[], Baseline]
-    seeded: bool = False
-    learns: bool = False
+    name: str  # in tables
+    make: Callable[[], Baseline]  # the method
+    seeded: bool = False  # whether its placements depend on the seed
+    learns: bool = False  # whether it learns from its evaluations, and takes accordingly long
 
 
 def _learned(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
@@ -66,17 +59,11 @@ def _learned(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
 
 @dataclass(frozen=True)
 class Published:
-    """HSDAG as published, learned on the problem itself: `published.paper` with every placement measured.
+    """HSDAG as published, learned on the problem itself: `published.paper` with every placement measured."""
 
-    Attributes:
-        without: groups of features that are left out (`research.baselines.published.ABLATIONS`).
-        clusters: at which parsing stops.
-        learning_rate: of the authors' published code; 0: nothing is learned.
-    """
-
-    without: tuple[str, ...] = ()
-    clusters: int | None = None
-    learning_rate: float = 1e-3
+    without: tuple[str, ...] = ()  # groups of features that are left out (`research.baselines.published.ABLATIONS`)
+    clusters: int | None = None  # at which parsing stops
+    learning_rate: float = 1e-3  # of the authors' published code; 0: nothing is learned
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
@@ -115,9 +102,8 @@ SIMPLE = (
 def learned(*, colocate: bool = True) -> tuple[Contestant, ...]:
     """What learns on the very problem.
 
-    Args:
-        colocate: whether the RNN placer's rule of co-location, which Placeto takes over, makes one node of each chain.
-            Graphs of layers are chains of what it would have made.
+    colocate: whether the RNN placer's rule of co-location, which Placeto takes over, makes one node of each chain.
+    Graphs of layers are chains of what it would have made.
     """
     return (
         *(

@@ -41,19 +41,11 @@ def run(
 ) -> dict[str, Any]:
     """Lets a contestant place a problem within a budget, which the environment keeps.
 
-    Args:
-        problem: to place.
-        contestant: who places it.
-        budget: of evaluations and of processor seconds.
-        noise: standard deviation of the logarithm of a measurement.
-        seed: of the contestant and of the noise.
-        judge: of placements; None: the simulator.
-
-    Returns:
-        us: of the best placement as it is, without noise, µs; None where there is none, and then `why` says why.
-        drawn_us: as it was measured when it was found; again_us: measured once more.
-        evaluations, seconds: that were spent. devices: how many devices the placement uses. placement: the bytes of its
-        device numbers as hexadecimal digits.
+    contestant: who places it. budget: of evaluations and of processor seconds. noise: standard deviation of the
+    logarithm of a measurement. seed: of the contestant and of the noise. judge: of placements; None: the simulator.
+    Returns a dict. us: of the best placement as it is, without noise, µs; None where there is none, and then `why` says
+    why. drawn_us: as it was measured when it was found; again_us: measured once more. evaluations, seconds: that were
+    spent. devices: how many the placement uses. placement: the bytes of its device numbers as hexadecimal digits.
     """
     environment = Environment(problem, budget, judge=judge, noise=noise, seed=seed)
     why = ""
@@ -106,13 +98,8 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
 def earlier(path: Path, settings: Mapping[str, Any], keep: Collection[str] | None) -> Mapping[str, Any]:
     """What an earlier result has.
 
-    Args:
-        path: of its file.
-        settings: that it must have been made with.
-        keep: what --keep says: rows that are left out of it; None: nothing is kept.
-
-    Returns:
-        The result, empty where there is none.
+    path: of its file. settings: that it must have been made with. keep: what --keep says: rows that are left out of it;
+    None: nothing is kept. Returns the result, empty where there is none.
     """
     if keep is None or not path.exists():
         return {}
@@ -131,14 +118,10 @@ class Templates:
     """Graphs of models, which travel with runs: the folder that they are read from is on one machine.
 
     Each is equal to itself alone, so that functions that cache by it need not compare graphs.
-
-    Attributes:
-        of: the template of each model.
-        families: of the models.
     """
 
-    of: Mapping[str, PlacementProblem]
-    families: Mapping[str, str]
+    of: Mapping[str, PlacementProblem]  # the template of each model
+    families: Mapping[str, str]  # of the models
 
     @classmethod
     def load(cls, folder: Path, models: Iterable[str]) -> Templates:
@@ -153,12 +136,8 @@ class Templates:
 def templates_of(models: Collection[str], folder: Path | None) -> Templates:
     """Graphs of models of the zoo.
 
-    Args:
-        models: their names.
-        folder: a corpus, to which those are added that it lacks; None: a temporary one.
-
-    Raises:
-        RunError: a model of the zoo cannot be built or extracted.
+    models: their names. folder: a corpus, to which those are added that it lacks; None: a temporary one. Raises
+    RunError: a model of the zoo cannot be built or extracted.
     """
     with tempfile.TemporaryDirectory() as temporary:
         there = folder or Path(temporary)
@@ -204,10 +183,8 @@ def _lacks(result: Any) -> bool:
 def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """`about` of a result: with the time of all runs, those of an earlier one included.
 
-    Args:
-        earlier: whose runs were kept; nothing where there is none.
-        runs: that were made.
-        cells: all results, with their processor seconds.
+    earlier: whose runs were kept; nothing where there is none. runs: that were made. cells: all results, with their
+    processor seconds.
     """
     before = earlier.get("about", {})
     return {

@@ -42,10 +42,8 @@ def spread(cells: Sequence[Result], key: str, form: str = ".2f") -> str:
 def write(output: Path, result: Result, tables: Mapping[str, str]) -> None:
     """Writes tables beside a result's file, with its machine and settings, and prints them.
 
-    Args:
-        output: the result's file; the tables' has the suffix .md.
-        result: whose `about` and `settings` are told.
-        tables: by what is said above each.
+    output: the result's file; the tables' has the suffix .md. result: whose `about` and `settings` are told. tables: by
+    what is said above each.
     """
     about = result["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)

@@ -27,8 +27,7 @@ def start(spec: ModuleSpec | None) -> NoReturn:
 
     It runs in the module benchmarks.NAME and not in `__main__`: what travels to other processes is found there by name.
 
-    Args:
-        spec: the script's `__spec__`.
+    spec: the script's `__spec__`.
     """
     if spec is None:
         sys.exit("start it as a module, in the folder above benchmarks: python -m benchmarks.NAME")
@@ -42,11 +41,9 @@ def start(spec: ModuleSpec | None) -> NoReturn:
 def in_processes(function: Callable[[T], R], tasks: Collection[T], processes: int | None = None) -> Iterator[R]:
     """Results of runs, in the order of their tasks.
 
-    Args:
-        function: a run, of a module of this package. What is bound to it (`functools.partial`) travels to each process
-            once, and what it caches stays for the next run there.
-        tasks: of the runs.
-        processes: None: as many as this machine has cores.
+    function: a run, of a module of this package. What is bound to it (`functools.partial`) travels to each process
+    once, and what it caches stays for the next run there. tasks: of the runs. processes: None: as many as this machine
+    has cores.
     """
     os.environ.update(_ONE_THREAD)
     sent = pickle.dumps(function)

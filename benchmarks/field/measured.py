@@ -87,10 +87,7 @@ Drawn = dict[str, dict[str, Any]]
 def methods(problem: PlacementProblem, seconds: float, known: Drawn) -> Drawn:
     """Placements of every method by prediction.
 
-    Args:
-        problem: with the limits of the setting.
-        seconds: of processor time for each method.
-        known: what was found before.
+    problem: with the limits of the setting. seconds: of processor time for each method. known: what was found before.
     """
     found: Drawn = {}
     for contestant in (*SIMPLE[1:], *LEARNED, *OURS):
@@ -188,13 +185,9 @@ def without_twins(found: Sequence[Rival]) -> list[Rival]:
 def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Mapping[str, Any]) -> dict[str, Any]:
     """One model in one setting.
 
-    Args:
-        entry: of the zoo.
-        setting: of `SETTINGS`.
-        core: with the devices.
-        drawn: placements of every method.
-        settings: `rounds` of turns of so many `seconds`; what `place` may measure for, `measure_seconds`, and in which
-            settings it does, `measure_in`.
+    entry: of the zoo. setting: of `SETTINGS`. core: with the devices. drawn: placements of every method. settings:
+    `rounds` of turns of so many `seconds`; what `place` may measure for, `measure_seconds`, and in which settings it
+    does, `measure_in`.
     """
     model = entry.build()
     problem = limited(build_problem(model, DEVICES, objective=objective_of(setting), core=core), setting)

@@ -54,13 +54,9 @@ def contestants(layers: bool = False) -> list[Contestant]:
 
 @dataclass(frozen=True, eq=False)
 class Instances:
-    """Instances, which travel with the runs; equal to themselves alone.
+    """Instances, which travel with the runs; equal to themselves alone."""
 
-    Attributes:
-        of: by what `name_of` calls them.
-    """
-
-    of: Mapping[str, Instance]
+    of: Mapping[str, Instance]  # by what `name_of` calls them
 
 
 @cache
@@ -71,10 +67,7 @@ def _problem(instances: Instances, name: str) -> PlacementProblem:
 def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Largest loads of placements as the instance defines them, s, inf where it has none, float64 [batch].
 
-    Args:
-        instance: of theirs.
-        problem: made of it.
-        placements: uint8 [batch, groups].
+    instance: of theirs. problem: made of it. placements: uint8 [batch, groups].
     """
     found = np.full(len(placements), np.inf)
     for number, placement in enumerate(placements):
@@ -87,19 +80,12 @@ def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.
 
 @dataclass(frozen=True)
 class Task:
-    """One run.
+    """One run."""
 
-    Attributes:
-        instance: what `name_of` calls it.
-        contestant: number in `contestants()`.
-        seed: of the contestant.
-        seconds: of the budget.
-    """
-
-    instance: str
-    contestant: int
-    seed: int
-    seconds: float
+    instance: str  # what `name_of` calls it
+    contestant: int  # number in `contestants()`
+    seed: int  # of the contestant
+    seconds: float  # of the budget
 
 
 def run(instances: Instances, task: Task) -> dict[str, Any]:
@@ -131,10 +117,8 @@ def name_of(path: Path) -> str:
 def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """All runs on all instances of a clone of their repository.
 
-    Args:
-        clone: of it.
-        settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
-        earlier: a result with the same settings whose runs are not made again, or nothing.
+    clone: of it. settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
+    earlier: a result with the same settings whose runs are not made again, or nothing.
     """
     paths = {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
     there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), contestants()

@@ -96,10 +96,7 @@ def template(model: str) -> PlacementProblem:
 def priced(graph: PlacementProblem, profile: Profile, objective: str = "latency") -> PlacementProblem:
     """A template with a profile's costs, broken fusions included, and no memory limits.
 
-    Args:
-        graph: of `template`.
-        profile: of `DEVICES`.
-        objective: "latency" or "throughput".
+    graph: of `template`. profile: of `DEVICES`. objective: "latency" or "throughput".
     """
     limits = np.full(len(DEVICES), -1, np.int64)
     problem = corpus.assemble(graph, DEVICES, profile, objective, memory_bytes=limits)
@@ -115,10 +112,8 @@ def singles_us(problem: PlacementProblem) -> NDArray[np.float64]:
 def draw(problem: PlacementProblem, model: str, number: int) -> PlacementProblem:
     """The problem on a plausible machine.
 
-    Args:
-        problem: of `priced`, on the fitted profile.
-        model: its name.
-        number: of the machine; what belongs to the machine is the same for all models.
+    problem: of `priced`, on the fitted profile. model: its name. number: of the machine; what belongs to the machine is
+    the same for all models.
     """
     machine = np.random.default_rng([2023, number])
     own = np.random.default_rng([2023, number, *model.encode()])
@@ -151,9 +146,7 @@ def draw(problem: PlacementProblem, model: str, number: int) -> PlacementProblem
 def scaled(problem: PlacementProblem, totals_us: dict[str, float]) -> PlacementProblem:
     """The problem with its operations' times scaled so that each device alone takes so long.
 
-    Args:
-        problem: of one graph on devices.
-        totals_us: by device, µs; what transfers and submodels take is subtracted first.
+    problem: of one graph on devices. totals_us: by device, µs; what transfers and submodels take is subtracted first.
     """
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
     node_us = problem.node_us.copy()
@@ -171,11 +164,8 @@ def scaled(problem: PlacementProblem, totals_us: dict[str, float]) -> PlacementP
 def fit(ratios: Callable[[NDArray[np.float64]], dict[str, float]]) -> NDArray[np.float64]:
     """Factors for compute efficiency, launch and cost of a submodel, for ratios near the middles of their intervals.
 
-    Args:
-        ratios: GPU / CPU by model, for factors [3].
-
-    Returns:
-        The factors, float64 [3]; of those that fit alike the ones nearest to 1.
+    ratios: GPU / CPU by model, for factors [3]. Returns the factors, float64 [3]; of those that fit alike the ones
+    nearest to 1.
     """
 
     def residuals(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:

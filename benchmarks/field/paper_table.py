@@ -85,27 +85,16 @@ def templates_of(models: Iterable[str]) -> Templates:
 
 @dataclass(frozen=True)
 class Task:
-    """One run: a contestant on a model on a machine.
+    """One run: a contestant on a model on a machine."""
 
-    Attributes:
-        model: of `paper_machines.MODELS`.
-        machine: number of a drawn one, None for the fitted profile.
-        contestant: number in `contestants()`, or in `ABLATIONS` where `ablation`.
-        seed: of contestant and noise.
-        seconds: of the budget.
-        objective: "latency" or "throughput".
-        ablation: whether this is a run of the third table.
-        evaluations: of the budget.
-    """
-
-    model: str
-    machine: int | None
-    contestant: int
-    seed: int
-    seconds: float | None
-    objective: str = "latency"
-    ablation: bool = False
-    evaluations: int = EVALUATIONS
+    model: str  # of `paper_machines.MODELS`
+    machine: int | None  # number of a drawn one, None for the fitted profile
+    contestant: int  # number in `contestants()`, or in `ABLATIONS` where `ablation`
+    seed: int  # of contestant and noise
+    seconds: float | None  # of the budget
+    objective: str = "latency"  # "latency" or "throughput"
+    ablation: bool = False  # whether this is a run of the third table
+    evaluations: int = EVALUATIONS  # of the budget
 
 
 def run(templates: Templates, task: Task) -> dict[str, Any]:
@@ -125,10 +114,8 @@ def bound(templates: Templates, key: tuple[str, int | None]) -> float:
 def measure(settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """All runs of all tables.
 
-    Args:
-        settings: `machines` are drawn; what learns runs on the first `learned_machines` of them alone; `seconds` of
-            processor time for each run.
-        earlier: a result with the same settings whose runs are not made again, or nothing.
+    settings: `machines` are drawn; what learns runs on the first `learned_machines` of them alone; `seconds` of
+    processor time for each run. earlier: a result with the same settings whose runs are not made again, or nothing.
     """
     rows, models = contestants(), list(paper_machines.MODELS)
     templates = templates_of(models)

@@ -39,12 +39,9 @@ class Mallinfo(ctypes.Structure):
 def held(pid: int | str = "self") -> dict[str, float]:
     """What a process holds.
 
-    Args:
-        pid: its number; of another process malloc's bytes and Python's objects are not known.
-
-    Returns:
-        MiB that it keeps in memory ("resident"), open descriptors, threads; and MiB in use by malloc ("allocated",
-        where glibc tells) and objects of Python that its garbage collector knows ("objects").
+    pid: its number; of another process malloc's bytes and Python's objects are not known. Returns MiB that it keeps in
+    memory ("resident"), open descriptors, threads; and MiB in use by malloc ("allocated", where glibc tells) and
+    objects of Python that its garbage collector knows ("objects").
     """
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     told = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in status if len(line.split()) > 1}

@@ -97,21 +97,13 @@ def lacking(problem: PlacementProblem) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """A problem that is to be drawn: devices, objective, limits and missing operations follow from its number.
+    """A problem that is to be drawn: devices, objective, limits and missing operations follow from its number."""
 
-    Attributes:
-        model: whose graph it has.
-        size: operations, about.
-        turn: number of the problem of that model.
-        number: of all problems; all eight kinds occur equally often with each number of devices.
-        seed: of everything that is drawn.
-    """
-
-    model: str
-    size: int
-    turn: int
-    number: int
-    seed: int = SEED
+    model: str  # whose graph it has
+    size: int  # operations, about
+    turn: int  # number of the problem of that model
+    number: int  # of all problems; all eight kinds occur equally often with each number of devices
+    seed: int = SEED  # of everything that is drawn
 
     @property
     def devices(self) -> int:
@@ -243,10 +235,7 @@ def main() -> None:
 def run(templates: Templates, seconds: float, draw: Draw) -> dict[str, Any] | None:
     """The record of a problem with the search's curve; None where there is no such problem.
 
-    Args:
-        templates: of the models.
-        seconds: of processor time.
-        draw: the problem.
+    templates: of the models. seconds: of processor time.
     """
     cell = draw.cell(templates)
     if cell is None:

@@ -71,17 +71,11 @@ DECLARED = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 
 @dataclass(frozen=True)
 class Kind:
-    """What a figure is of.
+    """What a figure is of."""
 
-    Attributes:
-        tolerance: by how much it may be worse, as a share, whatever the rounds say.
-        relative: it is divided by the yardstick of its round.
-        larger: larger figures are better.
-    """
-
-    tolerance: float
-    relative: bool = False
-    larger: bool = False
+    tolerance: float  # by how much it may be worse, as a share, whatever the rounds say
+    relative: bool = False  # it is divided by the yardstick of its round
+    larger: bool = False  # larger figures are better
 
 
 KINDS = {
@@ -100,17 +94,11 @@ Figures = dict[str, tuple[str, Callable[[], Work]]]
 
 @dataclass(frozen=True)
 class Figure:
-    """What the rounds say of one thing.
+    """What the rounds say of one thing."""
 
-    Attributes:
-        kind: of `KINDS`.
-        median: of the rounds.
-        spread: half of what lies between the quartiles of the rounds, as a share of the median.
-    """
-
-    kind: str
-    median: float
-    spread: float
+    kind: str  # of `KINDS`
+    median: float  # of the rounds
+    spread: float  # half of what lies between the quartiles of the rounds, as a share of the median
 
     @classmethod
     def of(cls, kind: str, rounds: Sequence[float]) -> Figure:
@@ -121,18 +109,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Change:
-    """A figure beside what it was.
-
-    Attributes:
-        ratio: worse is above 1; 1 where there is nothing to be compared with.
-        allowed: the largest ratio that is no regression.
-        before: the median that it is compared with, None for the first result.
-    """
+    """A figure beside what it was."""
 
     figure: Figure
-    ratio: float
-    allowed: float
-    before: float | None
+    ratio: float  # worse is above 1; 1 where there is nothing to be compared with
+    allowed: float  # the largest ratio that is no regression
+    before: float | None  # the median that it is compared with, None for the first result
 
     @property
     def regression(self) -> bool:

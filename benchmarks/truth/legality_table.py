@@ -224,12 +224,8 @@ def draw(problem: PlacementProblem, count: int, seed: int, uniform: int | None =
     Making a random placement legal can end with everything on one device, which would prove nothing: such draws are
     repeated.
 
-    Args:
-        problem: the problem.
-        count: of placements.
-        seed: of the draws.
-        uniform: how many, the first ones, are uniform random assignments of groups; the others are contiguous
-            partitions. None: all.
+    count: of placements. seed: of the draws. uniform: how many, the first ones, are uniform random assignments of
+    groups; the others are contiguous partitions. None: all.
     """
     random = np.random.default_rng(seed)
     placements: list[NDArray[np.uint8]] = []

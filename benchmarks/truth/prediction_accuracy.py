@@ -289,13 +289,8 @@ def bound_to_cores(order: list[str], before: int = 0, devices: DeviceSet = DEVIC
 
     A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
 
-    Args:
-        order: device of each model that is compiled.
-        before: pairs of threads that come before those (HETERO's own).
-        devices: each has a core of its own.
-
-    Raises:
-        RunError: other threads were made than these.
+    order: device of each model that is compiled. before: pairs of threads that come before those (HETERO's own).
+    devices: each has a core of its own. Raises RunError: other threads were made than these.
     """
     cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
     known = _threads()

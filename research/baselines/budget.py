@@ -31,32 +31,20 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True)
 class Budget:
-    """When a baseline has to stop. Whichever limit is reached first ends it.
+    """When a baseline has to stop. Whichever limit is reached first ends it."""
 
-    Attributes:
-        evaluations: of placements; None: no limit.
-        seconds: of processor time, learning included; None: no limit.
-    """
-
-    evaluations: int | None = None
-    seconds: float | None = None
+    evaluations: int | None = None  # of placements; None: no limit
+    seconds: float | None = None  # of processor time, learning included; None: no limit
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best placement so far.
+    """The best placement so far."""
 
-    Attributes:
-        placement: device numbers, uint8 [groups].
-        cost: as it was measured, seconds.
-        evaluations: how many evaluations there had been, this one included.
-        seconds: processor seconds until then.
-    """
-
-    placement: Placements
-    cost: float
-    evaluations: int
-    seconds: float
+    placement: Placements  # device numbers, uint8 [groups]
+    cost: float  # as it was measured, seconds
+    evaluations: int  # how many evaluations there had been, this one included
+    seconds: float  # processor seconds until then
 
 
 class Baseline(Protocol):
@@ -136,14 +124,9 @@ class Environment:
     def costs(self, placements: NDArray[np.integer[Any]]) -> Floats:
         """Measures placements, each one evaluation.
 
-        Args:
-            placements: device numbers, [batch, groups].
-
-        Returns:
-            Seconds (per inference for throughput), inf where infeasible, float64 [batch].
-
-        Raises:
-            BudgetSpent: the budget has not enough evaluations; the first placements are measured as far as it goes.
+        placements: device numbers, [batch, groups]. Returns seconds (per inference for throughput), inf where
+        infeasible, float64 [batch]. Raises BudgetSpent: the budget has not enough evaluations; the first placements are
+        measured as far as it goes.
         """
         left = self.remaining
         batch = np.asarray(placements, np.uint8)[:left]
@@ -170,12 +153,7 @@ class Environment:
     def run(self, baseline: Baseline, seed: int = 0) -> Best | None:
         """Lets a baseline place until it returns or the budget is spent.
 
-        Args:
-            baseline: what places.
-            seed: of everything random in it.
-
-        Returns:
-            The best placement, None where none was feasible.
+        seed: of everything random in it. Returns the best placement, None where none was feasible.
         """
         with contextlib.suppress(BudgetSpent):
             baseline.place(self, seed)

@@ -23,32 +23,21 @@ SHAPE = 5
 
 @dataclass(frozen=True, eq=False)
 class UnitGraph:
-    """A problem by units of placement, numbered in topological order of their first operation.
-
-    Attributes:
-        problem: the problem.
-        unit: of each colocation group, int64 [groups].
-        size: number of units.
-        us: time on each device, µs, inf where unsupported, float64 [size, devices].
-        edges: producing and consuming unit of each edge, each pair once, no loops, int64 [2, edges].
-        edge_bytes: that move along each edge where its ends are on two devices, float64 [edges].
-    """
+    """A problem by units of placement, numbered in topological order of their first operation."""
 
     problem: PlacementProblem
-    unit: NDArray[np.int64]
-    size: int
-    us: Floats
-    edges: NDArray[np.int64]
-    edge_bytes: Floats
+    unit: NDArray[np.int64]  # of each colocation group, int64 [groups]
+    size: int  # number of units
+    us: Floats  # time on each device, µs, inf where unsupported, float64 [size, devices]
+    edges: NDArray[np.int64]  # producing and consuming unit of each edge, each pair once, no loops, int64 [2, edges]
+    edge_bytes: Floats  # that move along each edge where its ends are on two devices, float64 [edges]
 
     @classmethod
     def of(cls, problem: PlacementProblem, merged: NDArray[np.integer[Any]] | None = None) -> UnitGraph:
         """Makes the graph.
 
-        Args:
-            problem: each of its colocation groups has a device that supports it.
-            merged: a number for each colocation group, the same for those that are placed together, [groups]. None:
-                each by itself.
+        problem: each of its colocation groups has a device that supports it. merged: a number for each colocation
+        group, the same for those that are placed together, [groups]. None: each by itself.
         """
         numbers = np.arange(problem.group_count) if merged is None else np.asarray(merged)
         order = topological_groups(problem)
@@ -147,12 +136,8 @@ def colocated(problem: PlacementProblem) -> NDArray[np.int64]:
 
     The rule of co-location of Mirhoseini et al., ICML 2017, section 3.3.
 
-    Args:
-        problem: the problem.
-
-    Returns:
-        A number for each colocation group, the same for those that are placed together; a device supports all of them.
-        int64 [groups].
+    Returns a number for each colocation group, the same for those that are placed together; a device supports all of
+    them. int64 [groups].
     """
     graph = UnitGraph.of(problem)
     consumers = np.bincount(graph.edges[0], minlength=graph.size)

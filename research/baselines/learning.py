@@ -22,24 +22,18 @@ _FURTHEST = 3.0
 def rewards(costs: NDArray[np.float64], reference: float) -> NDArray[np.float64]:
     """Returns -√(run time), -5 for what is infeasible, float64 [batch].
 
-    Args:
-        costs: seconds, inf where infeasible.
-        reference: seconds that count as 1, so that one learning rate serves models of all sizes.
+    costs: seconds, inf where infeasible. reference: seconds that count as 1, so that one learning rate serves models of
+    all sizes.
     """
     return -np.sqrt(np.where(np.isfinite(costs), costs / reference, FAILED))
 
 
 @dataclass
 class MovingAverage:
-    """The moving-average baseline of REINFORCE.
+    """The moving-average baseline of REINFORCE."""
 
-    Attributes:
-        decay: weight of the past in each update.
-        value: None before the first update.
-    """
-
-    decay: float = 0.9
-    value: float | None = None
+    decay: float = 0.9  # weight of the past in each update
+    value: float | None = None  # None before the first update
 
     def advantage(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns rewards less the baseline, which begins with the first mean and then takes each mean in."""
@@ -54,9 +48,7 @@ def scaled(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np
 
     Without it, one infeasible placement among the draws leaves nothing of the differences between all others.
 
-    Args:
-        gains: advantages, float64 [batch].
-        costs: of the same placements, inf where infeasible, float64 [batch].
+    gains: advantages, float64 [batch]. costs: of the same placements, inf where infeasible, float64 [batch].
     """
     feasible = gains[np.isfinite(costs)]
     deviation = float(feasible.std()) if len(feasible) > 1 else 0.0
@@ -66,9 +58,7 @@ def scaled(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np
 def masked(logits: Tensor, supported: Tensor) -> Tensor:
     """Returns log-probabilities over the devices that support a unit.
 
-    Args:
-        logits: [..., units, devices].
-        supported: bool [units, devices].
+    logits: [..., units, devices]. supported: bool [units, devices].
     """
     return torch.log_softmax(logits.masked_fill(~supported, -1e9), -1)
 

@@ -146,10 +146,7 @@ def orders(
 ) -> Iterator[NDArray[np.uint8]]:
     """Placements that give the parts to devices in each order, uint8 [groups] each.
 
-    Args:
-        problem: what is placed.
-        part: of each group, [groups].
-        repair: what becomes of each. None: it is repaired where HETERO refuses it.
+    part: of each group, [groups]. repair: what becomes of each. None: it is repaired where HETERO refuses it.
     """
     count = len(problem.devices)
     every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]

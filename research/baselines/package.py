@@ -26,15 +26,10 @@ from research.baselines.budget import Environment
 
 @dataclass(frozen=True)
 class Placed:
-    """One placer's placement.
+    """One placer's placement."""
 
-    Attributes:
-        name: in tables.
-        placer: makes a placer for a seed.
-    """
-
-    name: str
-    placer: Callable[[int], Placer]
+    name: str  # in tables
+    placer: Callable[[int], Placer]  # makes a placer for a seed
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
@@ -43,15 +38,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class Proposed:
-    """The best by the simulator of what a policy proposes, single devices among it; neither partitions nor refinement.
+    """The best by the simulator of what a policy proposes, single devices among it, neither partitioned nor refined."""
 
-    Attributes:
-        policy: its name or folder; None: the one that ships.
-        name: in tables.
-    """
-
-    policy: str | None = None
-    name: str = "network alone"
+    policy: str | None = None  # its name or folder; None: the one that ships
+    name: str = "network alone"  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
@@ -62,15 +52,10 @@ class Proposed:
 
 @dataclass(frozen=True)
 class Alone:
-    """Everything on one device; infeasible where it lacks an operation or memory.
+    """Everything on one device; infeasible where it lacks an operation or memory."""
 
-    Attributes:
-        device: its number.
-        name: in tables.
-    """
-
-    device: int
-    name: str
+    device: int  # its number
+    name: str  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
@@ -79,15 +64,10 @@ class Alone:
 
 @dataclass(frozen=True)
 class HeteroRule:
-    """What HETERO does without a placement: the first device of a list takes all that it supports, and so on.
+    """What HETERO does without a placement: the first device of a list takes all that it supports, and so on."""
 
-    Attributes:
-        reverse: the list of the problem's devices from its end.
-        name: in tables.
-    """
-
-    reverse: bool = False
-    name: str = "HETERO's rule"
+    reverse: bool = False  # the list of the problem's devices from its end
+    name: str = "HETERO's rule"  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
@@ -99,15 +79,10 @@ class HeteroRule:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What `ov_hsdag.place` gives, not measured: the best by prediction of all its placers.
+    """What `ov_hsdag.place` gives, not measured: the best by prediction of all its placers."""
 
-    Attributes:
-        policy: that is asked besides; "none": no policy.
-        name: in tables.
-    """
-
-    policy: str = DEFAULT
-    name: str = "HSDAG as shipped"
+    policy: str = DEFAULT  # that is asked besides; "none": no policy
+    name: str = "HSDAG as shipped"  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`. No evaluation where no placement keeps the memory limits."""

@@ -41,35 +41,22 @@ _IDLE = 10
 
 @dataclass(eq=False)
 class Placeto:
-    """The baseline.
+    """The baseline."""
 
-    Attributes:
-        colocate: nodes are what the RNN placer's rule of co-location leaves of colocation groups; otherwise those.
-        random_start: an episode begins with each node on any device that supports it, drawn; otherwise with HETERO's
-            rule.
-        hidden: size of embeddings.
-        rounds: of message passing.
-        passes: visits of each node in an episode.
-        learning_rate: of Adam at first; it falls to a tenth in `decay_episodes`, or sooner as the budget is
-            spent.
-        entropy: weight of the entropy bonus at first; it falls to nothing likewise.
-        decay_episodes: see above.
-        discount: of later rewards.
-        history: episodes that a baseline is the mean of.
-        norm: largest norm of the gradient.
-    """
-
+    # nodes are what the RNN placer's rule of co-location leaves of colocation groups; otherwise those
     colocate: bool = True
+    # an episode begins with each node on any device that supports it, drawn; otherwise with HETERO's rule
     random_start: bool = False
-    hidden: int = 16
-    rounds: int = 8
-    passes: int = 1
+    hidden: int = 16  # size of embeddings
+    rounds: int = 8  # of message passing
+    passes: int = 1  # visits of each node in an episode
+    # of Adam at first; it falls to a tenth in `decay_episodes`, or sooner as the budget is spent
     learning_rate: float = 5e-3
-    entropy: float = 0.3
-    decay_episodes: int = 100
-    discount: float = 0.95
-    history: int = 10
-    norm: float = 1.0
+    entropy: float = 0.3  # weight of the entropy bonus at first; it falls to nothing likewise
+    decay_episodes: int = 100  # see above
+    discount: float = 0.95  # of later rewards
+    history: int = 10  # episodes that a baseline is the mean of
+    norm: float = 1.0  # largest norm of the gradient
 
     def place(self, environment: Environment, seed: int) -> None:
         """See `Baseline.place`: learns on the graph until the budget is spent, or nothing moves any more."""
@@ -121,25 +108,15 @@ class Placeto:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A graph as tensors.
-
-    Attributes:
-        environment: to place.
-        graph: what is placed.
-        static: features that no step changes, float32 [N, F].
-        supported: bool [N, devices].
-        parents: whether column is a parent of row, float32 [N, N]; its transpose are the children.
-        above: whether column is an ancestor of row, float32 [N, N].
-        parallel: whether column is neither above nor below row, nor row itself, float32 [N, N].
-    """
+    """A graph as tensors."""
 
     environment: Environment
     graph: UnitGraph
-    static: Tensor
-    supported: Tensor
-    parents: Tensor
-    above: Tensor
-    parallel: Tensor
+    static: Tensor  # features that no step changes, float32 [N, F]
+    supported: Tensor  # bool [N, devices]
+    parents: Tensor  # whether column is a parent of row, float32 [N, N]; its transpose are the children
+    above: Tensor  # whether column is an ancestor of row, float32 [N, N]
+    parallel: Tensor  # whether column is neither above nor below row, nor row itself, float32 [N, N]
 
     @classmethod
     def of(cls, environment: Environment, colocate: bool) -> Task:
@@ -199,10 +176,7 @@ class Network(nn.Module):
     def forward(self, task: Task, states: Tensor, nodes: Tensor) -> Tensor:
         """Returns the log-probabilities of the current nodes' devices, [T, devices].
 
-        Args:
-            task: the graph.
-            states: features of all nodes in T steps, [T, N, F].
-            nodes: the current ones, int64 [T].
+        task: the graph. states: features of all nodes in T steps, [T, N, F]. nodes: the current ones, int64 [T].
         """
         own = self.own(states)
         along = self._pass(self.down, task.parents, own)
@@ -227,19 +201,12 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """What the steps of an episode saw, did and earned.
+    """What the steps of an episode saw, did and earned."""
 
-    Attributes:
-        states: float32 [T, N, F].
-        nodes: int64 [T].
-        actions: devices, int64 [T].
-        rewards: float64 [T].
-    """
-
-    states: Tensor
-    nodes: Tensor
-    actions: Tensor
-    rewards: NDArray[np.float64]
+    states: Tensor  # float32 [T, N, F]
+    nodes: Tensor  # int64 [T]
+    actions: Tensor  # devices, int64 [T]
+    rewards: NDArray[np.float64]  # float64 [T]
 
 
 def run_episode(network: Network, task: Task, passes: int, random_start: bool = False, greedy: bool = False) -> Episode:

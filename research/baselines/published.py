@@ -54,13 +54,8 @@ def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HS
     with 1 to 4 clusters; here it ends with 4, as a single cluster can only be a single device, which that code
     rewards with 0.
 
-    Args:
-        widths: numbers of features, of `paper_input`.
-        devices: number of fixed devices.
-        without: the ablation: some of `ABLATIONS`.
-
-    Raises:
-        ValueError: `without` names something else.
+    widths: numbers of features, of `paper_input`. devices: number of fixed devices. without: the ablation: some of
+    `ABLATIONS`. Raises ValueError: `without` names something else.
     """
     if unknown := sorted(set(without) - set(ABLATIONS)):
         raise ValueError(f"expected ablations among {ABLATIONS}, got {unknown}")
@@ -87,9 +82,7 @@ def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HS
 def paper_input(problem: PlacementProblem, without: Sequence[str] = ()) -> PolicyInput:
     """Returns the features that the paper has: none of costs, bytes, weights, depth and edges.
 
-    Args:
-        problem: the problem.
-        without: groups of features that are left out, see `paper`.
+    without: groups of features that are left out, see `paper`.
     """
     x = policy_input(problem)
     kept = np.r_[tuple(np.arange(*columns) for name, columns in _COLUMNS.items() if name not in without)]
@@ -162,30 +155,20 @@ class Network(HSDAGNetwork):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One problem, ready for episodes.
-
-    Attributes:
-        problem: the problem.
-        x: its features, n of them nodes.
-        inputs: the same as tensors.
-        reference: score of the best single device, or of HETERO's rule where none is feasible, µs.
-        split_only: placements on a single device count as infeasible.
-    """
+    """One problem, ready for episodes."""
 
     problem: PlacementProblem
-    x: PolicyInput
-    inputs: Any
-    reference: float
-    split_only: bool = False
+    x: PolicyInput  # its features, n of them nodes
+    inputs: Any  # the same as tensors
+    reference: float  # score of the best single device, or of HETERO's rule where none is feasible, µs
+    split_only: bool = False  # placements on a single device count as infeasible
 
     @classmethod
     def of(cls, problem: PlacementProblem, config: HSDAGConfig, split_only: bool = False) -> Task:
         """Computes the features that the configuration asks for.
 
-        Args:
-            problem: the problem.
-            config: of the network, which decides the features.
-            split_only: placements on a single device count as infeasible.
+        config: of the network, which decides the features. split_only: placements on a single device count as
+        infeasible.
         """
         x = paper_input(problem, config.without)
         reference = float(problem.scores(problem.singles).min())
@@ -204,10 +187,8 @@ class Task:
     def rewards(self, scores: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
         """Returns rewards of scores, float64 [batch].
 
-        Args:
-            scores: µs, inf where infeasible.
-            kind: `HSDAGConfig.reward`: "inverse" is reference / score, 0 for infeasible placements; "log" its
-                logarithm, with a floor (`rollout.returns_of`).
+        scores: µs, inf where infeasible. kind: `HSDAGConfig.reward`: "inverse" is reference / score, 0 for infeasible
+        placements; "log" its logarithm, with a floor (`rollout.returns_of`).
         """
         if kind == "log":
             return rollout.returns_of(scores, self.reference)
@@ -216,19 +197,12 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """What the steps of an episode placed.
+    """What the steps of an episode placed."""
 
-    Attributes:
-        log_probability: of each step's placement, float32 [steps], with a gradient.
-        placements: uint8 [steps, groups].
-        scores: of the placements, µs, inf where infeasible, float64 [steps].
-        rewards: float64 [steps].
-    """
-
-    log_probability: Tensor
-    placements: NDArray[np.uint8]
-    scores: NDArray[np.float64]
-    rewards: NDArray[np.float64]
+    log_probability: Tensor  # of each step's placement, float32 [steps], with a gradient
+    placements: NDArray[np.uint8]  # uint8 [steps, groups]
+    scores: NDArray[np.float64]  # of the placements, µs, inf where infeasible, float64 [steps]
+    rewards: NDArray[np.float64]  # float64 [steps]
 
 
 def run_episode(network: Network, task: Task, greedy: bool = False) -> Episode:
@@ -236,13 +210,8 @@ def run_episode(network: Network, task: Task, greedy: bool = False) -> Episode:
 
     Gradients run through all steps: what a step adds to the features is learned from the rewards of later steps.
 
-    Args:
-        network: the policy.
-        task: the problem.
-        greedy: take the likeliest device of each cluster; otherwise draw it (from torch's global generator).
-
-    Returns:
-        Placements, scores and rewards of all steps, and their log-probabilities with a gradient.
+    greedy: take the likeliest device of each cluster; otherwise draw it (from torch's global generator). Returns
+    placements, scores and rewards of all steps, and their log-probabilities with a gradient.
     """
     config, x = network.config, task.inputs
     log_probabilities, placements = [], []
@@ -293,29 +262,18 @@ def loss(episode: Episode, discount: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The result of training on one problem.
+    """The result of training on one problem."""
 
-    Attributes:
-        network: the policy after the last episode.
-        best: the best placement that was drawn, uint8 [groups].
-        best_score: its score, µs; inf where none was feasible.
-        best_episode: the episode that drew it, from 0.
-        greedy: the placement of the last step of an episode without draws and dropout, after training, uint8 [groups].
-        greedy_score: its score, µs; inf where infeasible.
-        mean_reward: of each episode, float64 [episodes].
-        infeasible: share of all placements that were infeasible.
-        seconds: CPU time.
-    """
-
-    network: Network
-    best: NDArray[np.uint8]
-    best_score: float
-    best_episode: int
+    network: Network  # the policy after the last episode
+    best: NDArray[np.uint8]  # the best placement that was drawn, uint8 [groups]
+    best_score: float  # its score, µs; inf where none was feasible
+    best_episode: int  # the episode that drew it, from 0
+    # the placement of the last step of an episode without draws and dropout, after training, uint8 [groups]
     greedy: NDArray[np.uint8]
-    greedy_score: float
-    mean_reward: NDArray[np.float64]
-    infeasible: float
-    seconds: float
+    greedy_score: float  # its score, µs; inf where infeasible
+    mean_reward: NDArray[np.float64]  # of each episode, float64 [episodes]
+    infeasible: float  # share of all placements that were infeasible
+    seconds: float  # CPU time
 
 
 def train(
@@ -329,17 +287,12 @@ def train(
 ) -> Trained:
     """Trains a new network on one problem; the same arguments give the same result on the same machine.
 
-    Args:
-        task: the problem, with the features of `config`.
-        config: settings of the network and of the learning.
-        episodes: at least 1. The paper's 100; the authors' published code has 25.
-        learning_rate: of Adam. The paper's 1e-4; the authors' published code has 1e-3. 0: the network keeps its initial
-            weights, and the best placement is that of a random search.
-        seed: of weights, draws and dropout. torch's global generator is left as it was.
-        report: called after each episode with its number (from 0), its mean reward and the best score so far in µs.
-
-    Returns:
-        The trained network, the best placement that it drew, and its greedy placement.
+    task: the problem, with the features of `config`. config: settings of the network and of the learning. episodes: at
+    least 1. The paper's 100; the authors' published code has 25. learning_rate: of Adam. The paper's 1e-4; the authors'
+    published code has 1e-3. 0: the network keeps its initial weights, and the best placement is that of a random
+    search. seed: of weights, draws and dropout. torch's global generator is left as it was. report: called after each
+    episode with its number (from 0), its mean reward and the best score so far in µs. Returns the trained network, the
+    best placement that it drew, and its greedy placement.
     """
     start = time.process_time()
     best = _Best(task.problem.single(0))

@@ -36,17 +36,11 @@ _INFEASIBLE = 2  # status of scipy's solvers
 
 @dataclass(frozen=True, eq=False)
 class Bracket:
-    """What is known of a problem's optimum.
+    """What is known of a problem's optimum."""
 
-    Attributes:
-        bound: the objective of no placement is less, µs; inf where it is proven that none is feasible.
-        score: of `placement` by the simulator, µs; inf where none was found.
-        placement: the best of what the solver found and what was given, uint8 [groups], or None.
-    """
-
-    bound: float
-    score: float
-    placement: NDArray[np.uint8] | None
+    bound: float  # the objective of no placement is less, µs; inf where it is proven that none is feasible
+    score: float  # of `placement` by the simulator, µs; inf where none was found
+    placement: NDArray[np.uint8] | None  # the best of what the solver found and what was given, uint8 [groups], or None
 
     @property
     def infeasible(self) -> bool:
@@ -62,14 +56,8 @@ class Bracket:
 def relaxed(problem: PlacementProblem) -> float:
     """A lower bound by a linear programme: items may be divided, and transfers take no time.
 
-    Args:
-        problem: of any size; 5,000 groups on eight devices take seconds.
-
-    Returns:
-        µs; inf where weights do not fit into the devices' memory however they are divided.
-
-    Raises:
-        RuntimeError: HiGHS ended without a solution.
+    problem: of any size; 5,000 groups on eight devices take seconds. Returns µs; inf where weights do not fit into the
+    devices' memory however they are divided. Raises RuntimeError: HiGHS ended without a solution.
     """
     groups, devices = problem.group_count, len(problem.devices)
     us, held = problem.group_us.ravel(), problem.group_held.ravel()
@@ -112,16 +100,9 @@ def bracket(
 ) -> Bracket:
     """Bounds a problem's optimum from both sides.
 
-    Args:
-        problem: to place; optima are found for tens of groups, mostly.
-        seconds: of the solver, about.
-        known: a placement, as good as there is, [groups].
-
-    Returns:
-        The bound, at least that of `relaxed`, and the better one of what is known and what was found.
-
-    Raises:
-        RuntimeError: HiGHS ended without saying why.
+    problem: to place; optima are found for tens of groups, mostly. seconds: of the solver, about. known: a placement,
+    as good as there is, [groups]. Returns the bound, at least that of `relaxed`, and the better one of what is known
+    and what was found. Raises RuntimeError: HiGHS ended without saying why.
     """
     bound = relaxed(problem)
     placement = None if known is None else np.asarray(known, np.uint8)

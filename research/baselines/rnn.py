@@ -36,31 +36,19 @@ Ask = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class RNN:
-    """The baseline.
+    """The baseline."""
 
-    Attributes:
-        hidden: size of both LSTMs.
-        embedding: size of the embeddings of types and devices.
-        batch: placements that are drawn for each update.
-        learning_rate: of Adam.
-        decay: of the moving average.
-        entropy: weight of an entropy bonus, which the paper lacks; without it, few measurements end in one device.
-        norm: largest norm of the gradient.
-        settled: updates after which infeasible placements are not learned from.
-        colocate: whether the paper's rule of co-location applies.
-        updates: None: as many as the budget allows.
-    """
-
-    hidden: int = 64
-    embedding: int = 16
-    batch: int = 10
-    learning_rate: float = 3e-3
-    decay: float = 0.9
+    hidden: int = 64  # size of both LSTMs
+    embedding: int = 16  # size of the embeddings of types and devices
+    batch: int = 10  # placements that are drawn for each update
+    learning_rate: float = 3e-3  # of Adam
+    decay: float = 0.9  # of the moving average
+    # weight of an entropy bonus, which the paper lacks; without it, few measurements end in one device
     entropy: float = 0.3
-    norm: float = 1.0
-    settled: int = 5000
-    colocate: bool = True
-    updates: int | None = None
+    norm: float = 1.0  # largest norm of the gradient
+    settled: int = 5000  # updates after which infeasible placements are not learned from
+    colocate: bool = True  # whether the paper's rule of co-location applies
+    updates: int | None = None  # None: as many as the budget allows
 
     def place(self, environment: Environment, seed: int) -> None:
         """Learns to place the environment's problem, from scratch."""
@@ -105,13 +93,9 @@ class Network(nn.Module):
     def forward(self, batch: int, greedy: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Draws placements.
 
-        Args:
-            batch: number of placements.
-            greedy: takes the likeliest device in each step.
-
-        Returns:
-            Devices, int64 [batch, units]; their joint log-probability [batch]; the mean entropy of what they were drawn
-            from, summed over steps, a scalar.
+        batch: number of placements. greedy: takes the likeliest device in each step. Returns devices, int64 [batch,
+        units]; their joint log-probability [batch]; the mean entropy of what they were drawn from, summed over steps, a
+        scalar.
         """
         states, (h, c) = self.encoder(torch.cat([self.types(self.kind), self.known], dim=1))
         keys = self.of_encoder(states)
@@ -133,14 +117,8 @@ class Network(nn.Module):
 def learn(network: Network, graph: UnitGraph, ask: Ask, settings: RNN) -> None:
     """Learns until the budget is spent (section 3.1).
 
-    Args:
-        network: is changed.
-        graph: of the network.
-        ask: measures placements.
-        settings: of the baseline.
-
-    Raises:
-        BudgetSpent: as `ask` does.
+    network: is changed. graph: of the network. ask: measures placements. settings: of the baseline. Raises BudgetSpent:
+    as `ask` does.
     """
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
     baseline = learning.MovingAverage(settings.decay)

@@ -37,14 +37,8 @@ ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.
 def select(wanted: Iterable[str]) -> list[ZooModel]:
     """Selects models of the zoo.
 
-    Args:
-        wanted: names of models, else families or tags.
-
-    Returns:
-        The models in the zoo's order, each once.
-
-    Raises:
-        UserError: a word is none of these.
+    wanted: names of models, else families or tags. Returns the models in the zoo's order, each once. Raises UserError:
+    a word is none of these.
     """
     chosen: set[str] = set()
     for word in wanted:

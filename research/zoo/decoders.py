@@ -13,33 +13,22 @@ from ov_hsdag.utils.compat import opset13 as ops
 
 @dataclass(frozen=True)
 class DecoderSize:
-    """Sizes of a decoder.
+    """Sizes of a decoder."""
 
-    Attributes:
-        layers: number of layers, each with two states, keys and values [batch, shared, past tokens, head].
-        heads: attention heads.
-        head: size of a head.
-        inner: width inside the feed-forward network.
-        vocabulary: number of tokens.
-        shared: heads of keys and values, each for heads / shared queries; 0: each query has its own. Where these are as
-            many, the CPU plugin fuses states and attention, and keeps the states in KV_CACHE_PRECISION.
-        base: of the rotary positions' wavelengths.
-        experts: feed-forward networks of a layer, of which each token goes through `chosen`; 0: one for all tokens.
-            In the form that optimum-intel exports, which plugins fuse.
-        chosen: experts of a token.
-        common: width inside the feed-forward network that all tokens go through beside their experts; 0: none.
-    """
-
-    layers: int
-    heads: int
-    head: int
-    inner: int
-    vocabulary: int
+    layers: int  # number of layers, each with two states, keys and values [batch, shared, past tokens, head]
+    heads: int  # attention heads
+    head: int  # size of a head
+    inner: int  # width inside the feed-forward network
+    vocabulary: int  # number of tokens
+    # heads of keys and values, each for heads / shared queries; 0: each query has its own. Where these are as many, the
+    # CPU plugin fuses states and attention, and keeps the states in KV_CACHE_PRECISION.
     shared: int = 0
-    base: float = 1e4
+    base: float = 1e4  # of the rotary positions' wavelengths
+    # feed-forward networks of a layer, of which each token goes through `chosen`; 0: one for all tokens. In the form
+    # that optimum-intel exports, which plugins fuse.
     experts: int = 0
-    chosen: int = 2
-    common: int = 0
+    chosen: int = 2  # experts of a token
+    common: int = 0  # width inside the feed-forward network that all tokens go through beside their experts; 0: none
 
     @property
     def hidden(self) -> int:
@@ -65,12 +54,8 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
 
     Nodes that enter a layer but the first are named "into_layer_1" and so on.
 
-    Args:
-        size: of the decoder.
-        weights: which are asked for once each.
-
-    Returns:
-        The model; logits are [batch, tokens, vocabulary] f32.
+    size: of the decoder. weights: which are asked for once each. Returns the model; logits are [batch, tokens,
+    vocabulary] f32.
     """
     heads, hidden, shared = size.heads, size.hidden, size.shared or size.heads
     linear = weights.linear

@@ -26,14 +26,10 @@ _HEADS = 2
 
 @dataclass(frozen=True)
 class Case:
-    """A model and what to infer it with.
-
-    Attributes:
-        model: the model.
-        inputs: input sets, which one request runs in this order; each has an array for every input of the model.
-    """
+    """A model and what to infer it with."""
 
     model: ov.Model
+    # input sets, which one request runs in this order; each has an array for every input of the model
     inputs: list[list[NDArray[Any]]]
 
 

@@ -396,13 +396,8 @@ def mutated(case: Case, names: list[str], seed: int) -> tuple[Case, list[str]]:
 
     A mutation that makes a model invalid (such as a reshape that the model does not allow) is left out.
 
-    Args:
-        case: not changed.
-        names: of mutations, keys of `MUTATIONS`.
-        seed: of the mutations.
-
-    Returns:
-        The changed case, and the names of the mutations that changed something.
+    case: not changed. names: of mutations, keys of `MUTATIONS`. seed: of the mutations. Returns the changed case, and
+    the names of the mutations that changed something.
     """
     random = np.random.default_rng(seed)
     done = []
@@ -430,17 +425,11 @@ class Wrong(Exception):
 
 @dataclass
 class Checked:
-    """The result of a check.
+    """The result of a check."""
 
-    Attributes:
-        nodes: of the model.
-        groups: legality groups of the model.
-        submodels: of each placement that compiled.
-    """
-
-    nodes: int = 0
-    groups: int = 0
-    submodels: list[int] = field(default_factory=list)
+    nodes: int = 0  # of the model
+    groups: int = 0  # legality groups of the model
+    submodels: list[int] = field(default_factory=list)  # of each placement that compiled
 
 
 def runs(case: Case, core: ov.Core, device: str) -> Outputs | None:
@@ -462,15 +451,10 @@ def runs(case: Case, core: ov.Core, device: str) -> Outputs | None:
 def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed: int, after: list[str]) -> Checked:
     """Places a case in every way and compares each with a single device.
 
-    Args:
-        case: a model that runs on the first device; not changed.
-        expected: what it computes there, see `runs`.
-        devices: two or more that infer in f32.
-        seed: of two random legal placements and of the mutations.
-        after: names of mutations of the model that `place` has placed, as users change models that they have read.
-
-    Raises:
-        Wrong: one does not compile, has another number of submodels than predicted, or differs in its outputs.
+    case: a model that runs on the first device; not changed. expected: what it computes there, see `runs`. devices: two
+    or more that infer in f32. seed: of two random legal placements and of the mutations. after: names of mutations of
+    the model that `place` has placed, as users change models that they have read. Raises Wrong: one does not compile,
+    has another number of submodels than predicted, or differs in its outputs.
     """
     checked = Checked()
     for way, placed, wanted, predicted in _placed(case, expected, core, devices, seed, after, checked):

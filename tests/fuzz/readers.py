@@ -39,19 +39,12 @@ LONGEST_MESSAGE = 2000
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of file.
+    """A kind of file."""
 
-    Attributes:
-        name: of the file that holds it.
-        seeds: good content, without and with what is optional.
-        read: reads the file, and uses what was read as far as that is quick.
-        refuses: what it may raise.
-    """
-
-    name: str
-    seeds: Callable[[], list[bytes]]
-    read: Callable[[Path], object]
-    refuses: tuple[type[Exception], ...] = (UserError,)
+    name: str  # of the file that holds it
+    seeds: Callable[[], list[bytes]]  # good content, without and with what is optional
+    read: Callable[[Path], object]  # reads the file, and uses what was read as far as that is quick
+    refuses: tuple[type[Exception], ...] = (UserError,)  # what it may raise
 
 
 class Unclear(Exception):
@@ -61,12 +54,8 @@ class Unclear(Exception):
 def attempt(reader: Reader, content: bytes) -> bool:
     """Lets a reader read content.
 
-    Returns:
-        Whether it took it.
-
-    Raises:
-        Unclear: the message is none.
-        Exception: anything else that reading raised: a fault.
+    Returns whether it took it. Raises Unclear: the message is none. Exception: anything else that reading raised: a
+    fault.
     """
     with TemporaryDirectory(prefix="ov-hsdag-fuzz-", dir=_memory()) as folder:
         path = Path(folder) / reader.name

@@ -30,17 +30,11 @@ IS_POSSIBLE = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 @dataclasses.dataclass(frozen=True)
 class OnBoth:
-    """What becomes of a decoder on GPU and CPU.
+    """What becomes of a decoder on GPU and CPU."""
 
-    Attributes:
-        boundaries: a cut each; the devices take turns in being the first.
-        same_tokens: whether the greedy tokens of the devices alone are the same.
-        apart: largest difference between the logits of the devices alone.
-    """
-
-    boundaries: list[Computed]
-    same_tokens: bool
-    apart: float
+    boundaries: list[Computed]  # a cut each; the devices take turns in being the first
+    same_tokens: bool  # whether the greedy tokens of the devices alone are the same
+    apart: float  # largest difference between the logits of the devices alone
 
     @property
     def good(self) -> list[Computed]:
