@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.cli import app, console
+from ov_hsdag.integration import ovc as hook
 from tests.conftest import ONE_CORE
 
 DEVICE = "HETERO:CPU_A,CPU_B"
@@ -39,12 +40,26 @@ def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.
     }
     words = [*map(str, arguments)]
     if code == MAIN and environment.keys() <= _READ_LATE:
-        return _run_here(words, variables)
+        return _run_here(words, variables, app.run)
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
 
 
-def _run_here(words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def ovc(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`ovc ARGUMENTS` in this process, with the same devices."""
+    from openvino.tools.ovc import main
+
+    def status() -> int:
+        try:
+            return int(main.main())
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 1
+
+    hook.patch(main)
+    return _run_here([*map(str, arguments)], {"OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"}, status)
+
+
+def _run_here(words: list[str], variables: dict[str, str], main: Callable[[], int]) -> subprocess.CompletedProcess[str]:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), _streams() as (out, err):
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -55,7 +70,7 @@ def _run_here(words: list[str], variables: dict[str, str]) -> subprocess.Complet
         warnings.resetwarnings()
         for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", category)
-        status = app.run()
+        status = main()
         sys.stdout.flush()
         sys.stderr.flush()
         found = (_text(out), _text(err))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,23 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "rate", known)
 
 
-@pytest.fixture
-def fast_search(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def fast_searches() -> Iterator[None]:
     """Searches make as many moves as the preset "fast" has, a fifth: for tests that need a placement, not the best."""
 
     def settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
         return search_settings("fast" if given == "default" else given)
 
-    monkeypatch.setattr(multilevel, "search_settings", settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multilevel, "search_settings", settings)
+        yield
+
+
+@pytest.fixture
+def fast_search() -> Iterator[None]:
+    """`fast_searches` in a test."""
+    with fast_searches():
+        yield
 
 
 @pytest.fixture

@@ -15,9 +15,10 @@ import pytest
 
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.evaluator import PIPELINE_HINT
+from ov_hsdag.measuring.evaluator import PIPELINE_HINT, Measurement
+from ov_hsdag.placing import rivals
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.rivals import SHARES, contenders, measure
+from ov_hsdag.placing.rivals import Result, Rival, contenders, measure
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
@@ -25,11 +26,28 @@ from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, run
 from tests.graphs import convolutions, only_forty, random_problem
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("quiet_machine", "fast_search")
 
 PAIR = "HETERO:CPU_A,CPU_B"
-HAND = [f"nodes-{share:g}" for share in SHARES]
+HAND = ["nodes-0.5", "nodes-0.7"]
 SEARCHED = ["mincut", "pipeline", "partitions", "search"]
+
+
+@pytest.fixture(autouse=True)
+def two_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the splits by hand: each costs a process where it is measured."""
+    monkeypatch.setattr(rivals, "SHARES", (0.5, 0.7))
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bench as it is, but for the measuring."""
+
+    def of(model: ov.Model, *given: Any, **options: Any) -> list[Result]:
+        found: list[Rival] = given[3]
+        return [Result(rival, Measurement(1.0, 10.0, 10.0, (1.0,))) for rival in found]
+
+    monkeypatch.setattr(import_module("ov_hsdag.cli.bench"), "measure", of)  # the package has the function
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +168,11 @@ class TestSeveralModels:
         assert {row["placer"] for row in good["results"]} >= {"CPU_A", "CPU_B", "hetero"}
         assert [entry["model"] for entry in json.loads(output.read_text())["models"]] == [str(bad), str(model)]
 
+    @pytest.mark.usefixtures("unmeasured", "two_cpu_core")
     def test_the_table_is_shown_where_the_output_cannot_be_written(
         self,
         model: Path,
         tmp_path: Path,
-        two_cpu_core: ov.Core,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
@@ -168,6 +186,7 @@ class TestSeveralModels:
         assert "mincut" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_costs_that_lie_beside_the_model_count(two_cpu_core: ov.Core, tmp_path: Path) -> None:
     """Costs in which CPU_B takes a thousand times as long: what bench predicts follows them."""
     path = tmp_path / "convolutions.xml"

@@ -117,7 +117,7 @@ def test_every_placement_respects_support() -> None:
     assert all(problem.group_supported[groups, placement].all() for placement in episode.placements)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_learns_a_known_answer(seed: int) -> None:
     problem = second_is_faster()
     optimum = MinCut().place(problem)

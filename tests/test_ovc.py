@@ -23,6 +23,7 @@ from ov_hsdag.integration import converters
 from ov_hsdag.integration import ovc as hook
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import progress
+from tests.test_first_contact import write_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 SQUEEZENET = LIGHT / "light_squeezenet.onnx"
@@ -47,6 +48,7 @@ class Ended:
 
 
 Ovc = Callable[..., Ended]
+pytestmark = pytest.mark.usefixtures("fast_search")
 
 
 @pytest.fixture
@@ -67,6 +69,14 @@ def ovc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return Ended(status, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is converted at once."""
+    path = tmp_path_factory.mktemp("onnx") / "small.onnx"
+    write_onnx(path)
+    return path
 
 
 def entries(directory: Path) -> set[str]:
@@ -120,9 +130,9 @@ def test_placements_are_measured_where_that_is_asked_for(
     assert {"CPU_A", "CPU_B", "hetero"} <= set(placement.measured)
 
 
-def test_weights_are_compressed_as_ovc_does(ovc: Ovc, tmp_path: Path) -> None:
-    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "half").status == 0
-    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "full", "--compress_to_fp16=False").status == 0
+def test_weights_are_compressed_as_ovc_does(ovc: Ovc, small: Path, tmp_path: Path) -> None:
+    assert ovc(small, "--placement", DEVICE, "--output_model", "half").status == 0
+    assert ovc(small, "--placement", DEVICE, "--output_model", "full", "--compress_to_fp16=False").status == 0
     half, full = ((tmp_path / f"{name}.bin").stat().st_size for name in ("half", "full"))
     assert full > 1.9 * half
     for name in ("half", "full"):
@@ -132,40 +142,38 @@ def test_weights_are_compressed_as_ovc_does(ovc: Ovc, tmp_path: Path) -> None:
         assert placement.objective == "latency"
 
 
-def test_devices_need_not_be_there(ovc: Ovc, tmp_path: Path) -> None:
-    ended = ovc(SQUEEZENET, "--placement", "HETERO:GPU,CPU")
+def test_devices_need_not_be_there(ovc: Ovc, small: Path, tmp_path: Path) -> None:
+    ended = ovc(small, "--placement", "HETERO:GPU,CPU")
     assert (ended.status, ended.errors) == (0, [])
-    assert entries(tmp_path) == {"light_squeezenet.xml", "light_squeezenet.bin"}
-    placement = Placement.of(ov.Core().read_model(tmp_path / "light_squeezenet.xml"))
+    assert entries(tmp_path) == {"small.xml", "small.bin"}
+    placement = Placement.of(ov.Core().read_model(tmp_path / "small.xml"))
     assert placement is not None
     assert placement.devices == ("GPU", "CPU")
     assert "[ INFO ] costs: built-in profiles iris_xe for GPU, " in ended.out
     assert "--placement_profile gives others)\n[ INFO ] not measured: --placement_measure measures\n" in ended.out
 
 
-def test_profile_decides(ovc: Ovc, tmp_path: Path) -> None:
+def test_profile_decides(ovc: Ovc, small: Path, tmp_path: Path) -> None:
     for fast, slow in (("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")):
         devices = {fast: {"builtin": "core_ultra_7_155h"}, slow: {"builtin": "cpu_core"}}
         (tmp_path / "profile.json").write_text(json.dumps({"version": 1, "devices": devices}))
-        ended = ovc(SQUEEZENET, "--placement", DEVICE, "--placement_profile", "profile.json", "--output_model", "m")
+        ended = ovc(small, "--placement", DEVICE, "--placement_profile", "profile.json", "--output_model", "m")
         assert (ended.status, ended.errors) == (0, [])
         placement = Placement.of(ov.Core().read_model(tmp_path / "m.xml"))
         assert placement is not None
         assert placement.used() == (fast,)
 
 
-def test_a_report_is_written_beside(ovc: Ovc, tmp_path: Path) -> None:
-    assert (
-        ovc(SQUEEZENET, "--placement", DEVICE, "--placement_report", "r.html", "--output_model", "placed").status == 0
-    )
+def test_a_report_is_written_beside(ovc: Ovc, small: Path, tmp_path: Path) -> None:
+    assert ovc(small, "--placement", DEVICE, "--placement_report", "r.html", "--output_model", "placed").status == 0
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "--placement_report" in text
     assert '"profiles":{"CPU_A":' in text
 
 
-def test_options_of_ours_are_not_stored_as_conversion_parameters(ovc: Ovc, tmp_path: Path) -> None:
-    ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "placed")
-    ovc(SQUEEZENET, "--output_model", "plain")
+def test_options_of_ours_are_not_stored_as_conversion_parameters(ovc: Ovc, small: Path, tmp_path: Path) -> None:
+    ovc(small, "--placement", DEVICE, "--output_model", "placed")
+    ovc(small, "--output_model", "plain")
     parameters = [
         set(ov.Core().read_model(tmp_path / name).get_rt_info(["conversion_parameters"]).value)
         for name in ("placed.xml", "plain.xml")
@@ -173,7 +181,9 @@ def test_options_of_ours_are_not_stored_as_conversion_parameters(ovc: Ovc, tmp_p
     assert parameters[0] == parameters[1]
 
 
-def test_without_the_option_the_model_is_the_same(ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_option_the_model_is_the_same(
+    ovc: Ovc, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def files() -> dict[str, bytes]:
         # OpenVINO numbers the nodes that it names itself through the life of a process.
         found = {path.name: re.sub(rb"_[0-9]+", b"", path.read_bytes()) for path in tmp_path.glob("*.xml")}
@@ -182,12 +192,12 @@ def test_without_the_option_the_model_is_the_same(ovc: Ovc, tmp_path: Path, monk
             (tmp_path / name).unlink()  # ovc stores whether they were there
         return found
 
-    ours = ovc(SQUEEZENET, "--output_model", "m.xml")
+    ours = ovc(small, "--output_model", "m.xml")
     written = files()
     assert written.keys() == {"m.xml", "m.bin"}
     assert b"ov_hsdag" not in written["m.xml"]
     monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
-    theirs = ovc(SQUEEZENET, "--output_model", "m.xml")
+    theirs = ovc(small, "--output_model", "m.xml")
     assert (ours.status, ours.out, ours.errors) == (theirs.status, theirs.out, [])
     assert files() == written
 
@@ -260,10 +270,10 @@ def test_bad_options_end_before_the_conversion(
     assert entries(tmp_path) == {"plain.txt", "broken.json"}
 
 
-def test_existing_directory_is_a_place_for_the_output(ovc: Ovc, tmp_path: Path) -> None:
+def test_existing_directory_is_a_place_for_the_output(ovc: Ovc, small: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    assert ovc(SQUEEZENET, "--placement", DEVICE, "--output_model", "out").status == 0
-    assert entries(tmp_path / "out") == {"light_squeezenet.xml", "light_squeezenet.bin"}
+    assert ovc(small, "--placement", DEVICE, "--output_model", "out").status == 0
+    assert entries(tmp_path / "out") == {"small.xml", "small.bin"}
 
 
 def test_errors_of_the_conversion_stay_ovcs_own(ovc: Ovc, tmp_path: Path) -> None:
@@ -277,7 +287,7 @@ def test_errors_of_the_conversion_stay_ovcs_own(ovc: Ovc, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind, status", [("UserError", 2), ("RunError", 1), ("ZeroDivisionError", 1)])
 def test_failing_placement_is_one_line_and_leaves_no_file(
-    ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: int
+    ovc: Ovc, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: int
 ) -> None:
     error = getattr(ov_hsdag.utils.errors, kind, None) or ZeroDivisionError
 
@@ -285,7 +295,7 @@ def test_failing_placement_is_one_line_and_leaves_no_file(
         raise error("operation 'a' of type B\nfails")
 
     monkeypatch.setattr(converters, "_place", broken)
-    ended = ovc(SQUEEZENET, "--placement", DEVICE)
+    ended = ovc(small, "--placement", DEVICE)
     assert ended.status == status
     (line,) = ended.errors
     assert "fails" in line
@@ -294,7 +304,7 @@ def test_failing_placement_is_one_line_and_leaves_no_file(
 
 @pytest.mark.parametrize("cause", [None, KeyboardInterrupt()])
 def test_interrupted_while_placing_is_130_without_a_word(
-    ovc: Ovc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: BaseException | None
+    ovc: Ovc, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: BaseException | None
 ) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:
         if cause is None:
@@ -302,7 +312,7 @@ def test_interrupted_while_placing_is_130_without_a_word(
         raise ImportError("initialization failed") from cause  # what pybind11 makes of it
 
     monkeypatch.setattr(converters, "_place", interrupted)
-    ended = ovc(SQUEEZENET, "--placement", DEVICE)
+    ended = ovc(small, "--placement", DEVICE)
     assert (ended.status, ended.errors) == (130, [])
     assert "Traceback" not in ended.err
     assert entries(tmp_path) == set()

@@ -20,7 +20,7 @@ from ov_hsdag.cli import calibrate
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage import files, overwriting
 from ov_hsdag.utils.errors import UserError
-from tests.commands import DEVICE, run
+from tests.commands import DEVICE, ovc, run
 
 SIZE = 24
 
@@ -57,12 +57,6 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "rror" in line]
     assert all(word in line for word in words), line
-
-
-def ovc(*arguments: object) -> subprocess.CompletedProcess[str]:
-    code = "from ov_hsdag.integration import ovc as hook; from openvino.tools.ovc import main; import sys;"
-    code += "hook.patch(main); sys.argv[0] = 'ovc'; sys.exit(main.main())"
-    return run(*arguments, code=code)
 
 
 COMMANDS = {
