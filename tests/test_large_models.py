@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import normalize, normalize_by_excerpt
 from ov_hsdag.model.support import support
 from research.zoo.catalog import ZOO, ZooModel
+from research.zoo.decoders import DecoderSize
 from research.zoo.deep import FAMILIES, build, operations
+from research.zoo.stored_decoders import write_decoder
 
 LAYERS = {"decoder": 50, "encoder": 75, "convolutional": 160}
 
@@ -107,6 +110,16 @@ def test_a_device_that_lacks_operations_is_asked_about_all() -> None:
     supported = support(model, found, ["CPU"], core)[:, 0]
     assert (supported == (np.array(found.types) != "Gelu")).all()
     assert core.asked[-1] == found.nodes
+
+
+def test_compressed_experts_are_claimed_in_an_excerpt(tmp_path: Path) -> None:
+    """Weights of experts that are no constants are no experts to a plugin."""
+    size = DecoderSize(layers=36, heads=2, head=64, inner=128, vocabulary=64, experts=4)
+    model = ov.Core().read_model(write_decoder(size, tmp_path / "decoder.xml", "i4"))
+    normalize(model)
+    part = excerpt(model)
+    assert part is not None
+    assert not set(part.names).difference(ov.Core().query_model(part.model, "CPU"))
 
 
 def test_the_excerpt_of_the_clean_up_serves_all_devices(family: str) -> None:

@@ -70,7 +70,7 @@ def excerpt(model: ov.Model, nodes: Nodes | None = None, radius: int = RADIUS) -
     _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, radius), return_index=True)
     kept = np.zeros(len(nodes), bool)
     kept[first] = True
-    kept = _with_integers(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges, radius)))
+    kept = _with_what_is_followed(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges, radius)))
     if kept.sum() > _MOST * len(nodes):
         return None
     return _part(nodes, kept, len(first))
@@ -165,12 +165,16 @@ def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def _with_integers(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`kept` with all that computes integers which it reads, bool [nodes]: OpenVINO follows them to where they become
-    dimensions, and a Parameter in their place would leave shapes open."""
+def _with_what_is_followed(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """`kept` with what it reads that OpenVINO follows, bool [nodes]: all that computes integers, to where they become
+    dimensions, as a Parameter in their place would leave shapes open; and what decompresses weights."""
     edges = nodes.edges
     integral = np.array([bool(outputs) and is_integral(outputs[0][1]) for outputs in nodes.outputs], bool)
-    needed = integral[edges.source]
+    sources, ptr, stored = edges.source.tolist(), edges.ptr.tolist(), list[bool]()
+    for node, type_name in enumerate(nodes.types):
+        read = sources[ptr[node] : ptr[node + 1]]
+        stored.append(all(stored[source] for source in read) if read else type_name == "Constant")
+    needed = (integral | np.array(stored, bool))[edges.source]
     kept = kept.copy()
     # Sources come before their consumers: one pass from the last node to the first reaches all.
     for source, node in zip(edges.source[needed][::-1].tolist(), edges.node[needed][::-1].tolist(), strict=True):
