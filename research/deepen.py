@@ -20,11 +20,7 @@ _MOST_HANDED_ON = 12
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of the topological order that can follow itself.
-
-    Attributes:
-        first, last: its nodes, the last one excluded.
-    """
+    """A part of the topological order that can follow itself: nodes from `first` on, `last` excluded."""
 
     first: int
     last: int

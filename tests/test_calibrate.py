@@ -45,11 +45,10 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.timing import OutOfTime
 from research.zoo.catalog import ZOO
-from research.zoo.decoders import DecoderSize
 from research.zoo.lacking import Lacking
-from research.zoo.stored_decoders import write_decoder
 from tests.commands import assert_one_error_line, run
 from tests.conftest import ONE_CORE
+from tests.decoders import stateful_decoder
 
 NAMES = ("CPU_A", "CPU_B")
 HETERO = "HETERO:CPU_A,CPU_B"
@@ -158,9 +157,8 @@ def test_layers_that_are_alike_take_alike() -> None:
     assert [item.name for item in found.items] == [item.name for item in (*items, *inserted)]
 
 
-def test_enough_splits_of_decoders_with_states_tell_what_boundaries_cost(two_cpu_core: ov.Core, tmp_path: Path) -> None:
-    path = write_decoder(DecoderSize(layers=8, heads=2, head=8, inner=32, vocabulary=50), tmp_path / "decoder.xml")
-    problem = build_problem(two_cpu_core.read_model(path), DeviceSet(NAMES), core=two_cpu_core)
+def test_enough_splits_of_decoders_with_states_tell_what_boundaries_cost(two_cpu_core: ov.Core) -> None:
+    problem = build_problem(stateful_decoder(8), DeviceSet(NAMES), core=two_cpu_core)
     drawn = scale_factors.draw(problem)
     assert len(drawn) == 6
     assert all(problem.evaluate(split).infeasible[0] == 0 and len(np.unique(split)) == 2 for split in drawn)

@@ -1,6 +1,6 @@
-"""Whether ov-hsdag can run for long: what its processes hold after thousands of placements, and what faults leave.
+"""Whether ov-hsdag can run for long: what its processes hold after thousands of placements.
 
-    python -m benchmarks.lasting.soak                     # all parts, the better part of an hour
+    python -m benchmarks.lasting.soak                     # both parts, the better part of an hour
     python -m benchmarks.lasting.soak cycles --share 0.1  # one part, a tenth of it
 
 Parts:
@@ -10,10 +10,9 @@ Parts:
     service  samples/python/service.py answers an hour of 8 clients with a request a second each as fast as it can,
              while `ov-hsdag place` replaces its model again and again. A second one of the same model without a
              placement, and without ov-hsdag, answers as many.
-    kills    30 measured placements of one process, whose workers are killed at random all along.
 
-Exit status 1 where something grows, a request is answered wrongly, or a killed worker costs more than its candidate.
-Results are added to results/soak.json by part; the curves are drawn beside it.
+Exit status 1 where something grows or a request is answered wrongly. Results are added to results/soak.json by part,
+curves are drawn beside it. Workers that are killed are in tests/test_lost_resources.py.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import http.client
 import json
 import os
 import random
-import signal
 import socket
 import statistics
 import subprocess
@@ -32,7 +30,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,7 +45,6 @@ from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.place import place
 from ov_hsdag.storage.files import save_model_atomically, write_json, write_text
-from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.plot import Axis, Series, plot
 from research.zoo.catalog import ZOO
 
@@ -56,7 +52,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
 
 MODELS = ("lstm", "squeezenet", "vit-small")
-CYCLES, REQUESTS, CLIENTS, KILLED = 2000, 8 * 3600, 8, 30
+CYCLES, REQUESTS, CLIENTS = 2000, 8 * 3600, 8
 
 VARIABLES = {
     virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(
@@ -294,84 +290,13 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     }
 
 
-# Killed workers
-
-
-def children(of: int) -> list[int]:
-    """Process numbers of a process's children."""
-    found: list[int] = []
-    for path in Path(f"/proc/{of}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
-    return found
-
-
-def kills(folder: Path, count: int, tell: Tell, seed: int = 0) -> dict[str, Any]:
-    """Measured placements in this process, whose workers are killed at random times."""
-    draw, ended, killed = random.Random(seed), threading.Event(), 0
-    # Of whoever calls this, such as the tracker that Python starts for shared memory.
-    others = set(children(os.getpid()))
-
-    def workers() -> list[int]:
-        return [number for number in children(os.getpid()) if number not in others]
-
-    def killing() -> None:
-        nonlocal killed
-        while not ended.wait(draw.expovariate(1 / 1.5)):
-            own = workers()
-            if own:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(draw.choice(own), signal.SIGKILL)
-                    killed += 1
-
-    core = virtual.new_core()
-    plain = small_network()
-    samples: Samples = []
-    outcomes = {"placed": 0, "refused": 0}
-    errors: list[str] = []
-    failed: dict[str, int] = {}
-    before = tempfile.tempdir
-    tempfile.tempdir = str(folder)
-    killer = threading.Thread(target=killing)
-    killer.start()
-    try:
-        for number in range(count):
-            model = plain.clone()
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    placement = place(
-                        model, HETERO, objective="throughput", core=core, measure=True, measure_seconds=6.0
-                    )
-                outcomes["placed"] += 1
-                for one in (placement.measured or {}).values():
-                    if one["failed"]:
-                        why = str(one["failed"]).partition(" while ")[0]
-                        failed[why] = failed.get(why, 0) + 1
-                core.compile_model(model, HETERO)(random_inputs(model))
-            except RunError as error:
-                outcomes["refused"] += 1
-                errors.append(str(error))
-            left = [path.name for path in folder.iterdir()]
-            samples.append({"cycle": number + 1, **held(), "children": len(workers()), "left": len(left)})
-            tell(f"kills: {number + 1} of {count} placements, {killed} workers killed")
-    finally:
-        ended.set()
-        killer.join()
-        tempfile.tempdir = before
-    found = grown(samples)
-    found |= {key: samples[-1][key] for key in ("children", "left") if samples[-1][key]}
-    return {"killed": killed, **outcomes, "errors": errors, "failed": failed, "samples": samples, "grown": found}
-
-
 # What it comes to
 
 
 def pictures(part: str, found: Mapping[str, Any]) -> dict[str, str]:
     """Curves of a part: end of the file's name → SVG."""
-    samples = found["samples"]
-    series: dict[str, Samples] = {"ov-hsdag": samples} if isinstance(samples, list) else samples
-    axis = {"cycles": "placements and compilations", "service": "answers", "kills": "measured placements"}[part]
+    series: dict[str, Samples] = found["samples"]
+    axis = {"cycles": "placements and compilations", "service": "answers"}[part]
 
     def curves(title: str, unit: str, keys: Mapping[str, str]) -> str:
         lines = [
@@ -398,14 +323,13 @@ def faults(part: str, found: Mapping[str, Any]) -> list[str]:
 def main() -> int:
     """Runs parts, keeps what they found, and says what is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="cycles, service, kills (default: all)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="cycles, service (default: both)")
     parser.add_argument("--share", type=float, default=1.0, help="of the whole size")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     work: dict[str, Callable[[Path, Tell], dict[str, Any]]] = {
         "cycles": lambda folder, tell: cycles(folder, max(round(CYCLES * options.share), 4), tell),
         "service": lambda folder, tell: service(folder, max(round(REQUESTS * options.share), CLIENTS), tell),
-        "kills": lambda folder, tell: kills(folder, max(round(KILLED * options.share), 1), tell),
     }
     unknown = set(options.parts) - set(work)
     if unknown:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import threading
 from collections import Counter
@@ -97,13 +96,3 @@ def test_a_service_while_its_model_is_replaced(tmp_path: Path) -> None:
     found = soak.service(tmp_path, 400, lambda _: None)
     assert found["answers"] == 800 and found["wrong"] == 0 and found["placings"] >= 1
     assert {name for name in found["grown"] if name != "resident"} <= {"threads"}
-
-
-@pytest.mark.slow
-def test_measured_placements_whose_workers_are_killed(tmp_path: Path) -> None:
-    found = soak.kills(tmp_path, 3, lambda _: None)
-    assert found["placed"] + found["refused"] == 3 and found["refused"] == len(found["errors"])
-    assert all("SIGKILL" in why for why in (*found["errors"], *found["failed"]) if "no time" not in why), found
-    assert {"children", "left"}.isdisjoint(found["grown"])
-    assert all("\n" not in error for error in found["errors"])
-    json.dumps(found)
