@@ -31,6 +31,8 @@ from tests.decoders import stateful_decoder
 from tests.graphs import convolutions, random_model, random_problem
 from tests.test_relaxed_shapes import batches
 
+pytestmark = pytest.mark.usefixtures("fast_search")
+
 PAIR = "HETERO:GPU,CPU"
 SLOW = ("bert-small", "swin-small", "llama-stateful", "whisper-encoder-small", "unet-small", "mixture-of-experts-small")
 MODELS = (

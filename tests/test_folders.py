@@ -26,6 +26,8 @@ from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.decoders import generate, stateful_decoder
 
+pytestmark = pytest.mark.usefixtures("fast_search")
+
 DEVICE = "HETERO:CPU_A,CPU_B"
 CONFIGURATION = '{"model_type": "llama"}'
 PLACE = ("--device", DEVICE, "--no-measure", "--policy", "none", "--objective", "throughput")
@@ -234,9 +236,14 @@ def test_encoder_and_decoder_share_the_memory(folder: Path, capfd: pytest.Captur
         ({}, None),
     ],
 )
-def test_a_context_that_the_model_was_not_made_for_is_told(folder: Path, told: Any, longest: int | None) -> None:
-    (folder / "config.json").write_text(json.dumps(told))
-    assert longest_context(folder / "openvino_model.xml") == longest
+def test_the_longest_context_is_what_the_configuration_says(tmp_path: Path, told: Any, longest: int | None) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    assert longest_context(tmp_path / "openvino_model.xml") == longest
+
+
+@pytest.mark.parametrize("longest", [512, None])
+def test_a_context_that_the_model_was_not_made_for_is_told(folder: Path, longest: int | None) -> None:
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": longest} if longest else {}))
     fit = ("fit", folder, "--device", DEVICE, "--context")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

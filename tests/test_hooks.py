@@ -30,6 +30,8 @@ try:
 except ImportError:  # 2024
     from openvino.runtime.passes import Manager
 
+pytestmark = pytest.mark.usefixtures("fast_search")
+
 DEVICE = "HETERO:CPU_A,CPU_B"
 LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -203,7 +203,7 @@ def test_names_become_unique_and_inputs_and_outputs_keep_theirs() -> None:
     assert model.outputs[0].get_names() == {"logits"}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_normalizing_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: int) -> None:
     model = random_model(seed)
@@ -259,7 +259,7 @@ def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
     np.testing.assert_allclose(compiled(image)[0], expected[0], rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), known=st.floats(0, 1, allow_subnormal=False))
 def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.Core, seed: int, known: float) -> None:
     model = random_model(seed)
@@ -294,7 +294,7 @@ def masked_model() -> ov.Model:
     return ov.Model([ops.result(ops.exp(last, name="exp"))], [x], "masked")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_shape_arithmetic_survives_the_splitting_of_cycles(two_cpu_core: ov.Core, seed: int) -> None:
     model = masked_model()
@@ -324,7 +324,7 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
     expected = infer(two_cpu_core.compile_model(model.clone(), "CPU_A"), inputs)
     problem = build_problem(model, DeviceSet(("CPU_A", "CPU_B")), core=two_cpu_core)
     counts = []
-    for placement in problem.random(np.random.default_rng(1), 4):
+    for placement in problem.random(np.random.default_rng(1), 2):
         placed = model.clone()
         affinities.set_affinities(placed, problem.affinity(placement))
         compiled = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B")
@@ -350,7 +350,7 @@ def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core
     data = np.random.default_rng(1).normal(size=(1, 4, 32)).astype(np.float32)
     expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
     groups = ComputationGraph.from_model(model).legality.groups
-    for seed in range(12):
+    for seed in range(6):
         chosen = np.random.default_rng(seed).integers(0, 2, groups.max() + 1)[groups]
         placed = model.clone()
         set_affinities(placed, [("CPU_A", "CPU_B")[device] for device in chosen])
@@ -434,7 +434,7 @@ def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, fused: bool) ->
 # --- the native core's rules against the same rules as plain Python
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40))
 def test_constraints_are_those_of_the_oracle(seed: int, nodes: int) -> None:
     graph = random_typed_graph(np.random.default_rng(seed), nodes)
@@ -448,7 +448,7 @@ def test_constraints_are_those_of_the_oracle(seed: int, nodes: int) -> None:
     assert graph.legality.groups.tolist() == legality_oracle.colocation(graph)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), devices=st.integers(1, 4), rule=st.integers(0, 1))
 def test_completion_is_that_of_the_oracle(seed: int, nodes: int, devices: int, rule: int) -> None:
     generator = np.random.default_rng(seed)
@@ -463,7 +463,7 @@ def test_completion_is_that_of_the_oracle(seed: int, nodes: int, devices: int, r
     assert settled.tolist() == legality_oracle.settle(graph, homes.tolist(), devices, rule)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40), devices=st.integers(1, 4), rule=st.integers(0, 1))
 def test_repair_is_that_of_the_oracle(seed: int, nodes: int, devices: int, rule: int) -> None:
     generator = np.random.default_rng(seed)

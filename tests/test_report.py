@@ -40,6 +40,8 @@ from tests.graphs import convolutions, random_model, random_problem
 TREE = Path(__file__).parents[1]
 PAGE = TREE / "ov_hsdag" / "report" / "page.html"
 SOURCES = TREE / "report_page"
+pytestmark = pytest.mark.usefixtures("fast_search")
+
 PAIR = "HETERO:GPU,CPU"
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'\u2028"
 

@@ -25,6 +25,8 @@ from ov_hsdag.utils.errors import UserError
 from research.zoo.compare import TOLERANCE, infer, largest_difference
 from research.zoo.generated import Case
 
+pytestmark = pytest.mark.usefixtures("fast_search")
+
 DEVICE = "HETERO:CPU_A,CPU_B"
 LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
