@@ -77,7 +77,7 @@ def test_any_cuts_between_layers_compute_what_one_device_does(core: ov.Core, bui
     random = np.random.default_rng(0)
     expected = generated(build(LAYERS), core.compile_model(build(LAYERS), "CPU_A", EXACT))
     sets = [([boundary], [0, 1]) for boundary in range(1, LAYERS)]
-    for _ in range(7):
+    for _ in range(4):
         count = int(random.integers(2, 5))
         sets.append((sorted(random.permutation(LAYERS - 1)[: count - 1] + 1), random.permutation(count).tolist()))
     for boundaries, devices in sets:

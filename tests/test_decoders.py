@@ -98,7 +98,7 @@ def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, placed: tuple[o
     expected = generate(two_cpu_core.compile_model(stateful_decoder(LAYERS), "CPU_A", EXACT))
     order = topological_groups(problem)
     parted = 0
-    for first in range(1, len(order), 4):
+    for first in range(1, len(order), 7):
         placement = np.zeros(len(order), np.uint8)
         placement[order[first:]] = 1
         if not problem.evaluate(placement).infeasible[0]:

@@ -57,6 +57,7 @@ from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import RunError, UserError
 from research.corpus import make
+from tests.conftest import fast_searches
 from tests.graphs import random_problem
 from tests.training_runs import command, environment, same, weights
 
@@ -81,8 +82,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus")
     make(path, ["squeezenet", "ncf", "lstm"], report=lambda _: None)
     kept = Targets(corpora.Corpus.load(path), path)
-    for number in range(3):
-        kept.shard(number)
+    with fast_searches():
+        for number in range(3):
+            kept.shard(number)
     return path
 
 
