@@ -1,0 +1,88 @@
+"""Stateful decoders of any size with random weights, built without keeping them in memory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ov_hsdag.utils.compat import op
+from ov_hsdag.utils.compat import opset13 as ops
+from research.zoo.decoders import DecoderSize, decoder
+
+GROUP = 128  # weights of a row that share a scale
+
+
+class _Weights:
+    """Random weights in a file that is mapped: the pages of one matrix at a time are in memory."""
+
+    def __init__(self, path: Path, kind: str, count: int) -> None:
+        self._random = np.random.default_rng(0)
+        self._kind = kind
+        self._bits = {"f32": 32, "f16": 32, "u8": 8, "i4": 4}[kind]
+        self._file: NDArray[np.uint8] = np.memmap(path, np.uint8, "w+", shape=(count * self._bits // 8,))
+        self._used = 0
+
+    def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        return ops.matmul(x, self.table(outputs, inputs), False, True)
+
+    def scale(self, width: int) -> ov.Node:
+        return ops.constant(np.ones(width, np.float32))
+
+    def table(self, *shape: int) -> ov.Node:
+        """[…, columns] f32, decompressed where weights are compressed."""
+        *outer, columns = shape
+        rows = math.prod(outer)
+        if self._kind in ("f32", "f16"):
+            values = self._take(rows * columns * 4).view(np.float32).reshape(rows, columns)
+            for row in range(0, rows, 1024):
+                part = values[row : row + 1024]
+                part[:] = self._random.standard_normal(part.shape, np.float32) / math.sqrt(columns)
+            return op.Constant(ov.Tensor(values.reshape(shape), True), True)
+        memory = self._take(rows * columns * self._bits // 8)
+        for start in range(0, len(memory), 1 << 22):
+            drawn = memory[start : start + (1 << 22)]
+            drawn[:] = np.frombuffer(self._random.bytes(len(drawn)), np.uint8)
+        group = GROUP if self._kind == "i4" else columns
+        grouped = [*outer, columns // group, group] if group < columns else [*outer, columns]
+        tensor = (
+            ov.Tensor(memory, ov.Shape(grouped), ov.Type.i4)
+            if self._kind == "i4"
+            else ov.Tensor(memory.reshape(grouped), True)
+        )
+        stored = op.Constant(tensor, True)
+        amount = (8 if self._kind == "i4" else 128) * math.sqrt(columns) / 2
+        scale = np.full([*grouped[:-1], 1], 1 / amount, np.float16)
+        wide = ops.convert(stored, "f16")
+        if self._kind == "u8":
+            wide = ops.subtract(wide, ops.convert(ops.constant(np.full_like(scale, 128, np.uint8)), "f16"))
+        scaled = ops.multiply(wide, ops.constant(scale))
+        if group < columns:
+            scaled = ops.reshape(scaled, np.array(shape), False)
+        return ops.convert(scaled, "f32")
+
+    def _take(self, count: int) -> NDArray[np.uint8]:
+        self._used += count
+        return self._file[self._used - count : self._used]
+
+
+def write_decoder(size: DecoderSize, path: Path, weights: str = "f32") -> Path:
+    """Writes an IR: input_ids, attention_mask, position_ids [batch, tokens], beam_idx [batch] → logits.
+
+    size: of the decoder. path: of the .xml file; as much again as the model lies in a file beside it for a while.
+    weights: "f32", "f16" (compressed by `openvino.save_model`), "u8" (one scale for a row) or "i4" (one for `GROUP`
+    weights of a row).
+    """
+    scratch = path.with_suffix(".scratch")
+    wide = max(size.experts, 1) * size.inner + (size.common if size.experts else 0)
+    layer = 4 * size.hidden**2 + 3 * size.hidden * wide + size.experts * size.hidden
+    count = size.layers * layer + 2 * size.vocabulary * size.hidden
+    mapped = _Weights(scratch, weights, count)
+    try:
+        ov.save_model(decoder(size, mapped), path, compress_to_fp16=weights == "f16")
+    finally:
+        scratch.unlink()
+    return path
