@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean
+from ov_hsdag.policy.placer import ClusterLogits, HSDAGPlacer, lean
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
 
 
@@ -19,8 +19,8 @@ def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.u
     found = placer.cluster_logits(problem)
     first: NDArray[np.uint8] | None = None
     for leaning in lean(found.logits):
-        choice = within_memory(problem, leaning, found.logits, found.of_group)
-        placement = expand(choice[None], found.logits, found.of_group, problem.group_supported)[0]
+        choice = within_memory(problem, leaning, found)
+        placement = found.expanded(problem, choice[None])[0]
         if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
             return placement
         first = placement if first is None else first
@@ -28,16 +28,12 @@ def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.u
     return first
 
 
-def within_memory(
-    problem: PlacementProblem,
-    choice: NDArray[np.uint8],
-    logits: NDArray[np.float32],
-    cluster: NDArray[np.integer],
-) -> NDArray[np.uint8]:
+def within_memory(problem: PlacementProblem, choice: NDArray[np.uint8], found: ClusterLogits) -> NDArray[np.uint8]:
     """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
 
-    choice: uint8 [c]; logits: float32 [c, D]; cluster: of each group [groups].
+    choice: uint8 [c].
     """
+    logits, cluster = found.logits, found.of_group
     limits = problem.memory_limits
     if np.isinf(limits).all():
         return choice
@@ -47,7 +43,7 @@ def within_memory(
     worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
     choice, moved = choice.copy(), np.zeros(len(choice), bool)
     while True:
-        placement = expand(choice[None], logits, cluster, problem.group_supported)[0]
+        placement = found.expanded(problem, choice[None])[0]
         used = problem.evaluate(placement).memory_bytes[0]
         leaving = ~moved & (used > limits)[choice]
         fits = leaving[:, None] & (used + sizes <= limits)

@@ -26,6 +26,7 @@ def random_input(generator: np.random.Generator, nodes: int, devices: int, edges
         pair_x=normal(nodes, devices, WIDTHS["pair"]),
         device_x=normal(devices, WIDTHS["device"]),
         coarse=np.arange(nodes, dtype=np.int32),
+        partition=generator.integers(0, devices, nodes).astype(np.uint8),
     )
 
 

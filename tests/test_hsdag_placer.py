@@ -23,7 +23,7 @@ from ov_hsdag.policy import features, placer
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.policy.placer import HSDAGPlacer, expand, lean, sample
+from ov_hsdag.policy.placer import ClusterLogits, HSDAGPlacer, expand, lean, sample
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
@@ -105,7 +105,7 @@ def test_the_same_problem_gets_the_same_placement(untrained: Path) -> None:
 def test_proposals_are_distinct_supported_and_hold_the_single_devices(untrained: Path) -> None:
     problem = random_problem(5, nodes=80, devices=3, missing=0.15, grouped=True)
     proposals = HSDAGPlacer(untrained).propose(problem)
-    assert len({row.tobytes() for row in proposals}) == len(proposals) > 20
+    assert len({row.tobytes() for row in proposals}) == len(proposals) > 10
     everywhere = problem.group_supported.all(axis=0)
     for device in range(3):
         assert (proposals == device).all(axis=1).any()
@@ -122,10 +122,14 @@ def test_the_first_choice_is_the_likeliest_device_of_each_cluster(untrained: Pat
     policy = PolicyFolder.load(untrained)
     x = policy_input(problem)
     h, edge_score = policy.encode(x)
-    cluster = _native.parse(len(x.node_x), x.edge_index, edge_score, 1, policy.config.min_clusters)
+    device = x.pair_x[..., -1].argmax(1)
+    inside = device[x.edge_index[0]] == device[x.edge_index[1]]
+    edges = x.edge_index[:, inside]
+    cluster = _native.parse(len(x.node_x), edges, edge_score[inside], 1, policy.config.min_clusters)
     of_group = cluster[x.coarse]
     logits = np.where(problem.group_supported, policy.place(x, h, edge_score, cluster)[of_group], -np.inf)
-    np.testing.assert_array_equal(placement, logits.argmax(1))
+    # Clusters that stay where the partition has them leave it as it is.
+    np.testing.assert_array_equal(placement[placement != x.partition], logits.argmax(1)[placement != x.partition])
     assert (placer.propose(problem) == placement).all(axis=1).any()
 
 
@@ -139,15 +143,15 @@ def test_the_first_choice_gives_up_what_memory_does_not_hold() -> None:
     logits = np.zeros((problem.group_count, 2), np.float32)
     logits[:, 0] = np.random.default_rng(0).uniform(0.5, 3, problem.group_count)
     first = np.zeros(problem.group_count, np.uint8)
-    choice = within_memory(limited, first, logits, each)
+    choice = within_memory(limited, first, ClusterLogits(logits, each, None))
     held = limited.evaluate(choice).memory_bytes[0, 0]
     assert need // 2 < held <= need * 7 // 10
     # All weigh the same: what stays would lose more than what left.
     assert 10 < choice.sum() < 30
     assert logits[choice == 1, 0].max() < logits[choice == 0, 0].min()
-    np.testing.assert_array_equal(within_memory(problem, first, logits, each), first)
+    np.testing.assert_array_equal(within_memory(problem, first, ClusterLogits(logits, each, None)), first)
     nowhere = dataclasses.replace(problem, memory_bytes=np.array([1, 1]))
-    np.testing.assert_array_equal(within_memory(nowhere, first, logits, each), first)
+    np.testing.assert_array_equal(within_memory(nowhere, first, ClusterLogits(logits, each, None)), first)
 
 
 def test_refinement_only_improves_what_the_policy_found(untrained: Path) -> None:
@@ -172,10 +176,10 @@ def test_only_the_most_promising_proposals_for_a_large_model_are_simulated(
         return evaluate(self, placements, *limits, **more)
 
     full = problem.scores(HSDAGPlacer(untrained, moves=0).place(problem))[0]
-    monkeypatch.setattr(placer, "_SIMULATED_NODES", 10 * problem.graph.nodes)
+    monkeypatch.setattr(placer, "_SIMULATED_NODES", 6 * problem.graph.nodes)
     monkeypatch.setattr(PlacementProblem, "evaluate", counted)
     placement = HSDAGPlacer(untrained, moves=0).place(problem)
-    assert 10 <= max(asked) <= 12  # single devices always
+    assert 6 <= max(asked) <= 8  # single devices always
     assert evaluate(problem, placement).score(objective)[0] <= 1.05 * full
 
 

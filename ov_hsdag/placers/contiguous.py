@@ -72,7 +72,9 @@ class Contiguous:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        return best_of(problem, [*problem.singles, *contiguous_placements(problem)])
+        if self.name not in problem.found:
+            problem.found[self.name] = best_of(problem, [*problem.singles, *contiguous_placements(problem)])
+        return problem.found[self.name]
 
 
 def contiguous_placements(

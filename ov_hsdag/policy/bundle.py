@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 
+# Versions of the features that networks are asked with: each begins with those of the one before.
+_FEATURES = (2, FEATURE_VERSION)
+
 SHIPPED = Path(__file__).parent.parent / "policies"
 """Policies of the package: a folder each, known by name."""
 
@@ -123,7 +126,8 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
     record = _read_record(path)
     expected = 1 if record["format"] == 1 else FORMAT_VERSION
     _check_version(folder, record, "format", expected, "install the release that wrote it, or train it anew")
-    _check_version(folder, record, "features", FEATURE_VERSION, "train it anew with this release")
+    if record["features"] not in _FEATURES:
+        _check_version(folder, record, "features", FEATURE_VERSION, "train it anew with this release")
     try:
         config = HSDAGConfig.from_dict(record["config"])
     except UserError as error:

@@ -44,6 +44,9 @@ class HSDAGConfig:
     device_aware: bool = True  # the encoder sees what (node, device) pairs look like, pooled over devices
     context: int = 3  # message passing layers between clusters, devices and the whole graph, before clusters are placed
     devices: int | None = None  # None: clusters are scored against embeddings of any number and kind of devices
+    # logits are added to those of the contiguous partition that the simulator finds best, and no cluster crosses its
+    # parts (Silver et al. 2018, "Residual policy learning", arXiv:1812.06298)
+    residual: bool = False
     carry: bool = False  # a cluster's embedding is added to its nodes' features for the next step of an episode
     dropout: float = 0.0  # share of hidden units dropped in training
     # how often parsing merges along dominant edges. Parsing until nothing merges, as published, leaves one cluster for
@@ -57,7 +60,7 @@ class HSDAGConfig:
     @classmethod
     def base(cls, widths: Widths) -> HSDAGConfig:
         """The settings of the policy that ships."""
-        return cls(widths)
+        return cls(widths, hidden=32, layers=2, context=2, residual=True)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings, JSON-able."""
@@ -94,5 +97,5 @@ _RANGES: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 _CHOICES: dict[str, tuple[object, ...]] = {
     "conv": ("gated",), "reward": ("log", "inverse"), "directed": (True,), "device_aware": (True,),
-    "carry": (False,), "devices": (None,), "without": ((),),
+    "carry": (False,), "residual": (True, False), "devices": (None,), "without": ((),),
 }  # fmt: skip

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.placers.contiguous import CoarsePartitions
+from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous
 from ov_hsdag.problem.coarse import CoarseView, Floats, share
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Changes with the meaning or the number of features; a policy fits one version.
-FEATURE_VERSION = 2
+# Changes with the meaning or the number of features. 3 has one feature of pairs more than 2, the last.
+FEATURE_VERSION = 3
 
 # Operation types by what they do; each line is one feature. Types in none of them count as the last one.
 _TYPE_FAMILIES: tuple[tuple[str, ...], ...] = (
@@ -102,6 +102,7 @@ class PolicyInput:
     pair_x: NDArray[np.float32]  # features of each group on each device, float32 [coarse, devices, FP]
     device_x: NDArray[np.float32]  # features of devices, float32 [devices, FD]
     coarse: NDArray[np.int32]  # node of each colocation group, int32 [groups]; see `coarse_groups`
+    partition: NDArray[np.uint8]  # device of each colocation group in the best contiguous partition, uint8 [groups]
 
 
 def policy_input(problem: PlacementProblem, threads: int = 1) -> PolicyInput:
@@ -120,13 +121,17 @@ def policy_input(problem: PlacementProblem, threads: int = 1) -> PolicyInput:
         _work(problem, view, structure),  # the last, as those before it are what HSDAG's paper has
     ]
     found = _Contiguous.of(partitions)
+    partition = problem.where_supported(Contiguous().place(problem))
+    held = np.bincount(coarse.astype(np.int64) * len(problem.devices) + partition, None, view.us.size)
+    parts = share(held.reshape(view.us.shape), np.bincount(coarse, None, view.size)[:, None])
     return PolicyInput(
         node_x=np.concatenate(columns, axis=1).astype(np.float32),
         edge_index=view.edge_index,
         edge_x=_edges(view, position, found).astype(np.float32),
-        pair_x=_pairs(view, found).astype(np.float32),
+        pair_x=np.concatenate([_pairs(view, found), parts[..., None]], axis=2).astype(np.float32),
         device_x=_devices(problem, view, found).astype(np.float32),
         coarse=coarse,
+        partition=partition,
     )
 
 

@@ -32,6 +32,7 @@ Array = Any
 
 _EPSILON = np.float32(1e-5)  # as in torch.nn.LayerNorm
 _LOG_UNIT = 8.0
+_OF_PARTITION = 4.0  # logit of a cluster's device in the contiguous partition, before anything is learned
 
 # Multiply-adds of a product up to which OpenBLAS starts no threads, which spin for longer than our products take.
 _ONE_THREAD = 2**18
@@ -45,7 +46,7 @@ class Forward:
 
     def encode(self, x: Any) -> tuple[Array, Array]:
         """Node embeddings h [n, H] and edge scores in (0, 1) [e]. x: a `PolicyInput` of arrays."""
-        pairs = self.mix("encoder.pairs", x.pair_x, self._devices("encoder.devices", x.device_x))
+        pairs = self.mix("encoder.pairs", self._pairs(x), self._devices("encoder.devices", x.device_x))
         h = self.mix("encoder.input", x.node_x, pairs.mean(1), self.xp.amax(pairs, 1))
         source, target = x.edge_index
         ends = (Segments(self, target, len(h)), Segments(self, source, len(h)))
@@ -73,13 +74,14 @@ class Forward:
         """Logits of devices for clusters [c, D]. z: their embeddings, for the rest see `logits`."""
         members = Segments(self, cluster, len(z))
         e = self._devices("placer.devices", x.device_x)
-        pair = self.mix("placer.pair", x.pair_x, h[:, None], e).clip(0)
+        pair_x = self._pairs(x)
+        pair = self.mix("placer.pair", pair_x, h[:, None], e).clip(0)
         # Times are logarithms among the features, which sums of exponentials add up; the first sum's weights also make
         # a mean in which the nodes that matter count more.
-        weight = self.xp.exp((_LOG_UNIT * self.linear("placer.log_weight", x.pair_x)).clip(-15, 15))
+        weight = self.xp.exp((_LOG_UNIT * self.linear("placer.log_weight", pair_x)).clip(-15, 15))
         sums = members.sum(weight)
         weighted = members.sum(weight[..., :1] * pair) / sums[..., :1]
-        costs, z = members.mean(x.pair_x), z[:, None]
+        costs, z = members.mean(pair_x), z[:, None]
         agreement = z * self.linear("placer.agree", e)
         u = self.mix("placer.state", weighted, z, e, agreement, costs, self.xp.log(sums) / _LOG_UNIT)
         producer, consumer = cluster[x.edge_index]
@@ -95,7 +97,12 @@ class Forward:
             returned = leaving.mean(values[consumer, :, width:] * gates[..., width:])
             context = (u, received, returned, u.mean(1, keepdims=True), u.mean(0, keepdims=True))
             u = self.norm(f"{name}.norm", u + self.mix(f"{name}.mix", *context))
-        return (self.mix("placer.head", u) + self.linear("placer.costs", costs))[..., 0]
+        logits = (self.mix("placer.head", u) + self.linear("placer.costs", costs))[..., 0]
+        return logits + _OF_PARTITION * costs[..., -1] if self.config.residual else logits
+
+    def _pairs(self, x: Any) -> Array:
+        """Features of pairs, as many as the network was trained with."""
+        return x.pair_x[..., : self.config.widths.pair]
 
     def _gated(self, name: str, h: Array, x: Any, entering: Segments, leaving: Segments) -> Array:
         """Messages along the edges, and against them: mean over neighbours j of sigmoid(k_i + q_j) v_j, plus W h_i."""

@@ -20,7 +20,8 @@ from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.partitions import ranked
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy.bundle import PolicyFolder
-from ov_hsdag.policy.features import policy_input
+from ov_hsdag.policy.config import HSDAGConfig
+from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
 
 # What is added to one device's logits to lean a greedy placement towards it or away from it.
@@ -47,6 +48,11 @@ class ClusterLogits:
 
     logits: NDArray[np.float32]  # of devices for clusters [c, D]
     of_group: NDArray[np.int32]  # cluster of each group [groups]
+    partition: NDArray[np.uint8] | None  # see `expand`
+
+    def expanded(self, problem: PlacementProblem, choices: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Placements of a problem's groups, see `expand`; choices: devices of clusters, uint8 [batch, c]."""
+        return expand(choices, self.logits, self.of_group, problem.group_supported, self.partition)
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,7 @@ class HSDAGPlacer:
         found = self.cluster_logits(problem)
         samples = sample(found.logits, self.samples, np.random.default_rng(self.seed))
         choices = distinct(np.concatenate([lean(found.logits), samples]))
-        proposed = expand(choices, found.logits, found.of_group, problem.group_supported)
-        return distinct(np.concatenate([problem.singles, proposed]))
+        return distinct(np.concatenate([problem.singles, found.expanded(problem, choices)]))
 
     def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
         """Features, encoder, parsing and placer. Raises UserError, see `place`."""
@@ -88,8 +93,19 @@ class HSDAGPlacer:
         nodes = len(x.node_x)
         cluster = np.arange(nodes, dtype=np.int32)
         if policy.config.levels:
-            cluster = _native.parse(nodes, x.edge_index, edge_score, policy.config.levels, policy.config.min_clusters)
-        return ClusterLogits(policy.place(x, h, edge_score, cluster), cluster[x.coarse])
+            cluster = parse(policy.config, x, edge_score, policy.config.levels)
+        partition = x.partition if policy.config.residual else None
+        return ClusterLogits(policy.place(x, h, edge_score, cluster), cluster[x.coarse], partition)
+
+
+def parse(config: HSDAGConfig, x: PolicyInput, edge_score: NDArray[np.float32], levels: int) -> NDArray[np.int32]:
+    """Cluster of each node, int32 [n]; levels: how often parsing merges, see `ov_hsdag._native.parse`."""
+    edges = x.edge_index
+    if config.residual:
+        device = x.pair_x[..., -1].argmax(1)
+        inside = device[edges[0]] == device[edges[1]]
+        edges, edge_score = edges[:, inside], edge_score[inside]
+    return _native.parse(len(x.node_x), edges, edge_score, levels, config.min_clusters)
 
 
 def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:
@@ -117,11 +133,19 @@ def expand(
     logits: NDArray[np.float32],
     cluster: NDArray[np.integer],
     supported: NDArray[np.bool_],
+    partition: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Devices of clusters as devices of groups; a group that its cluster's device does not support takes the next best.
 
-    choices: uint8 [batch, c]; logits: float32 [c, D]; cluster: of each group [groups]. Returns uint8 [batch, groups].
+    choices: uint8 [batch, c]; logits: float32 [c, D]; cluster: of each group [groups]; partition: devices of groups
+    that those keep whose cluster has the device of most of its groups there, uint8 [groups]. Returns uint8 [batch,
+    groups].
     """
     placements = choices[:, cluster]
     instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
-    return np.where(supported[np.arange(len(cluster)), placements], placements, instead)
+    placements = np.where(supported[np.arange(len(cluster)), placements], placements, instead)
+    if partition is not None:
+        votes = np.bincount(cluster.astype(np.int64) * logits.shape[1] + partition, None, logits.size)
+        stays = choices == votes.reshape(logits.shape).argmax(1)
+        placements = np.where(stays[:, cluster], partition, placements)
+    return placements

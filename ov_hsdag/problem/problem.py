@@ -161,6 +161,11 @@ class PlacementProblem:
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
+    def found(self) -> dict[str, NDArray[np.uint8]]:
+        """What a placer found that others begin with, by the placer's name, uint8 [groups]."""
+        return {}
+
+    @cached_property
     def group_count(self) -> int:
         """Number of colocation groups."""
         return int(self.groups.max()) + 1

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ov_hsdag import _native
 from ov_hsdag.policy import placer
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.problem.problem import PlacementProblem
@@ -87,6 +86,7 @@ class Policy:
     cluster: Tensor  # of each node, int64 [n]
     log_probability: Tensor  # float32 [c, D]; devices that no member runs on are practically impossible
     edge_score: Tensor  # float32 [edges]
+    residual: bool  # `HSDAGConfig.residual`
 
     @property
     def entropy(self) -> Tensor:
@@ -108,7 +108,8 @@ def run_policy(
         cluster = parse(network, example, edge_score, levels)
     logits = network.logits(example.inputs, h, edge_score, cluster)
     runs = torch.zeros(logits.shape).index_add_(0, cluster, example.allowed.float()) > 0
-    return Policy(cluster, torch.log_softmax(logits.masked_fill(~runs, _MASKED), -1), edge_score)
+    log_probability = torch.log_softmax(logits.masked_fill(~runs, _MASKED), -1)
+    return Policy(cluster, log_probability, edge_score, network.config.residual)
 
 
 def parse(network: HSDAGNetwork, example: Example, edge_score: Tensor, levels: int | None = None) -> Tensor:
@@ -117,8 +118,7 @@ def parse(network: HSDAGNetwork, example: Example, edge_score: Tensor, levels: i
     nodes = len(example.x.node_x)
     if levels == 0:
         return torch.arange(nodes)
-    scores = edge_score.detach().numpy()
-    cluster = _native.parse(nodes, example.x.edge_index, scores, levels, network.config.min_clusters)
+    cluster = placer.parse(network.config, example.x, edge_score.detach().numpy(), levels)
     return torch.from_numpy(cluster.astype(np.int64))
 
 
@@ -126,7 +126,9 @@ def expand(example: Example, actions: NDArray[np.int64], policy: Policy) -> NDAr
     """Devices of clusters, int64 [samples, c], as placements of groups, uint8 [samples, groups]."""
     of_group = policy.cluster.numpy()[example.x.coarse]
     log_probability = policy.log_probability.detach().numpy()
-    return placer.expand(actions.astype(np.uint8), log_probability, of_group, example.problem.group_supported)
+    partition = example.x.partition if policy.residual else None
+    clusters = placer.ClusterLogits(log_probability, of_group.astype(np.int32), partition)
+    return clusters.expanded(example.problem, actions.astype(np.uint8))
 
 
 def greedy_score(network: HSDAGNetwork, example: Example) -> float:

@@ -22,6 +22,7 @@ from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.policy import placer
+from ov_hsdag.policy.placer import ClusterLogits
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
@@ -86,7 +87,9 @@ def policy_placements(
             cluster = parse(network, example, edge_score, levels)
             logits = network.logits(example.inputs, h, edge_score, cluster).numpy()
             choices = np.concatenate([placer.lean(logits), placer.sample(logits, settings.draws, generator)])
-            found.append(placer.expand(choices, logits, cluster.numpy()[x.coarse], problem.group_supported))
+            partition = x.partition if network.config.residual else None
+            clusters = ClusterLogits(logits, cluster.numpy()[x.coarse], partition)
+            found.append(clusters.expanded(problem, choices))
     return np.concatenate(found)
 
 
