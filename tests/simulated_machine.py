@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from ov_hsdag.measuring import choice, comparison
-from ov_hsdag.measuring.interleaving import in_order
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placing import selection
 
@@ -137,7 +136,7 @@ def choose_on(
     rounds: list[choice.Round] = []
     pair = list(names)
     for turn in itertools.count():
-        rounds.append([(name, rate(name)) for name in in_order(pair, turn)])
+        rounds.append([(name, rate(name)) for name in choice.in_order(pair, turn)])
         decision = choice.decide(rounds, names, simple, predicted, error)
         if turn and (decision.settled or over()):
             return decision

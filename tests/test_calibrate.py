@@ -19,14 +19,12 @@ from ov_hsdag.calibration import (
     boundaries,
     calibrate,
     device_profile,
-    microbenchmarks,
+    models,
     node_times,
-    probe_networks,
     scale_factors,
 )
-from ov_hsdag.calibration.executions import Counters, Execution, Executions
+from ov_hsdag.calibration.executions import Counters, Execution, Executions, SingleRequest
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
-from ov_hsdag.calibration.single_request import SingleRequest
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.fusions import fusions, main_inputs, own_layout, with_layouts
@@ -345,12 +343,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
         for name in ("CONVOLUTIONS", "DEPTHWISE", "PRODUCTS", "ATTENTIONS", "TOKENS", "IMAGES"):
-            patch.setattr(microbenchmarks, name, getattr(microbenchmarks, name)[:2])
+            patch.setattr(models, name, getattr(models, name)[:2])
         patch.setattr(boundaries, "_TOKENS", boundaries._TOKENS[:2])
         patch.setattr(boundaries, "_IMAGES", boundaries._IMAGES[:2])
         patch.setattr(boundaries, "_ROUNDS", 3)
-        patch.setattr(probe_networks, "_STAGES", ((64, 14),))
-        patch.setattr(probe_networks, "_LAYERS", 1)
+        patch.setattr(models, "_STAGES", ((64, 14),))
+        patch.setattr(models, "_LAYERS", 1)
         patch.setattr(scale_factors, "_CONTIGUOUS", (2, 4))
         patch.setattr(scale_factors, "_ROUNDS", 2)
         patch.setattr(device_profile, "_COPIES", 1)

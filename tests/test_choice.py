@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from ov_hsdag.measuring.choice import GAIN, Decision, Ratio, Round, beaten, decide, infer, next_pair
-from ov_hsdag.measuring.interleaving import in_order
+from ov_hsdag.measuring.choice import GAIN, Decision, Ratio, Round, beaten, decide, in_order, infer, next_pair
 from tests.simulated_machine import SharedHost, choose_on
 
 SIMPLE = {"A", "B", "hetero"}

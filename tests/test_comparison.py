@@ -39,7 +39,7 @@ def ran(rounds: Sequence[Round]) -> set[str]:
 
 
 def compared(core: ov.Core, machine: Machine, **options: object) -> Comparison:
-    candidates = {name: Candidate(name) if name in PAIR.names else Candidate.hetero(PAIR) for name in machine.speeds}
+    candidates = {name: Candidate(name) if name in PAIR.names else Candidate(PAIR.hetero) for name in machine.speeds}
     return Comparison(
         tiny_model(), PAIR, candidates, "throughput", core, simple=SIMPLE, start_worker=machine.start, **options
     )  # type: ignore[arg-type]

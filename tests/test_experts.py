@@ -26,7 +26,7 @@ from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.placing.memory_fit import fit
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.pricing import WorkloadProblem, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
@@ -42,7 +42,7 @@ WORKLOAD = Workload.parse("prompt=16,generate=16")
 def problem_of(model: ov.Model, core: ov.Core) -> WorkloadProblem:
     profile, phases = resolve_profile(None, DEVICES.names, core), WORKLOAD.phases(model)
     analysis = prepare(model, DEVICES.names, core, profile, shapes=phases[-1].shapes)
-    return price_workload(analysis, "latency", profile, core, phases)
+    return Session(core, DEVICES, profile).price(analysis, "latency", phases=phases)
 
 
 def away(problem: PlacementProblem, *layers: int) -> NDArray[np.uint8]:

@@ -15,8 +15,7 @@ from ov_hsdag.policy import bundle
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.training.export import export, load
-from ov_hsdag.training.network import HSDAGNetwork, tensors
+from ov_hsdag.training.network import HSDAGNetwork, export, load, tensors
 from tests.graphs import random_problem
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 

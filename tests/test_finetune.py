@@ -38,7 +38,7 @@ from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.training import FOUND_BY
 from ov_hsdag.training import finetune as tuning
 from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
-from ov_hsdag.training.finetune.finalists import choose
+from ov_hsdag.training.finetune.closing import choose
 from ov_hsdag.training.finetune.model import _placement as placement_of
 from ov_hsdag.training.finetune.state import (
     fingerprint_of,
@@ -568,7 +568,7 @@ def tuned(*arguments: object, **variables: str) -> subprocess.CompletedProcess[s
 
 def test_tensorflow_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("print('imported')")
-    code = "from ov_hsdag.training.events import SummaryWriter; SummaryWriter('events').close()"
+    code = "from ov_hsdag.training.run import SummaryWriter; SummaryWriter('events').close()"
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     variables = environment() | {"PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=variables, capture_output=True, text=True)

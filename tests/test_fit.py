@@ -25,7 +25,7 @@ from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, fit, verdict
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import Session, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import Session, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.compat import opset13 as ops
@@ -52,9 +52,9 @@ def analysis() -> ModelAnalysis:
 
 def problem_at(analysis: ModelAnalysis, context: int, precision: str = "f16", batch: int = 1) -> PlacementProblem:
     core = ov.Core()
-    profile = resolve_profile(None, NAMES, core).with_kv_precision(precision)
+    session = Session.of(NAMES, core, kv_precision=precision)
     workload = Workload.of_context(context, batch)
-    return price_workload(analysis, "latency", profile, core, workload.phases(analysis.model)).problem
+    return session.price(analysis, "latency", phases=workload.phases(analysis.model)).problem
 
 
 def states_of(problem: PlacementProblem, device: int) -> int:

@@ -27,8 +27,7 @@ from ov_hsdag.policy.placer import ClusterLogits, HSDAGPlacer, expand, lean, sam
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
-from ov_hsdag.training.export import export
-from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.network import HSDAGNetwork, export
 from research.first_choice import first_choice, within_memory
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem

@@ -10,8 +10,7 @@ import pytest
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import largest_difference
-from ov_hsdag.measuring.evaluator import Measurement, Measurer
-from ov_hsdag.measuring.interleaving import alternate
+from ov_hsdag.measuring.evaluator import Measurement, Measurer, alternate
 from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.inputs import random_inputs
@@ -42,7 +41,7 @@ class Drifting:
 
 
 def test_a_steady_drift_cancels() -> None:
-    trials = alternate(Drifting(10.0), Drifting(15.0), 4, 1.0)
+    trials = alternate(Drifting(10.0).rate, Drifting(15.0).rate, 4, 1.0)
     assert len(trials) == 4
     ratios = [own / other for own, other in trials]
     assert max(abs(ratio - 1.5) for ratio in ratios) > 0.2
@@ -56,7 +55,7 @@ def test_what_is_clearly_worse_gets_fewer_rounds(worth: float, rounds: int) -> N
             return self.speed
 
     # 1.15 is hopeless against 1.2 once 1.2 * (1 - 0.15 / n) is above it.
-    assert len(alternate(Steady(1.0), Steady(1.15), 5, 1.0, worth)) == rounds
+    assert len(alternate(Steady(1.0).rate, Steady(1.15).rate, 5, 1.0, worth)) == rounds
 
 
 class Paced(Worker):

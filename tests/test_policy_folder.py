@@ -27,8 +27,7 @@ from ov_hsdag.policy.bundle import FORMAT_VERSION, WEIGHTS_FILE, PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.policy.safetensors import read_tensors
-from ov_hsdag.training.export import export, load
-from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.network import HSDAGNetwork, export, load
 from ov_hsdag.utils.errors import UserError
 from tests.policy_inputs import WIDTHS, random_input
 

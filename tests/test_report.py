@@ -29,9 +29,8 @@ from ov_hsdag.explaining.timeline import one_request, pipelined, stages
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.scopes import NameTree
-from ov_hsdag.report.page import page
 from ov_hsdag.report.picture import picture
-from ov_hsdag.report.write import check_report
+from ov_hsdag.report.write import check_report, page
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, run
 from tests.decoders import stateful_decoder

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ov_hsdag
-from ov_hsdag.cli.split_picture import split_picture
+from ov_hsdag.cli.placed import split_picture
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing

@@ -69,7 +69,7 @@ def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary: Path, children: Children) -> None:
-    candidates = {"CPU_A": Candidate("CPU_A"), **{name: Candidate.hetero(PAIR) for name in FAULTS}}
+    candidates = {"CPU_A": Candidate("CPU_A"), **{name: Candidate(PAIR.hetero) for name in FAULTS}}
     candidates["CPU_B"] = Candidate("CPU_B")
     with Comparison(
         prepared("squeezenet", core),

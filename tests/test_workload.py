@@ -17,7 +17,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.workload import Workload, decoder_shapes, past_length
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import price, price_workload, resolve_profile
+from ov_hsdag.problem.pricing import Session, resolve_profile
 from ov_hsdag.utils.errors import UserError
 from tests.commands import run
 from tests.conftest import GENEROUS
@@ -100,7 +100,7 @@ def test_the_past_is_what_the_mask_has_beyond_the_tokens() -> None:
 def test_costs_are_the_mean_over_the_inferences(analysis: ModelAnalysis) -> None:
     core = ov.Core()
     profile = resolve_profile(None, DEVICES.names, core)
-    found = price_workload(analysis, "latency", profile, core, WORKLOAD.phases(analysis.model))
+    found = Session(core, DEVICES, profile).price(analysis, "latency", phases=WORKLOAD.phases(analysis.model))
     assert found.counts == {"prompt": 1, "token": 10}
     alone = found.phases
     placement = found.problem.random(np.random.default_rng(0), 1)[0]
@@ -121,17 +121,16 @@ def test_costs_are_the_mean_over_the_inferences(analysis: ModelAnalysis) -> None
 
 def test_memory_is_that_of_the_largest_inference(analysis: ModelAnalysis) -> None:
     core = ov.Core()
-    profile = resolve_profile(None, DEVICES.names, core)
+    session = Session(core, DEVICES, resolve_profile(None, DEVICES.names, core))
 
     def need(workload: Workload) -> int:
-        phases = workload.phases(analysis.model)
-        problem = price_workload(analysis, "latency", profile, core, phases).problem
+        problem = session.price(analysis, "latency", phases=workload.phases(analysis.model)).problem
         return int(problem.evaluate(problem.single(1)).memory_bytes[0].sum())
 
     assert need(Workload(64, 10, 2)) < need(Workload(64, 10, 2, context=2048)) < need(Workload(64, 10, 4, context=2048))
     phases = WORKLOAD.phases(analysis.model)
-    problem = price_workload(analysis, "latency", profile, core, phases).problem
-    largest = price(analysis, "latency", profile, core, None).graph  # made for the last token
+    problem = session.price(analysis, "latency", phases=phases).problem
+    largest = session.price(analysis, "latency").problem.graph  # made for the last token
     assert (problem.graph.output_bytes >= largest.output_bytes).all()
 
 

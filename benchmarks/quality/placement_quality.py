@@ -197,8 +197,7 @@ def untrained(policy: str, folder: Path) -> Path | None:
     try:
         import torch
 
-        from ov_hsdag.training.export import export, load
-        from ov_hsdag.training.network import HSDAGNetwork
+        from ov_hsdag.training.network import HSDAGNetwork, export, load
     except ImportError:
         return None
     torch.manual_seed(0)

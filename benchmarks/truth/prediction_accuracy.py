@@ -58,7 +58,7 @@ from scipy.stats import spearmanr
 from benchmarks.common.tables import markdown
 from ov_hsdag.calibration.calibrate import calibrate_model
 from ov_hsdag.calibration.device_profile import calibrate_devices
-from ov_hsdag.calibration.single_request import SingleRequest
+from ov_hsdag.calibration.executions import SingleRequest
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import virtual

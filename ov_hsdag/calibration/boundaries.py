@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.models import Builder
 from ov_hsdag.calibration.regression import fit_costs
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import set_affinities
@@ -100,7 +101,7 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
     chains.append(_fan(_TOKENS[0]))
     for number, chain in enumerate(chains):
         advance(f"measuring boundaries between {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
-        measured = _measure_chain(core, chain, names)
+        extra_us, noise_us, total_us, converted_us = _measure_chain(core, chain, names)
         rows.append(
             [
                 chain.submodels - 1.0,
@@ -109,37 +110,27 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
                 chain.tensors * chain.bytes if chain.image else 0.0,
             ]
         )
-        extra.append(measured.extra_us)
-        weights.append(1.0 / max(measured.noise_us, 0.02 * measured.total_us, 1.0))
-        converted[int(chain.image)] += measured.converted_us
+        extra.append(extra_us)
+        weights.append(1.0 / max(noise_us, 0.02 * total_us, 1.0))
+        converted[int(chain.image)] += converted_us
         handed[int(chain.image)] += chain.tensors * chain.bytes
     table, us = np.array(rows), np.array(extra)
     costs = fit_costs(table, us, np.array(weights))
     error = np.abs(table @ costs - us) / np.maximum(us, 1.0)
     submodels, tensors, plain, layout = costs  # of both devices together, and of both directions
+    of_layout = np.maximum(converted[1] / handed[1] - converted[0] / handed[0], 0.0)
+    shares = of_layout / of_layout.sum() if of_layout.any() else np.full(2, 0.5)
     return Boundaries(
         np.full(2, submodels / 2),
         np.array([[0.0, tensors / 2], [tensors / 2, 0.0]]),
         np.array([[0.0, plain / 2], [plain / 2, 0.0]]),
-        layout * _shares(converted[1] / handed[1] - converted[0] / handed[0]) / 2,
+        layout * shares / 2,
         float(np.median(error)),
     )
 
 
-def _shares(values: Floats) -> Floats:
-    positive = np.maximum(values, 0.0)
-    return positive / positive.sum() if positive.sum() > 0 else np.full(len(values), 1.0 / len(values))
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    extra_us: float
-    noise_us: float
-    total_us: float
-    converted_us: Floats  # by inserted nodes, by device
-
-
-def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> _Measured:
+def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tuple[float, float, float, Floats]:
+    """What the boundaries cost, its error, all of both splits, and what inserted nodes take [devices]; all in µs."""
     graph = ComputationGraph.from_model(chain.model)
     inputs = [np.ones(port.get_shape(), np.float32) for port in chain.model.inputs]
     hetero = f"HETERO:{','.join(names)}"
@@ -166,23 +157,19 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> _Mea
             if item.inserted:
                 converted[(chain.stages[graph.names[item.serves]] + first) % 2] += item.us
     spread = statistics.median(np.abs(extra - np.median(extra)).tolist()) / np.sqrt(_ROUNDS)
-    return _Measured(
-        float(np.median(extra)), float(spread), float(np.median(seconds[:, :2].sum(axis=1))) * 1e6, converted
-    )
+    return float(np.median(extra)), float(spread), float(np.median(seconds[:, :2].sum(axis=1))) * 1e6, converted
 
 
-class _Builder:
+class _Builder(Builder):
     """Small operations that make and consume large tensors."""
 
     def __init__(self, size: tuple[int, int], image: bool) -> None:
-        from ov_hsdag.utils.compat import opset13 as opset
-
-        self.op, self.image, self.large = opset, image, size[0] if image else size[1]
+        super().__init__()
+        self.image, self.large = image, size[0] if image else size[1]
         self.shape = [1, _NARROW, size[1], size[1]] if image else [1, size[0], _NARROW]
         self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])
-        self.random = np.random.default_rng(0)
         self.stages: dict[str, int] = {}
-        self.parameter = self.keep(opset.parameter(self.shape, np.float32), 0)
+        self.parameter = self.keep(self.op.parameter(self.shape, np.float32), 0)
 
     def keep(self, node: Any, stage: int) -> Any:
         node.set_friendly_name(f"node{len(self.stages)}")
@@ -196,12 +183,9 @@ class _Builder:
         return self._linear(source, self.large, _NARROW, stage)
 
     def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
-        shape = (out, channels, 1, 1) if self.image else (channels, out)
-        values = self.random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(channels))
-        weights = self.keep(self.op.constant(values), stage)
-        if self.image:
-            return self.keep(self.op.convolution(source, weights, [1, 1], [0, 0], [0, 0], [1, 1]), stage)
-        return self.keep(self.op.matmul(source, weights, False, False), stage)
+        node = (self.conv if self.image else self.layer)(source, channels, out)
+        self.keep(node.input_value(1).get_node(), stage)  # the weights
+        return self.keep(node, stage)
 
     def model(self, node: Any, stage: int) -> ov.Model:
         import openvino as ov

@@ -336,7 +336,7 @@ def latency_problem(
         devices=names,
         objective="latency",
         node_us=np.stack([measured.us for measured in times.values()], axis=1),
-        supported=prepared.supported_by(names),
+        supported=prepared.supported[:, [prepared.devices.index(name) for name in names]],
         groups=prepared.graph.legality.groups,
         transfer_us=transfer_us,
         transfer_us_per_byte=transfer_us_per_byte,

@@ -89,98 +89,11 @@ class Fit:
         return self.mean + self.root @ generator.standard_normal(len(self.mean))
 
 
-@dataclass(frozen=True)
-class Factors:
-    """The scale factors of placements on some devices: where each stands, and what they predict.
-
-    In order: of devices, of kinds of operations on each, of parts of the model, of transfers, of submodels, of several
-    devices at once.
-    """
-
-    devices: int  # number of devices
-    objective: str  # "latency" or "throughput"
-
-    @property
-    def spread(self) -> Floats:
-        """Prior standard deviation of each factor's logarithm, float64 [factors]."""
-        sizes = ((_DEVICE, self.devices), (_KIND, self.devices * KINDS), (_PART, PARTS))
-        blocks = [np.full(count, value) for value, count in sizes]
-        return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
-
-    def unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Factors of devices [devices], of kinds [devices, kinds], of parts [parts], and the last three."""
-        device, kind, part, rest = np.split(factors, np.cumsum([self.devices, self.devices * KINDS, PARTS]))
-        return device, kind.reshape(self.devices, KINDS), part, rest
-
-    def log_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted log(time in µs) of placements, float64 [placements]; factors: logarithms, float64 [factors]."""
-        device, kind, part, (transfer, submodel, together) = self.unpack(factors)
-        weight = np.exp(device[:, None, None] + kind[:, :, None] + part)
-        work = np.einsum("pdkb,dkb->pd", terms.work, weight)
-        own = work + terms.submodel * np.exp(submodel)
-        if self.objective == "latency":
-            # Both ends are busy with a transfer, but its time passes once.
-            return np.log(np.maximum((own + terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
-        busy = np.maximum(own + terms.transfer * np.exp(transfer), 1e-9)
-        most = busy.max(axis=1)
-        # The factor for several devices at once is 0 in placements on one.
-        at_once = together * terms.on_several
-        return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
-
-    def log_busy_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Returns predicted log(time in µs that devices compute), without transfers, float64 [placements, devices]."""
-        device, kind, part, _ = self.unpack(factors)
-        weight = np.exp(device[:, None, None] + kind[:, :, None] + part)
-        return np.asarray(np.log(np.maximum(np.einsum("pdkb,dkb->pd", terms.work, weight), 1e-9)))
-
-    def fit(
-        self,
-        reference: Terms,
-        terms: Terms,
-        ratios: Floats,
-        uncertain: Floats | float = 0.0,
-        busy_us: Floats | None = None,
-    ) -> Fit:
-        """The posterior of the factors by measured ratios; the prior without any.
-
-        Args:
-            reference: terms of the placement that the others are measured against, one row.
-            terms: of the measured placements.
-            ratios: how many times better than the reference each placement is, float64 [placements].
-            uncertain: standard errors of their logarithms beside the usual noise, [placements] or a scalar.
-            busy_us: processor time of each device in an inference, µs, nan if not known, float64 [placements, devices].
-        """
-        own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self.devices, 0)
-        noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
-        measured, spread = np.log(ratios), self.spread
-
-        def off(factors: Floats) -> Floats:
-            return self.log_us(factors, reference) - self.log_us(factors, terms) - measured
-
-        known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
-        log_busy = np.log(busy_us[known]) if busy_us is not None else np.zeros(0)
-
-        def busy_off(factors: Floats) -> Floats:
-            return self.log_busy_us(factors, terms)[known] - log_busy if len(log_busy) else log_busy
-
-        def residuals(scaled: Floats) -> Floats:
-            return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled) / _NOISE, scaled])
-
-        # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
-        begin = np.zeros(len(spread))
-        found = least_squares(residuals, begin, loss="soft_l1", f_scale=2.0, max_nfev=40)
-        values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
-        mean = spread * found.x
-        root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))
-        return Fit(mean, root, float(off(mean).std()) if len(ratios) else 0.0)
-
-
 class Corrector:
     """Fits scale factors of one problem's costs to measured placements.
 
-    Attributes:
-        problem: with the costs to correct.
-        factors: what they are.
+    Factors are in order: of devices, of kinds of operations on each, of parts of the model, of transfers, of submodels,
+    of several devices at once.
     """
 
     def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
@@ -189,9 +102,7 @@ class Corrector:
             problem: with the costs to correct.
             reference: placement that others are measured against, uint8 [groups].
         """
-        self.problem = problem
-        self.factors = Factors(len(problem.devices), problem.objective)
-        self._reference = reference
+        self.problem, self._reference, self._devices = problem, reference, len(problem.devices)
 
     @cached_property
     def reference(self) -> Terms:
@@ -228,25 +139,86 @@ class Corrector:
         """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
         batch = np.atleast_2d(placements)
         found = self.problem.breakdown(batch)
-        shape = (len(batch), len(self.problem.devices), KINDS, PARTS)
+        shape = (len(batch), self._devices, KINDS, PARTS)
         device = batch[:, self.problem.groups].astype(np.int64)
         cell = np.ravel_multi_index((np.arange(len(batch))[:, None], device, self._kind, self._part), shape)
         work = np.bincount(cell.ravel(), (found.node_us + found.fusion_us).ravel(), math.prod(shape))
         *_, submodels, transfers = found.busy_us.transpose(2, 0, 1)
         return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, found.evaluation.submodels)
 
+    @property
+    def spread(self) -> Floats:
+        """Prior standard deviation of each factor's logarithm, float64 [factors]."""
+        sizes = ((_DEVICE, self._devices), (_KIND, self._devices * KINDS), (_PART, PARTS))
+        blocks = [np.full(count, value) for value, count in sizes]
+        return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
+
+    def unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Factors of devices [devices], of kinds [devices, kinds], of parts [parts], and the last three."""
+        device, kind, part, rest = np.split(factors, np.cumsum([self._devices, self._devices * KINDS, PARTS]))
+        return device, kind.reshape(self._devices, KINDS), part, rest
+
+    def log_us(self, factors: Floats, terms: Terms) -> Floats:
+        """Predicted log(time in µs) of placements, float64 [placements]; factors: logarithms, float64 [factors]."""
+        transfer, submodel, together = self.unpack(factors)[-1]
+        own = self._busy_us(factors, terms) + terms.submodel * np.exp(submodel)
+        if self.problem.objective == "latency":
+            # Both ends are busy with a transfer, but its time passes once.
+            return np.log(np.maximum((own + terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
+        busy = np.maximum(own + terms.transfer * np.exp(transfer), 1e-9)
+        most = busy.max(axis=1)
+        # The factor for several devices at once is 0 in placements on one.
+        at_once = together * terms.on_several
+        return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
+
+    def _busy_us(self, factors: Floats, terms: Terms) -> Floats:
+        """Predicted time of operations on each device, µs, float64 [placements, devices]."""
+        device, kind, part, _ = self.unpack(factors)
+        return np.einsum("pdkb,dkb->pd", terms.work, np.exp(device[:, None, None] + kind[:, :, None] + part))
+
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted log(reference time / placement time), float64 [placements]; see `Factors.log_us`."""
-        return self.factors.log_us(factors, self.reference) - self.factors.log_us(factors, terms)
+        """Predicted log(reference time / placement time), float64 [placements]; see `log_us`."""
+        return self.log_us(factors, self.reference) - self.log_us(factors, terms)
 
     def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0, busy_us: Floats | None = None) -> Fit:
-        """The posterior by measured placements, see `Factors.fit`."""
-        return self.factors.fit(self.reference, terms, ratios, uncertain, busy_us)
+        """The posterior of the factors by measured ratios; the prior without any.
+
+        Args:
+            terms: of the measured placements.
+            ratios: how many times better than the reference each placement is, float64 [placements].
+            uncertain: standard errors of their logarithms beside the usual noise, [placements] or a scalar.
+            busy_us: processor time of each device in an inference, µs, nan if not known, float64 [placements, devices].
+        """
+        own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
+        noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
+        measured, spread = np.log(ratios), self.spread
+
+        def off(factors: Floats) -> Floats:
+            return self.log_ratio(factors, terms) - measured
+
+        known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
+        log_busy = np.log(busy_us[known]) if busy_us is not None else np.zeros(0)
+
+        def busy_off(factors: Floats) -> Floats:
+            if not len(log_busy):
+                return log_busy
+            return np.log(np.maximum(self._busy_us(factors, terms)[known], 1e-9)) - log_busy
+
+        def residuals(scaled: Floats) -> Floats:
+            return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled) / _NOISE, scaled])
+
+        # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
+        begin = np.zeros(len(spread))
+        found = least_squares(residuals, begin, loss="soft_l1", f_scale=2.0, max_nfev=40)
+        values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
+        mean = spread * found.x
+        root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))
+        return Fit(mean, root, float(off(mean).std()) if len(ratios) else 0.0)
 
     def apply(self, factors: Floats) -> PlacementProblem:
         """Returns the problem with its costs multiplied by the factors (given as logarithms, float64 [factors])."""
         problem = self.problem
-        device, kind, part, (transfer, submodel, _) = self.factors.unpack(factors)
+        device, kind, part, (transfer, submodel, _) = self.unpack(factors)
         scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
         return replace(
             problem,
@@ -259,7 +231,7 @@ class Corrector:
 
     def describe(self, factors: Floats) -> dict[str, Any]:
         """Returns the factors (given as logarithms) for a record: JSON-able, not as logarithms."""
-        device, kind, part, (transfer, submodel, together) = self.factors.unpack(factors)
+        device, kind, part, (transfer, submodel, together) = self.unpack(factors)
 
         def rounded(values: Floats) -> list[float]:
             return [round(float(value), 4) for value in np.exp(values)]

@@ -18,9 +18,8 @@ from ov_hsdag.calibration.calibrate import (
     when_measured,
 )
 from ov_hsdag.calibration.executions import Counters, Executions
-from ov_hsdag.calibration.microbenchmarks import PREFIX, microbenchmark_model
+from ov_hsdag.calibration.models import PREFIX, image_network, microbenchmark_model, token_network
 from ov_hsdag.calibration.node_times import node_times, shares
-from ov_hsdag.calibration.probe_networks import image_network, token_network
 from ov_hsdag.calibration.regression import Figures, Samples, fit_figures
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import DeviceProfile, Profile
@@ -242,11 +241,15 @@ def _entry(
     how: str,
 ) -> dict[str, Any]:
     precision = known.precision
+
+    def kept(key: str) -> dict[str, Any]:
+        return {"value": getattr(known, key), "source": known.sources.get(key, "the built-in profile")}
+
     layers = how + "; fitted to a built-in set of layers"
     # A share of the peak cannot be more than 1: where a datasheet promises less than was measured, the peak gives way.
     fastest = float(figures.rate_gflops.max())
     peak = max(known.peak_gflops[precision], fastest)
-    peak_source = known.sources.get("peak_gflops", "the built-in profile")
+    peak_source = kept("peak_gflops")["source"]
     if peak == fastest:
         peak_source = f"{precision}: {how}, the fastest of a built-in set of layers; others: {peak_source}"
     efficiency = dict(known.efficiency)
@@ -269,19 +272,16 @@ def _entry(
             "source": peak_source,
         },
         "efficiency": {"value": efficiency, "source": layers},
-        "memory_gbps": {"value": known.memory_gbps, "source": known.sources.get("memory_gbps", "the built-in profile")},
+        "memory_gbps": kept("memory_gbps"),
         "gbps": {
             "value": {"default": _round(usual), **{kind: _round(rate) for kind, rate in bands.items()}},
             "source": layers,
         },
-        "memory_bytes": {
-            "value": known.memory_bytes,
-            "source": known.sources.get("memory_bytes", "the built-in profile"),
-        },
+        "memory_bytes": kept("memory_bytes"),
         "launch_us": {"value": _round(figures.launch_us), "source": layers},
         "submodel_us": {"value": _round(float(boundaries.submodel_us[number])), "source": how + _CHAINS},
-        "link_us": {"value": known.link_us, "source": known.sources.get("link_us", "the built-in profile")},
-        "link_gbps": {"value": known.link_gbps, "source": known.sources.get("link_gbps", "the built-in profile")},
+        "link_us": kept("link_us"),
+        "link_gbps": kept("link_gbps"),
     }
     if layout > 0:
         entry["layout_gbps"] = {"value": _rate(layout), "source": how + _CHAINS}

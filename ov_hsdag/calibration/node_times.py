@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions
-from ov_hsdag.calibration.single_request import SingleRequest
+from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions, SingleRequest
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import NodeKind

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ov_hsdag.calibration.single_request import SingleRequest
+from ov_hsdag.calibration.executions import SingleRequest
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
@@ -86,22 +86,22 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
     random = np.random.default_rng(seed)
     order = topological_groups(problem)
     everyone = np.arange(problem.group_count)
-    drawn: list[NDArray[np.uint8]] = []
-    for number, count in enumerate(_CONTIGUOUS):
-        cuts = np.sort(random.choice(everyone[1:], min(count, problem.group_count) - 1, replace=False))
+
+    def contiguous(parts: int, first: int) -> NDArray[np.uint8]:
+        """So many parts of random sizes, the devices in turn from the first on."""
+        cuts = np.sort(random.choice(everyone[1:], parts - 1, replace=False))
         wanted = np.empty(problem.group_count, np.int64)
-        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
-        drawn.append(problem.repair(problem.where_supported(wanted)))
+        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + first) % len(problem.devices)
+        return problem.repair(problem.where_supported(wanted))
+
+    drawn = [contiguous(min(count, problem.group_count), number) for number, count in enumerate(_CONTIGUOUS)]
     drawn.extend(problem.random(random, _RANDOM))
     drawn = [placement for placement in drawn if _is_split(problem, placement)]
     # In decoders with states little else is feasible than partitions that use each device once.
     for number in range(_TRIES):
         if len(drawn) >= len(_CONTIGUOUS) + _RANDOM or problem.group_count < len(problem.devices):
             break
-        cuts = np.sort(random.choice(everyone[1:], len(problem.devices) - 1, replace=False))
-        wanted = np.empty(problem.group_count, np.int64)
-        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + number) % len(problem.devices)
-        placement = problem.repair(problem.where_supported(wanted))
+        placement = contiguous(len(problem.devices), number)
         if _is_split(problem, placement):
             drawn.append(placement)
     return drawn

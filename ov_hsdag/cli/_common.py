@@ -1,4 +1,4 @@
-"""Options that several commands share, and the checks of files that come before any work."""
+"""Options that several commands share, those of placing among them, and the checks of files before any work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import field, fields, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ov_hsdag.cli import console
-from ov_hsdag.cli.place_options import Shapes as Shapes
 from ov_hsdag.devices import extensions, virtual
 from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.integration.core import file_carries
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, is_unbounded
+from ov_hsdag.placing.options import Flag, default_of, flags
 from ov_hsdag.storage.files import check_model_output
 from ov_hsdag.storage.folder_writing import check_folder_output
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
@@ -33,6 +33,43 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
+def _option(name: str) -> Any:
+    """The flag of an option, for an annotated parameter of a command."""
+    flag = flags()[name]
+    text = f"--{_name(name, flag)}"
+    if flag.kind is bool:
+        text = f"{text}/--no-{_name(name, flag)}"
+    return typer.Option(text, metavar=flag.metavar or None, help=flag.help, min=flag.least)
+
+
+def _name(name: str, flag: Flag) -> str:
+    return (flag.name or name).replace("_", "-")
+
+
+def _type(name: str, flag: Flag) -> Any:
+    plain: Any = Path if flag.kind == "file" else flag.kind
+    if flag.several:
+        return list[plain] | None
+    return plain if default_of(name) is not None else plain | None
+
+
+Given: type[Any] = make_dataclass(
+    "Given",
+    [
+        (name, Annotated[_type(name, flag), _option(name)], field(default=default_of(name)))
+        for name, flag in flags().items()
+    ],
+)
+"""All options of placing as they are given, for `with_options_of`: texts, numbers and paths."""
+
+ProfileFile = Annotated[Path | None, _option("profile")]
+AffinityFile = Annotated[Path | None, _option("affinity")]
+Objective = Annotated[str, _option("objective")]
+Memory = Annotated[str | None, _option("memory")]
+Shapes = Annotated[list[str] | None, _option("shapes")]
+WorkloadOption = Annotated[str | None, _option("workload")]
+Context = Annotated[int | None, _option("context")]
+KvPrecision = Annotated[str | None, _option("kv_precision")]
 Model = Annotated[
     Path,
     typer.Argument(

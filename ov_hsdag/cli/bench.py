@@ -16,7 +16,6 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import given
-from ov_hsdag.cli.place_options import Context, Objective, ProfileFile, WorkloadOption
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -56,12 +55,12 @@ Table_ = Annotated[
 def bench(
     models: Models,
     device: common.Device,
-    objective: Objective = "latency",
+    objective: common.Objective = "latency",
     policies: Policies = None,
-    profile: ProfileFile = None,
+    profile: common.ProfileFile = None,
     shape: common.Shapes = None,
-    workload: WorkloadOption = None,
-    context: Context = None,
+    workload: common.WorkloadOption = None,
+    context: common.Context = None,
     rounds: Rounds = 12,
     part: common.Parts = None,
     output: Table_ = None,

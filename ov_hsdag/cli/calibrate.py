@@ -6,7 +6,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -23,9 +23,6 @@ from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.storage.files import check_not_input, check_writable, write_json
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.reading import SETTINGS, read_json
-
-if TYPE_CHECKING:
-    from ov_hsdag.calibration.node_times import NodeTimes
 
 Models = Annotated[
     list[Path] | None,
@@ -108,7 +105,9 @@ def calibrate(
             "seconds": took,
         }
         text = [f"{output}: {', '.join(names)}, measured in {took:.0f} s"]
-        text += [f"{path_beside(path)}: {_latencies(times)}" for path, times in zip(models, found.times, strict=True)]
+        for path, times in zip(models, found.times, strict=True):
+            latencies = [f"{one.latency_us / 1000:.2f} ms on {one.device}" for one in times.values()]
+            text.append(f"{path_beside(path)}: {', '.join(latencies)}")
         show(data, "\n".join(text), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
@@ -175,10 +174,6 @@ def _check_outputs(output: Path, models: list[Path]) -> None:
         check_writable(target)
         for path in models:
             check_not_input(target, path)
-
-
-def _latencies(times: dict[str, NodeTimes]) -> str:
-    return ", ".join(f"{found.latency_us / 1000:.2f} ms on {found.device}" for found in times.values())
 
 
 def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:

@@ -44,16 +44,12 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
     if debug:
         traceback.print_exception(error)
         hint = ""
-    print(printable(f"error: {_message_of(error)}{f' ({hint})' if hint else ''}"), file=sys.stderr)
-    return status
-
-
-def _message_of(error: BaseException) -> str:
-    """The error's message in one line."""
     # Usage errors of the command line have their message, option names included, in a method only.
     text = error.format_message().removesuffix(".") if hasattr(error, "format_message") else error
     # Some releases of typer and click both append what was meant.
-    return re.sub(r"( Did you mean .*?\?)\1", r"\1", one_line(text))
+    reason = re.sub(r"( Did you mean .*?\?)\1", r"\1", one_line(text))
+    print(printable(f"error: {reason}{f' ({hint})' if hint else ''}"), file=sys.stderr)
+    return status
 
 
 def prepare_streams() -> None:
@@ -146,7 +142,7 @@ def progress(text: str) -> Iterator[Tell]:
     if quiet:
         yield Work(text)
         return
-    ended = _print_step if verbose else None
+    ended = (lambda step, seconds: message(f"took {seconds:.2f} s: {step}")) if verbose else None
     stderr = Console(stderr=True)
     if not _on_a_screen():
         with lines(text, message, ended) as work:
@@ -166,10 +162,6 @@ def _on_a_screen() -> bool:
     rich takes FORCE_COLOR for a terminal, which kernels of notebooks and some CI set.
     """
     return sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
-
-
-def _print_step(text: str, seconds: float) -> None:
-    message(f"took {seconds:.2f} s: {text}")
 
 
 _SPINNER = Spinner("dots")
@@ -223,7 +215,6 @@ class Show:
 @contextmanager
 def result(as_json: bool) -> Iterator[Show]:
     """Gives what prints a result. For JSON, descriptor 1 means standard error inside the block: C++ prints there."""
-
     if not as_json:
         yield Show()
         return

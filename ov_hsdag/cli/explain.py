@@ -11,7 +11,6 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import given, place_it
-from ov_hsdag.cli.place_options import AffinityFile, Context, Memory, ProfileFile, WorkloadOption
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -58,18 +57,18 @@ class PlacedModel:
             callback=common.upper_device,
         ),
     ] = None
-    affinity: AffinityFile = None
+    affinity: common.AffinityFile = None
     objective: Annotated[
         str | None,
         typer.Option(
             "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
         ),
     ] = None
-    profile: ProfileFile = None
-    memory: Memory = None
+    profile: common.ProfileFile = None
+    memory: common.Memory = None
     shape: common.Shapes = None
-    workload: WorkloadOption = None
-    context: Context = None
+    workload: common.WorkloadOption = None
+    context: common.Context = None
     part: common.Part = None
 
 

@@ -14,7 +14,6 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.command_lines import given
-from ov_hsdag.cli.place_options import ProfileFile
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.fleet.job import OUT, Inputs, Job
@@ -81,7 +80,7 @@ def finetune(
     resume: common.Resume = False,
     policy: Policy = None,
     proposer: Proposer = None,
-    profile: ProfileFile = None,
+    profile: common.ProfileFile = None,
     shape: common.Shapes = None,
     simulated: IsSimulated = False,
     seed: common.Seed = None,

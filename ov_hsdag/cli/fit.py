@@ -12,7 +12,6 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import given
-from ov_hsdag.cli.place_options import KvPrecision, Memory, ProfileFile
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -39,9 +38,9 @@ def fit(
     device: common.Device,
     context: Context = None,
     batch: Batch = 1,
-    memory: Memory = None,
-    kv_precision: KvPrecision = None,
-    profile: ProfileFile = None,
+    memory: common.Memory = None,
+    kv_precision: common.KvPrecision = None,
+    profile: common.ProfileFile = None,
     shape: common.Shapes = None,
     part: common.Part = None,
     as_json: common.Json = False,

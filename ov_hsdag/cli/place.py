@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,6 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
 from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.cli.place_job import PlaceJob
-from ov_hsdag.cli.place_options import Given
-from ov_hsdag.cli.split_picture import terminal_picture
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -69,7 +67,7 @@ CompressToFp16 = Annotated[
 ]
 
 
-@common.with_options_of(Given, "given")
+@common.with_options_of(common.Given, "given")
 def place(
     model: common.Model,
     device: common.Device,
@@ -133,7 +131,8 @@ def place(
             decided = affinity is not None or given.experts is not None
             measure = not decided and not missing and _has_temporary_folder()
             if not decided and missing:
-                unmeasured = f"not measured: {_listed(missing)} not on this machine"
+                are = "is" if len(missing) == 1 else "are"
+                unmeasured = f"not measured: {', '.join(missing)} {are} not on this machine"
         elif measure:
             selection.check_possible(core, devices)
         with console.progress(f"reading {model}"):
@@ -196,7 +195,7 @@ def place(
                 text = "\n".join([f"{written}: {placement.summary()}", *lines])
                 show(found[file.name], text, placed.table(placement))
             if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
-                print(console.printable("\n".join(terminal_picture(operations_of(loaded[file]), placement))))
+                print(console.printable("\n".join(placed.terminal_picture(operations_of(loaded[file]), placement))))
         if folder and as_json:
             show({"output": str(output), "models": found})
         named = files[0].stem if len(files) > 1 else None
@@ -215,10 +214,6 @@ def _left(limits: Mapping[str, int] | None, placements: Iterable[Placement]) -> 
         return None
     taken = [(placement.predicted or {}).get("memory_bytes", {}) for placement in placements]
     return {name: max(limit - sum(one.get(name, 0) for one in taken), 1) for name, limit in limits.items()}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def default_output(model: Path) -> Path:

@@ -67,9 +67,12 @@ class Fleet:
 
     def run(self, what: str, jobs: Sequence[tuple[Kind, Job, Path]]) -> list[str | UserError | RunError]:
         """Run jobs (see `Cluster.run`); what each printed, or why it failed. what: they do: "placing model.xml"."""
+
+        def log(_: int, text: str) -> None:
+            console.message(f"warning: {text.replace('warning: ', '')}")
+
         with console.progress(what) as tell:
-            done = self._cluster.run(jobs, lambda _, text: tell(text), lambda _, text: console.message(_warning(text)))
-        return [one if isinstance(one, UserError | RunError) else one.out for one in done]
+            return self._cluster.run(jobs, lambda _, text: tell(text), log)
 
     def each(
         self,
@@ -95,10 +98,6 @@ class Fleet:
         if show is not None:
             show({"machines": found} if self.several else found[0])
         return failures
-
-
-def _warning(text: str) -> str:
-    return f"warning: {text.replace('warning: ', '')}"
 
 
 @contextlib.contextmanager

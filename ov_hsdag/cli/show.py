@@ -11,7 +11,7 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
-from ov_hsdag.cli.split_picture import terminal_picture
+from ov_hsdag.cli.placed import terminal_picture
 from ov_hsdag.model.gains import times
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement

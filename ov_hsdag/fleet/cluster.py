@@ -50,28 +50,16 @@ _ANSWER = 10.0
 # Tasks in flight for each core of the cluster: so many that none waits for the driver.
 _AHEAD = 3
 
-# Seconds that one message of tasks should take at least; shorter ones go in batches.
-_BATCH = 1.0
-_MOST_IN_BATCH = 512
-
 # Bytes of a result that Ray sends with the message that a task is done; longer ones go through the store of objects,
 # which takes 10 ms longer for each. Ray's limit is 100 KiB.
 _INLINE = 90_000
 
-# Batches of results that wait here for those before them.
+# Results that wait here for those before them.
 _MOST_KEPT = 10_000
 
 Common = TypeVar("Common")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Done:
-    """A job that has ended."""
-
-    out: str  # its standard output
-    lost: int  # machines that it lost on the way
 
 
 class Cluster:
@@ -125,8 +113,8 @@ class Cluster:
         jobs: Sequence[tuple[Kind, Job, Path]],
         tell: Callable[[int, str], None],
         log: Callable[[int, str], None],
-    ) -> list[Done | UserError | RunError]:
-        """Run jobs, each on a machine of its kind, as many at a time as there are machines; results or errors.
+    ) -> list[str | UserError | RunError]:
+        """Run jobs, each on a machine of its kind, as many at a time as there are machines; what they print, or errors.
 
         jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`. tell and log take the
         number of a job and what it does, or a line that is to be kept: a warning, a machine that was lost.
@@ -135,7 +123,7 @@ class Cluster:
         digests = {file: digest_of(file) for file in dict.fromkeys(f for _, job, _ in jobs for f in job.files.values())}
         workers = ThreadPoolExecutor(max(len(jobs), 1))
 
-        def one(number: int) -> Done | UserError | RunError:
+        def one(number: int) -> str | UserError | RunError:
             kind, job, folder = jobs[number]
             try:
                 return _RemoteJob(
@@ -154,35 +142,29 @@ class Cluster:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], cores: float = 1.0) -> Iterator[Result]:
         """Call a function for each item on the cluster's cores; results in the order of the items. Raises RunError.
 
-        Short calls travel in batches, and only as many are on their way as keep all cores busy. A call whose node is
+        Only as many are on their way as keep all cores busy; each call should take a second or so. A call whose node is
         lost is made again elsewhere, so functions must only compute; nodes must have their module. Calls under way when
         one has failed, or when nobody wants more, end with the cluster: Ray 2.60 may end the process that cancels a
         call whose result is just arriving ("Tried to complete task that was not pending"). cores: that a call needs.
         """
         ray = self.ray
-        remote = ray.remote(_batch).options(num_cpus=cores, max_retries=-1)
+        remote = ray.remote(num_cpus=cores, max_retries=-1)(_call)
         shared = ray.put(function)
-        left = iter(items)
-        size, sent, wanted = 1, 0, 0
-        flight: dict[Any, tuple[int, int]] = {}
-        found: dict[int, list[Result]] = {}
+        left, wanted = enumerate(items), 0
+        flight: dict[Any, int] = {}
+        found: dict[int, Result] = {}
         while True:
             # What is needed next may take longest: others go on meanwhile, up to what memory should hold.
             room = min(_AHEAD * self._cores(cores) - len(flight), _MOST_KEPT - len(found))
-            while room > 0 and (batch := list(itertools.islice(left, size))):
-                flight[remote.remote(shared, batch)] = (sent, len(batch))
-                sent, room = sent + 1, room - 1
+            flight |= {remote.remote(shared, item): number for number, item in itertools.islice(left, max(room, 0))}
             if not flight:
                 return
             waiting = list(flight)
             ray.wait(waiting, num_returns=1, timeout=_LOOK)
             ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-            for reference, (seconds, results) in zip(ready, self._results(ready), strict=True):
-                number, count = flight.pop(reference)
-                found[number] = results
-                size = max(1, min(_MOST_IN_BATCH, round(_BATCH * count / max(seconds, 1e-6))))
+            found |= {flight.pop(reference): one for reference, one in zip(ready, self._results(ready), strict=True)}
             while wanted in found:
-                yield from found.pop(wanted)
+                yield found.pop(wanted)
                 wanted += 1
 
     def rounds(
@@ -252,11 +234,8 @@ def _check_reachable(address: str) -> None:
         raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
 
-def _batch(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[float, list[Result]]:
-    """The calls of a batch, and the seconds that they took."""
-    begin = time.perf_counter()
-    results = [function(item) for item in items]
-    return time.perf_counter() - begin, results
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    return function(item)
 
 
 # The function that this process calls in rounds, by the name of its bytes.
@@ -296,13 +275,13 @@ class _RemoteJob:
     def ray(self) -> Any:
         return self.cluster.ray
 
-    def run(self) -> Done:
-        """Carries the job out. Raises UserError or RunError where it cannot be done."""
+    def run(self) -> str:
+        """Carries the job out; what it printed. Raises UserError or RunError where it cannot be done."""
         self.where = self.kind.describe()
-        for lost in range(_LIVES):
+        for _ in range(_LIVES):
             runner = self._job_runner()
             try:
-                return Done(self._carry_out(runner), lost)
+                return self._carry_out(runner)
             except _Lost as error:
                 self.log(f"lost {self.where}: {error}; the job begins again on another machine of its kind")
                 self._await_machine()

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from ov_hsdag.costs.stored import path_beside
 from ov_hsdag.storage.overwriting import external_data
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.hashes import file_digest
+from ov_hsdag.utils.reading import file_digest
 
 OUT = "out"
 """Folder of a job that its command writes to; what is in there comes back."""

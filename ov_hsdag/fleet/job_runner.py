@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from ov_hsdag.fleet.job import OUT, safe
 from ov_hsdag.storage.files import PREFIX
-from ov_hsdag.utils.hashes import file_digest
+from ov_hsdag.utils.reading import file_digest
 
 FOLDER = "OV_HSDAG_WORKER_FOLDER"
 """Environment variable: where files are kept while `ov-hsdag worker` runs, which sets it."""

@@ -253,6 +253,13 @@ def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[
     return challenger, leader
 
 
+def in_order(names: Sequence[str], number: int) -> list[str]:
+    """The order of a round's trials, which changes from round to round, so that steady drifts cancel."""
+    shift = number // 2 % max(len(names), 1)
+    order = [*names[shift:], *names[:shift]]
+    return order[::-1] if number % 2 else order
+
+
 def beaten(posterior: Posterior, names: Collection[str]) -> list[str]:
     """Names of those that are surely worse than the best."""
     leader = posterior.best(names)

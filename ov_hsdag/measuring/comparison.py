@@ -1,5 +1,8 @@
 """Candidates of one model, compiled in workers of their own and compared in interleaved trials.
 
+A shared machine's speed changes by 20% and more from minute to minute. So nothing is ever timed for itself: candidates
+run in trials of less than a second, interleaved, and what counts is the ratio of neighbouring trials.
+
 As many are compiled at the same time as memory allows. Where that is not all, they run in batches: each batch also has
 the best simple candidate of those before (the anchor), so that everything is compared with that one in the same rounds.
 A candidate that fails while others are in memory is tried again alone before it counts as failed.
@@ -21,7 +24,6 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.admission import Room
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
 from ov_hsdag.measuring.evaluator import Measurement, in_unit
-from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS, in_order
 from ov_hsdag.measuring.process import (
     PATIENCE,
     Candidate,
@@ -38,6 +40,9 @@ from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:
     import openvino as ov
+
+ROUNDS, SECONDS = 12, 0.25
+"""Of a comparison of all candidates: rounds, and seconds of a trial."""
 
 COMPILING = 0.6
 """Share of a time limit after which nothing more is compiled."""
@@ -331,7 +336,7 @@ class Comparison:
             left = (rounds - number) * so_far / number if number else math.inf
             self._report(self._told(f"measuring {what}, round {number + first + 1}", left if rounds > 1 else math.inf))
             one: list[tuple[str, float]] = []
-            for name in in_order(alive, number + first):
+            for name in choice.in_order(alive, number + first):
                 try:
                     one.append((name, self.rate(name, seconds)))
                 except WorkerError as error:

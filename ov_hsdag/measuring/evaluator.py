@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,6 @@ from ov_hsdag.devices import extensions
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import disagreement, tolerance
 from ov_hsdag.measuring.choice import Ratio
-from ov_hsdag.measuring.interleaving import alternate
 from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, TimedWorker, Worker, WorkerError, Workshop
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.utils.errors import RunError
@@ -134,31 +133,31 @@ class Measurer:
         core: ov.Core,
         *,
         reference: str | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
         rounds: int = 3,
         seconds: float = TRIAL_SECONDS,
-        patience: float = PATIENCE,
         start_worker: StartWorker | None = None,
     ) -> None:
         """Compiles the reference: a device or `HETERO_DEFAULT`; None: the best single device, found by measuring.
 
         Args:
             model: normalized; not changed.
+            shapes: example shapes of dynamic inputs.
             rounds: trials of the reference and of the placement, `seconds` each.
-            patience: seconds that compiling, or a trial, may take.
 
         Raises:
             RunError: neither a device alone nor HETERO runs the model.
         """
         self._devices = devices
         self._objective = objective
-        self._rounds, self._seconds, self._patience = rounds, seconds, patience
+        self._rounds, self._seconds = rounds, seconds
         self._accepted = tolerance(core, devices.names, model)
-        self._workshop = Workshop(model, timed_inputs(model), objective, start_worker, extensions.of(core))
+        self._workshop = Workshop(model, timed_inputs(model, shapes), objective, start_worker, extensions.of(core))
         self._spare: Worker | None = None
         self.reference, self.singles = "", {}
         try:
             if reference is not None:
-                self._compiled = self._run(_simple(reference, devices))
+                self._compiled = self._run(simple_candidate(reference, devices))
                 self.reference, self.singles = reference, {reference: Measurement(1.0)}
             else:
                 self._compiled = self._best_single()
@@ -191,7 +190,7 @@ class Measurer:
         found = self._compare(self._compiled, running, worth, rounds)
         if not self._compiled.worker.alive:  # no fault of the placement's
             try:
-                self._compiled = self._run(_simple(self.reference, self._devices), anew=True)
+                self._compiled = self._run(simple_candidate(self.reference, self._devices), anew=True)
             except WorkerError as error:
                 raise RunError(f"{self.reference} runs no more: {error}") from error
             found = self._compare(self._compiled, running, worth, rounds)
@@ -207,7 +206,7 @@ class Measurer:
                 break
             begin = time.perf_counter()
             try:
-                runner = self._run(_simple(name, self._devices))
+                runner = self._run(simple_candidate(name, self._devices))
             except WorkerError as error:
                 errors.append(f"{name}: {error}")
                 continue
@@ -239,15 +238,15 @@ class Measurer:
             worker, self._spare = self._spare, None
         begin = time.monotonic()
         try:
-            outputs = worker.compile(candidate, self._patience)
+            outputs = worker.compile(candidate, PATIENCE)
         except WorkerError:
             self._spare = worker if worker.alive else None
             raise
-        return _Running(worker, time.monotonic() - begin, self._patience, outputs, worker.submodels)
+        return _Running(worker, time.monotonic() - begin, PATIENCE, outputs, worker.submodels)
 
     def _compare(self, reference: _Running, candidate: _Running, worth: float, rounds: int) -> Measurement:
         try:
-            trials = alternate(reference, candidate, rounds, self._seconds, worth)
+            trials = alternate(reference.rate, candidate.rate, rounds, self._seconds, worth)
         except WorkerError as error:
             return Measurement(0.0, error=str(error))
         ratios = tuple(own / other for own, other in trials)
@@ -266,5 +265,40 @@ class _Running(TimedWorker):
     submodels: int
 
 
-def _simple(name: str, devices: DeviceSet) -> Candidate:
-    return Candidate.hetero(devices) if name == HETERO_DEFAULT else Candidate(name)
+def simple_candidate(name: str, devices: DeviceSet) -> Candidate:
+    """What needs no placement: a single device, or HETERO's own choice, `HETERO_DEFAULT` or `PIPELINE_HINT`."""
+    if name not in (HETERO_DEFAULT, PIPELINE_HINT):
+        return Candidate(name)
+    hint = {"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"} if name == PIPELINE_HINT else {}
+    return Candidate(devices.hetero, properties=hint)
+
+
+# After n rounds a placement is given up when its best ratio is below this share of what it has to beat: 0.85, 0.925, …
+_HOPELESS = 0.15
+
+
+def alternate(
+    reference: Callable[[float], float],
+    candidate: Callable[[float], float],
+    rounds: int,
+    seconds: float,
+    worth: float = 0.0,
+) -> list[tuple[float, float]]:
+    """Interleaves trials of two; the rates of candidate and reference in each round, inferences per second.
+
+    Both take the seconds of a trial and return its rate. Their order changes from round to round, so that steady drifts
+    cancel. Ends early where the ratio `worth`, which the candidate has to beat, is out of reach. Raises WorkerError
+    where either fails.
+    """
+    trials: list[tuple[float, float]] = []
+    best = 0.0
+    for number in range(rounds):
+        if number % 2:
+            own, other = candidate(seconds), reference(seconds)
+        else:
+            other, own = reference(seconds), candidate(seconds)
+        trials.append((own, other))
+        best = max(best, own / other)
+        if best < worth * (1 - _HOPELESS / len(trials)):
+            break
+    return trials

@@ -79,16 +79,6 @@ class Candidate:
     properties: Mapping[str, Any] = field(default_factory=dict)  # of `compile_model`, besides what virtual devices need
 
     @classmethod
-    def hetero(cls, devices: DeviceSet) -> Candidate:
-        """HETERO's own choice."""
-        return cls(devices.hetero)
-
-    @classmethod
-    def pipeline_hint(cls, devices: DeviceSet) -> Candidate:
-        """HETERO's own choice when it is told to make a pipeline."""
-        return cls(devices.hetero, properties={"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"})
-
-    @classmethod
     def copies(cls, names: Sequence[str]) -> Candidate:
         """A copy of the model on each of some devices, all at work at the same time."""
         return cls(worker.ON_EACH + ",".join(names))

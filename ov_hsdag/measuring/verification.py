@@ -165,7 +165,7 @@ class Verification:
             "max_relative_error": float(worst.max(initial=0.0)),
             "relative_errors": {name: float(one.max(initial=0.0)) for name, one in found.items()},
             "largest_in": {name: self._names[int(one.argmax())] for name, one in found.items() if len(one)},
-            "not_finite": self._where(lambda array: not _finite(array), outputs, *references.values()),
+            "not_finite": self._where(lambda array: not _known(array).all(), outputs, *references.values()),
             "depends_on_inputs": self._depends_on_inputs(outputs),
             "inferences": sum(map(len, inputs)),
             "tolerance": float(accepted.max(initial=agreement.TOLERANCE)),
@@ -403,7 +403,7 @@ class Verification:
 
     def _nothing_compared(self, outputs: list[Outputs]) -> list[str]:
         """Outputs without a number, a line each; notes of those with some."""
-        some = self._where(lambda array: _has_numbers(array), outputs)
+        some = self._where(lambda array: bool(_known(array).any()), outputs)
         lines = []
         if empty := [name for name in self._names if name not in self._where(lambda array: array.size > 0, outputs)]:
             self.notes.append(f"{', '.join(empty)}: empty, so that nothing of it is compared")
@@ -470,9 +470,6 @@ def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
     return np.array_equal(a, b, equal_nan=bool(np.issubdtype(a.dtype, np.floating)))
 
 
-def _finite(array: NDArray[Any]) -> bool:
-    return not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).all())
-
-
-def _has_numbers(array: NDArray[Any]) -> bool:
-    return array.size > 0 and (not np.issubdtype(array.dtype, np.floating) or bool(np.isfinite(array).any()))
+def _known(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which values are neither NaN nor infinite, bool of the array's shape."""
+    return np.isfinite(array) if np.issubdtype(array.dtype, np.floating) else np.ones(array.shape, bool)

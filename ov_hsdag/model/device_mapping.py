@@ -31,7 +31,8 @@ def moved(
         counts[device][target] += 1
     replaced = []
     for device, moves in counts.items():
-        if not all(_same_device(device, target) for target in moves):
+        # OpenVINO's "GPU" is "GPU.0".
+        if not all({device, target} == {_kind(device), f"{_kind(device)}.0"} for target in moves):
             shares = ", ".join(f"{count} on {target}" for target, count in moves.items())
             replaced.append(
                 f"ov_hsdag: the placement uses {device}, which is not among the devices here "
@@ -59,8 +60,3 @@ def _orders(
 def _kind(device: str) -> str:
     """ "GPU" of "GPU.1". Virtual devices (CPU_A) are a kind each: their properties differ."""
     return device.split(".", 1)[0]
-
-
-def _same_device(device: str, other: str) -> bool:
-    """Whether two names mean one device: OpenVINO's "GPU" is "GPU.0"."""
-    return {device, other} == {_kind(device), f"{_kind(device)}.0"}

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.flops import SUBGRAPHS
 from ov_hsdag.model.nodes import Edges, Nodes, is_integral
-from ov_hsdag.utils.hashes import mixed
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -61,16 +60,13 @@ class Excerpt:
         return self.whole.issuperset(names)
 
 
-def excerpt(model: ov.Model, nodes: Nodes | None = None, radius: int = RADIUS) -> Excerpt | None:
-    """The excerpt of `model`, which is left as it is; None where it would not be much smaller.
-
-    radius: up to how many edges away nodes are compared, and kept around a representative.
-    """
+def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:
+    """The excerpt of `model`, which is left as it is; None where it would not be much smaller."""
     nodes = nodes or Nodes(model)
-    _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, radius), return_index=True)
+    _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
     kept = np.zeros(len(nodes), bool)
     kept[first] = True
-    kept = _with_what_is_followed(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges, radius)))
+    kept = _with_what_is_followed(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges)))
     if kept.sum() > _MOST * len(nodes):
         return None
     return _part(nodes, kept, len(first))
@@ -126,24 +122,32 @@ def _marks(node: ov.Node) -> tuple[str, ...]:
     return tuple(sorted(key for key in info if key != _FOR_CACHES)) if len(info) else ()
 
 
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output for each of the values, uint64 of any shape; sums of outputs do not collide in practice."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
 def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArray[np.uint64]:
     """Equal for nodes that are alike as far as `radius` edges around them, uint64 [nodes]."""
-    colour = mixed(signatures)
-    to_input = mixed((edges.port * 4096 + edges.output).astype(np.uint64))
-    to_consumer = mixed(to_input)
+    colour = _mixed(signatures)
+    to_input = _mixed((edges.port * 4096 + edges.output).astype(np.uint64))
+    to_consumer = _mixed(to_input)
     for _ in range(radius):
-        found = mixed(colour)
-        np.add.at(found, edges.node, mixed(colour[edges.source] ^ to_input))
-        np.add.at(found, edges.source, mixed(colour[edges.node] ^ to_consumer))
-        colour = mixed(found)
+        found = _mixed(colour)
+        np.add.at(found, edges.node, _mixed(colour[edges.source] ^ to_input))
+        np.add.at(found, edges.source, _mixed(colour[edges.node] ^ to_consumer))
+        colour = _mixed(found)
     return colour
 
 
-def _surrounded(kept: NDArray[np.bool_], edges: Edges, radius: int) -> NDArray[np.bool_]:
-    """`kept` and what is up to `radius` edges around it, bool [nodes]."""
+def _surrounded(kept: NDArray[np.bool_], edges: Edges) -> NDArray[np.bool_]:
+    """`kept` and what is up to `RADIUS` edges around it, bool [nodes]."""
     shared = np.bincount(edges.source, minlength=len(kept)) > _SHARED
     downwards = ~shared[edges.source]
-    for _ in range(radius):
+    for _ in range(RADIUS):
         wider = kept.copy()
         wider[edges.source[kept[edges.node]]] = True
         wider[edges.node[kept[edges.source] & downwards]] = True

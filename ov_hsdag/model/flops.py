@@ -149,7 +149,8 @@ def _subgraph(node: ov.Node) -> float:
         return float(sum(math.prod(_static(output)) for output in node.outputs()))
     if node.get_type_name() == "If":
         return max(costs)
-    return costs[0] * _trips(node)
+    trips = int(node.get_num_iterations()) if hasattr(node, "get_num_iterations") else -1
+    return costs[0] * (trips if trips > 0 else _UNKNOWN_TRIPS)
 
 
 def _bodies(node: ov.Node) -> list[ov.Model]:
@@ -179,11 +180,6 @@ def _body_flops(body: ov.Model) -> float:
         for node in body.get_ordered_ops()
         if node.get_type_name() not in {"Parameter", "Constant", "Result"}
     )
-
-
-def _trips(node: ov.Node) -> int:
-    trips = int(node.get_num_iterations()) if hasattr(node, "get_num_iterations") else -1
-    return trips if trips > 0 else _UNKNOWN_TRIPS
 
 
 def _static(port: ov.Output) -> Shape:

@@ -140,7 +140,9 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
                 found[name] = (batch, total if context_grows(model) else new)
             elif name == POSITIONS:
                 first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
-                found[name] = (batch, new) if first is None else (_planes(first), batch, new)
+                # Of several kinds of positions: Qwen2-VL's rotary embedding has time, height and width.
+                planes = () if first is None else (int(first.get_length()) if first.is_static else 3,)
+                found[name] = (*planes, batch, new)
             elif name == BEAMS:
                 found[name] = (batch,)
             elif name == CACHE_POSITIONS:
@@ -175,11 +177,6 @@ def past_length(model: ov.Model) -> int | None:
     if len(sizes) < 2 or sizes["total"] < sizes["new"]:
         return None
     return sizes["total"] - sizes["new"]
-
-
-def _planes(dimension: ov.Dimension) -> int:
-    """How many kinds of positions there are: Qwen2-VL's rotary embedding has time, height and width."""
-    return int(dimension.get_length()) if dimension.is_static else 3
 
 
 def context_grows(model: ov.Model) -> bool:

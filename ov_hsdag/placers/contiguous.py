@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.base import best_of
-from ov_hsdag.problem.coarse import CoarseView, Floats
+from ov_hsdag.problem.coarse import CoarseView, Floats, off_diagonal
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # Places where parts may end; of more, the cheapest of equal slices of the work are taken. `Contiguous` may take so many
@@ -81,13 +81,11 @@ def contiguous_placements(
     problem: PlacementProblem,
     *,
     in_list_order: bool = False,
-    sequences: int = _SEQUENCES,
-    per_sequence: int = _PER_SEQUENCE,
 ) -> list[NDArray[np.uint8]]:
     """Placements of the best contiguous partitions of that order of colocation groups which has the best one.
 
-    At most so many sequences of devices, and partitions of each with different cuts before the last device; uint8
-    [groups] each, those on fewer devices first. What a device does not run is in none of its parts.
+    At most `_SEQUENCES` of devices, and `_PER_SEQUENCE` partitions of each with different cuts before the last device;
+    uint8 [groups] each, those on fewer devices first. What a device does not run is in none of its parts.
     """
 
     def best(order: NDArray[np.int32], sequences: int, per_sequence: int) -> NDArray[np.uint8]:
@@ -107,9 +105,9 @@ def contiguous_placements(
     scores = [problem.scores(placements).min(initial=np.inf) for placements in found]
     if len(orders) > 1 and np.isinf(scores).all():
         # In the order in which the nodes run it is known best which tensors are alive at the same time.
-        found += [best(order, sequences, 1) for order in (*orders, topological_groups(problem))]
+        found += [best(order, _SEQUENCES, 1) for order in (*orders, topological_groups(problem))]
     else:
-        found.append(best(orders[int(np.argmin(scores)) if scores else 0], sequences, per_sequence))
+        found.append(best(orders[int(np.argmin(scores)) if scores else 0], _SEQUENCES, _PER_SEQUENCE))
     placements = np.concatenate(found)
     used = np.stack([(placements == device).any(axis=1) for device in range(len(problem.devices))])
     # Of equally good placements, `best_of` takes the first: the one on fewer devices.
@@ -135,14 +133,14 @@ class CoarsePartitions:
     ) -> CoarsePartitions:
         """The partitions of a problem; for the arguments see `CoarseView.of`."""
         view = CoarseView.of(problem, threads, coarse)
-        memory = _memory_shares(problem)
+        need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
         us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
         return cls(
             view=view,
             us=us,
-            weights=np.stack([view.sums(column) for column in problem.node_held.T], axis=1) / memory.need,
+            weights=np.stack([view.sums(column) for column in problem.node_held.T], axis=1) / need,
             largest=_largest(problem, view.node, view.size),
-            room=memory.room,
+            room=problem.memory_limits / need,
             kind=problem.kinds,
         )
 
@@ -170,7 +168,7 @@ class CoarsePartitions:
         cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS)
         work = _before(us)[cuts].T
         others = max(len(problem.devices) - 1, 1)
-        fixed, rate = (_off_diagonal(matrix) for matrix in (problem.transfer_us, problem.transfer_us_per_byte))
+        fixed, rate = (off_diagonal(matrix) for matrix in (problem.transfer_us, problem.transfer_us_per_byte))
         enter, leave = (
             (count[cuts] * fixed.sum(axis=axis)[:, None] + size[cuts] * rate.sum(axis=axis)[:, None]) / others
             for axis in (0, 1)
@@ -222,10 +220,6 @@ def _states(kind: NDArray[np.int32]) -> float:
     return float((members / (members + 1)).sum() * (members + 1).prod())
 
 
-def _off_diagonal(matrix: Floats) -> Floats:
-    return np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
-
-
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
@@ -261,19 +255,6 @@ def _spans(work: Floats, enter: Floats, fixed: Floats, leave: Floats, excess: Fl
     """
     cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + fixed[:, None, None] + leave[:, None, :] + excess
     return np.where(np.tri(work.shape[1], dtype=bool), np.inf, cost)
-
-
-@dataclass(frozen=True, eq=False)
-class _MemoryShares:
-    """need: bytes of the model on one device. room: what of that each device may have, inf without a limit [D]."""
-
-    need: float
-    room: Floats
-
-
-def _memory_shares(problem: PlacementProblem) -> _MemoryShares:
-    need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
-    return _MemoryShares(need, problem.memory_limits / need)
 
 
 def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:

@@ -31,29 +31,19 @@ class MinCut:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`."""
-        candidates = [_solve(problem, share) for share in _surcharges(problem)]
-        return best_of(problem, candidates)
-
-
-def _surcharges(problem: PlacementProblem) -> tuple[float, ...]:
-    """Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more."""
-    return (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
-
-
-def _transfers(problem: PlacementProblem, share: float) -> NDArray[np.float64]:
-    """Time of each tensor's transfer, µs, float64 [tensors, devices, devices]."""
-    size = problem.tensors.bytes[:, None, None]
-    fixed = problem.transfer_us + share * problem.submodel_us[None, :]
-    times = fixed + problem.transfer_us_per_byte * size + problem.tensor_fusion_penalty_us[:, None, :]
-    same = np.eye(len(problem.devices), dtype=bool)
-    return np.where(same, 0.0, times)
+        # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more.
+        surcharges = (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
+        return best_of(problem, [_solve(problem, share) for share in surcharges])
 
 
 def _solve(problem: PlacementProblem, share: float) -> NDArray[np.uint8]:
-    transfers = _transfers(problem, share)
+    size = problem.tensors.bytes[:, None, None]
+    fixed = problem.transfer_us + share * problem.submodel_us[None, :]
+    times = fixed + problem.transfer_us_per_byte * size + problem.tensor_fusion_penalty_us[:, None, :]
+    # Time of each tensor's transfer, µs, float64 [tensors, devices, devices].
+    transfers = np.where(np.eye(len(problem.devices), dtype=bool), 0.0, times)
     if len(problem.devices) == 2:
-        on_second = _cut_two(problem, transfers)
-        return on_second.astype(np.uint8)
+        return _cut_two(problem, transfers).astype(np.uint8)
     return _expand(problem, transfers)
 
 

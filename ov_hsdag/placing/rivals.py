@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import Comparison, measurements
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement
-from ov_hsdag.measuring.interleaving import ROUNDS, SECONDS
+from ov_hsdag.measuring.comparison import ROUNDS, SECONDS, Comparison, measurements
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement, simple_candidate
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.node_count import NodeCount
-from ov_hsdag.placers.single import HeteroDefault, simple_placers
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing.candidates import unlearned_placers, why_left_out
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
@@ -59,11 +58,9 @@ def contenders(
     simple = len(simple_placers(problem))
     found = []
     for placer in placers[:simple]:
-        alone = not isinstance(placer, HeteroDefault)
-        candidate = Candidate(placer.name) if alone else Candidate.hetero(devices)
-        found.append(_placed(problem, devices, placer, candidate))
+        found.append(_placed(problem, devices, placer, simple_candidate(placer.name, devices)))
     if problem.objective == "throughput":
-        found.append(Rival(PIPELINE_HINT, Candidate.pipeline_hint(devices)))
+        found.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
     if names := copy_devices(problem):
         found.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
     found += [_placed(problem, devices, placer) for placer in (*map(NodeCount, SHARES), *placers[simple:], *policies)]

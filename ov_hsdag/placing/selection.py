@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.comparison import SECONDS as TRIAL
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit
-from ov_hsdag.measuring.interleaving import SECONDS as TRIAL
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit, simple_candidate
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.model.gains import out_of_time, placer_of, times
 from ov_hsdag.model.workload import Phase
@@ -130,7 +130,7 @@ def select(
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)
     others = _others(problem, candidates, simple)
-    ways = {name: _way(name, devices) for name in simple}
+    ways = {name: simple_candidate(name, devices) for name in simple}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
     placements = {**simple, **others}
     needs, on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
@@ -218,25 +218,18 @@ class _Trials:
             name = self._search_again(number)
             if name is None:
                 break
-            leader = self._member(self._decided().leader)
-            self._add([leader, name], _FIRST_ROUNDS, turn)
+            decision = self.decision()
+            assert decision is not None  # as `_search_again` had one
+            self._add([self._member(decision.leader), name], _FIRST_ROUNDS, turn)
             turn += _FIRST_ROUNDS
         while (decision := self.decision()) is not None:
             pair = self._next(decision, turn)
-            if pair is None or not self._has_time():
+            # A round of two has to end in time.
+            if pair is None or time.monotonic() + 2 * max(self._longest, TRIAL) > self._end:
                 break
             members = [self._member(name) for name in pair]
             self._add(members, 1 if self._comparison.compiled(members) else _VISIT, turn)
             turn += 1
-        return decision
-
-    def _has_time(self) -> bool:
-        """Whether a round of two ends in time."""
-        return time.monotonic() + 2 * max(self._longest, TRIAL) <= self._end
-
-    def _decided(self) -> choice.Decision:
-        decision = self.decision()
-        assert decision is not None
         return decision
 
     def _search_again(self, number: int) -> str | None:
@@ -488,7 +481,7 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
     """
     from ov_hsdag.model.placement import Placement
 
-    hint = Candidate.pipeline_hint(DeviceSet(problem.devices))
+    hint = simple_candidate(PIPELINE_HINT, DeviceSet(problem.devices))
     plain = model.clone()
     Placement.strip(plain)
     try:
@@ -515,9 +508,3 @@ def _others(
     scores = {name: float(problem.scores(placement)[0]) for name, placement in distinct.items()}
     best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)[:_MEASURED]
     return {name: distinct[name] for name in distinct if name in best}
-
-
-def _way(name: str, devices: DeviceSet) -> Candidate:
-    if name == HETERO_DEFAULT:
-        return Candidate.hetero(devices)
-    return Candidate.pipeline_hint(devices) if name == PIPELINE_HINT else Candidate(name)

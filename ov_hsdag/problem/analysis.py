@@ -32,10 +32,6 @@ class ModelAnalysis:
     devices: tuple[str, ...]  # names, in HETERO's order
     supported: NDArray[np.bool_]  # which devices run which nodes, bool [nodes, devices]
 
-    def supported_by(self, names: Sequence[str]) -> NDArray[np.bool_]:
-        """The columns of `supported` of these devices, bool [nodes, len(names)]."""
-        return self.supported[:, [self.devices.index(name) for name in names]]
-
 
 def prepare(
     model: ov.Model,

@@ -61,7 +61,7 @@ class CoarseView:
         sent[received] = True
         tensor_bytes = tensors.bytes.astype(np.float64)
         others = max(devices - 1, 1)
-        fixed, rate = _off_diagonal(problem.transfer_us), _off_diagonal(problem.transfer_us_per_byte)
+        fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
         def bring(group: NDArray[np.int32], amount: Floats, axis: int) -> Floats:
             count, size_in = np.bincount(group, minlength=size), np.bincount(group, amount, size)
@@ -108,7 +108,8 @@ class CoarseView:
         return first, last
 
 
-def _off_diagonal(matrix: Floats) -> Floats:
+def off_diagonal(matrix: Floats) -> Floats:
+    """The matrix, [D, D], with zeros on its diagonal."""
     return np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
 
 

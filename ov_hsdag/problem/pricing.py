@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -76,10 +76,65 @@ class Session:
         phases: Sequence[Phase] = (),
         phase_costs: Mapping[str, ModelCosts] | None = None,
     ) -> WorkloadProblem:
-        """See `price_workload`; without phases the problem is that of one inference, see `price`."""
-        if phases:
-            return price_workload(analysis, objective, self.profile, self.core, phases, phase_costs)
-        return WorkloadProblem(price(analysis, objective, self.profile, self.core, costs), {}, {}, {})
+        """The problem of one inference, or of a workload: the mean over its inferences, memory for the largest.
+
+        Operations and boundaries cost what was measured where that holds (`costs`, of phases by their names), else the
+        profile's; a warning names devices that measured costs do not hold for, as the core tells. Costs add up: times
+        of operations are means over the phases, a transfer takes as long as the mean of what it moves, and a submodel
+        is started once in each inference. So the times of the problem are those of a mean inference. A phase that does
+        not occur counts for memory alone. Raises UserError for shapes that do not fit.
+        """
+        graphs = {phase.name: graph_of(analysis, phase) for phase in phases} or {"": analysis.graph}
+        counts = {phase.name: float(phase.count) for phase in phases if phase.count} or {"": 1.0}
+        measured = (phase_costs or {}) if phases else {"": costs}
+        priced = {}
+        for name, count in counts.items():
+            by_profile = _by_profile(self.profile, graphs[name], analysis.devices)
+            overlaid = _overlaid(by_profile, graphs[name], analysis.devices, self.core, measured.get(name))
+            priced[name] = _Priced(graphs[name], count, overlaid)
+        problem = self._problem(analysis, objective, list(priced.values()), graphs.values())
+        if not phases:
+            return WorkloadProblem(problem, {}, {}, {})
+        return WorkloadProblem(
+            problem=problem,
+            phases={
+                name: replace(problem, graph=part.graph, moved_bytes=None, **part.costs)
+                for name, part in priced.items()
+            },
+            counts=counts,
+            output_bytes={name: graph.output_bytes for name, graph in graphs.items()},
+        )
+
+    def _problem(
+        self, analysis: ModelAnalysis, objective: str, parts: Sequence[_Priced], graphs: Iterable[ComputationGraph]
+    ) -> PlacementProblem:
+        """The problem of the mean over inferences of several sizes; memory counts the largest of all `graphs`."""
+        import openvino as ov
+
+        names, profile = analysis.devices, self.profile
+        graph, moved = max(parts, key=lambda part: part.count).graph, None
+        largest = np.stack([one.output_bytes for one in graphs]).max(axis=0)
+        graph = replace(graph, output_bytes=largest) if (largest != graph.output_bytes).any() else graph
+        if len(parts) > 1:
+            shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
+            moved = np.rint(shares @ np.stack([part.graph.output_bytes for part in parts])).astype(np.int64)
+            graph = replace(graph, flops=shares @ np.stack([part.graph.flops for part in parts]))
+        kept = cost_model.storage_ratios(profile, graph, names)
+        held, live = memory_needs(analysis.model, graph, self.core, profile, names, kept)
+        return PlacementProblem(
+            graph=graph,
+            devices=names,
+            objective=objective,
+            supported=analysis.supported,
+            groups=analysis.graph.legality.groups,
+            memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
+            rule=colocation.split_rule(ov.__version__),
+            storage_ratio=kept,
+            moved_bytes=moved,
+            held_bytes=held,
+            live_bytes=live,
+            **_mean(parts),
+        )
 
 
 def build_problem(
@@ -114,58 +169,6 @@ def resolve_profile(profile: Profile | str | PathLike[str] | None, names: Sequen
     return Profile.load(profile) if profile else builtin_profile(names, core)
 
 
-def price(
-    analysis: ModelAnalysis, objective: str, profile: Profile, core: ov.Core, costs: ModelCosts | None
-) -> PlacementProblem:
-    """The placement problem: operations and boundaries cost what `costs` measured where they hold, else the profile's.
-
-    A warning names devices that measured costs do not hold for, as the core tells.
-    """
-    by_profile = _Priced.of(analysis.graph, 1.0, profile, analysis.devices)
-    problem = _problem(analysis, objective, profile, core, [by_profile], analysis.graph)
-    if costs is None:
-        return problem
-    priced = {key: getattr(problem, key) for key in _COSTS}
-    return replace(problem, **_overlaid(priced, problem.graph, problem.devices, core, costs))
-
-
-def price_workload(
-    analysis: ModelAnalysis,
-    objective: str,
-    profile: Profile,
-    core: ov.Core,
-    phases: Sequence[Phase],
-    costs: Mapping[str, ModelCosts] | None = None,
-) -> WorkloadProblem:
-    """The placement problem of a workload: the mean over its inferences, memory for the largest.
-
-    Costs add up: times of operations are means over the phases, a transfer takes as long as the mean of what it moves,
-    and a submodel is started once in each inference. So the times of the problem are those of a mean inference. A phase
-    that does not occur counts for memory alone; `costs` are by phases' names. Raises UserError for shapes that do not
-    fit.
-    """
-    graphs = {phase.name: graph_of(analysis, phase) for phase in phases}
-    priced = {
-        phase.name: _Priced.of(graphs[phase.name], float(phase.count), profile, analysis.devices).with_measured(
-            analysis.devices, core, (costs or {}).get(phase.name)
-        )
-        for phase in phases
-        if phase.count
-    }
-    largest = np.stack([graph.output_bytes for graph in graphs.values()]).max(axis=0)
-    parts = list(priced.values())
-    graph = replace(max(parts, key=lambda part: part.count).graph, output_bytes=largest)
-    problem = _problem(analysis, objective, profile, core, parts, graph)
-    return WorkloadProblem(
-        problem=problem,
-        phases={
-            name: replace(problem, graph=part.graph, moved_bytes=None, **part.costs) for name, part in priced.items()
-        },
-        counts={name: part.count for name, part in priced.items()},
-        output_bytes={name: graph.output_bytes for name, graph in graphs.items()},
-    )
-
-
 def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
     """The graph of the model with the sizes of a phase. Raises UserError where its shapes do not fit the model."""
     if analysis.shapes is not None and phase.shapes == analysis.shapes:
@@ -175,7 +178,7 @@ def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
 
 @dataclass(frozen=True, eq=False)
 class WorkloadProblem:
-    """What `price_workload` makes."""
+    """What `Session.price` makes; without a workload the problem alone."""
 
     problem: PlacementProblem  # of the mean inference
     # the problem of each phase that occurs, by its name. They share the problem's groups, and its memory
@@ -201,22 +204,16 @@ class _Priced:
     count: float  # of inferences
     costs: Mapping[str, Any]  # attributes of `PlacementProblem` by name
 
-    @classmethod
-    def of(cls, graph: ComputationGraph, count: float, profile: Profile, names: Sequence[str]) -> _Priced:
-        """Costs by the profile."""
-        transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
-        node_us, submodel_us = cost_model.node_us(profile, graph, names), profile.submodel_us(names)
-        fused_with, penalty_us = cost_model.fusion_costs(profile, graph, names)
-        found = (node_us, transfer_us, transfer_us_per_byte, submodel_us, fused_with, penalty_us)
-        return cls(graph, count, dict(zip(_COSTS, found, strict=True)))
-
-    def with_measured(self, names: Sequence[str], core: ov.Core, measured: ModelCosts | None) -> _Priced:
-        """The same with what was measured where that holds."""
-        return replace(self, costs=_overlaid(self.costs, self.graph, names, core, measured))
-
 
 # Attributes of `PlacementProblem` that are costs.
 _COSTS = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fused_with", "fusion_penalty_us")
+
+
+def _by_profile(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
+    """Costs by their names, see `_COSTS`."""
+    transfers = cost_model.transfer_costs(profile, names)
+    found = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
+    return dict(zip(_COSTS, (*found, *cost_model.fusion_costs(profile, graph, names)), strict=True))
 
 
 def _overlaid(
@@ -254,41 +251,6 @@ def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
     return {**mean, "fused_with": fused_with}
 
 
-def _problem(
-    analysis: ModelAnalysis,
-    objective: str,
-    profile: Profile,
-    core: ov.Core,
-    parts: Sequence[_Priced],
-    graph: ComputationGraph,
-) -> PlacementProblem:
-    """The problem of the mean over inferences of several sizes; graph: with the largest sizes, which memory counts."""
-    import openvino as ov
-
-    names = analysis.devices
-    moved = None
-    if len(parts) > 1:
-        shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
-        moved = np.rint(shares @ np.stack([part.graph.output_bytes for part in parts])).astype(np.int64)
-        graph = replace(graph, flops=shares @ np.stack([part.graph.flops for part in parts]))
-    kept = cost_model.storage_ratios(profile, graph, names)
-    held, live = memory_needs(analysis.model, graph, core, profile, names, kept)
-    return PlacementProblem(
-        graph=graph,
-        devices=names,
-        objective=objective,
-        supported=analysis.supported,
-        groups=analysis.graph.legality.groups,
-        memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
-        rule=colocation.split_rule(ov.__version__),
-        storage_ratio=kept,
-        moved_bytes=moved,
-        held_bytes=held,
-        live_bytes=live,
-        **_mean(parts),
-    )
-
-
 def _measured(
     costs: ModelCosts | None, graph: ComputationGraph, devices: Sequence[str], core: ov.Core
 ) -> dict[str, DeviceCosts]:
@@ -301,7 +263,7 @@ def _measured(
         warnings.warn(
             f"operations are not measured on {', '.join(unmeasured)} (there was no time, it runs none of the"
             " model, or the calibration was one without it): the profile counts there",
-            stacklevel=5,
+            stacklevel=4,
         )
     other = [name for name in devices if name not in found and name not in unmeasured]
     if other or not found:
@@ -309,6 +271,6 @@ def _measured(
             f"the measured costs beside the model do not hold for {', '.join(other or devices)} (another model, device,"
             " number of cores, property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures"
             " them anew",
-            stacklevel=5,
+            stacklevel=4,
         )
     return found

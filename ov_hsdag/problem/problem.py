@@ -442,7 +442,7 @@ class PlacementProblem:
         for owner, prefix, saved in ((self.graph, "graph.", fields(self.graph)), (self, "", of_problem)):
             for one in saved:
                 value = getattr(owner, one.name)
-                if one.metadata.get("later") and _says_nothing(one.name, value):
+                if one.metadata.get("later") and (value is None or (one.name != "transfer_share" and not value.any())):
                     continue
                 key = prefix + (one.metadata.get("key") or one.name)
                 arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
@@ -554,10 +554,6 @@ def expect_sound(problem: PlacementProblem) -> None:
     if problem.groups.min() != 0 or len(np.unique(problem.groups)) != int(problem.groups.max()) + 1:
         raise ValueError("expected dense numbers in 'groups'")
     _ = problem.native  # which checks pointers and indices of the graph, and of constraints that follow from it
-
-
-def _says_nothing(name: str, value: NDArray[Any] | None) -> bool:
-    return value is None or (name != "transfer_share" and not value.any())
 
 
 def _plain(value: NDArray[Any]) -> Any:

@@ -273,7 +273,9 @@ def save_model(
         with writing(shown):
             # OpenVINO does not say that a disk is full, and has removed what it had written.
             _try_to_grow(xml, _MORE)
-            _try_to_grow(xml.with_suffix(".bin"), _MORE + _constant_bytes(model) // (2 if compress_to_fp16 else 1))
+            constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+            size = sum(int(node.get_byte_size()) for node in constants) // (2 if compress_to_fp16 else 1)
+            _try_to_grow(xml.with_suffix(".bin"), _MORE + size)
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     if sync:
         with writing(shown):
@@ -315,11 +317,6 @@ def _try_to_grow(path: Path, size: int) -> None:
             os.posix_fallocate(file.fileno(), 0, size)
         elif shutil.disk_usage(path.parent).free < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _constant_bytes(model: ov.Model) -> int:
-    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
-    return sum(int(node.get_byte_size()) for node in constants)
 
 
 def sync_file(path: Path) -> None:

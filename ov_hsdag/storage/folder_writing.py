@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
 from ov_hsdag.storage.overwriting import constants_of, rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.hashes import file_digest
-from ov_hsdag.utils.reading import TABLES, read_json
+from ov_hsdag.utils.reading import TABLES, file_digest, read_json
 
 if TYPE_CHECKING:
     import openvino as ov

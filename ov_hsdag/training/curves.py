@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
-from ov_hsdag.storage.files import write_text
 from ov_hsdag.utils.plot import Axis, Series, plot
 
 PLOT = "curves.svg"
@@ -17,12 +15,6 @@ _VALIDATED = {"gap": "gap to searched placements", "within_3": "within 3% of the
 
 # Sources of measured placements, as people know them, in the order of their colours.
 _SOURCES = {"policy": "policy", "search": "search", "measured": "search from a measured one", "random": "random"}
-
-
-def write_plot(output: Path, text: str) -> Path:
-    """Writes a plot into a run's folder; returns its path."""
-    write_text(output / PLOT, text)
-    return output / PLOT
 
 
 def plot_of_pretraining(record: Mapping[str, Any]) -> str:
@@ -37,7 +29,7 @@ def plot_of_pretraining(record: Mapping[str, Any]) -> str:
 
 
 def plot_of_finetuning(record: Mapping[str, Any]) -> str:
-    """The measurements of a fine-tuning as SVG. record: see `ov_hsdag.training.finetune.record.make_record`."""
+    """The measurements of a fine-tuning as SVG. record: see `ov_hsdag.training.finetune.closing.make_record`."""
     entries = [entry for entry in record["entries"] if entry["number"] is not None]
     good = [entry for entry in entries if not entry["measurement"]["error"]]
     found = {

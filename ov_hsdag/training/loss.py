@@ -184,7 +184,8 @@ class Gradients:
     def __call__(self, update: Update, part: Part) -> PartGradient:
         """The gradient of a part. Raises UserError where this process has another torch than the one that asks."""
         network = self._prepared()
-        set_weights(network, update.weights)
+        # A copy: what comes from other processes cannot be written to.
+        vector_to_parameters(torch.from_numpy(update.weights.copy()), network.parameters())
         network.zero_grad(set_to_none=True)
         found: list[Rollouts] = []
         logged: Counter[str] = Counter()
@@ -219,12 +220,6 @@ class Gradients:
 def weights(network: nn.Module) -> NDArray[np.float32]:
     """The parameters one after the other, float32 [parameters]. Networks here have no other state."""
     return parameters_to_vector(network.parameters()).detach().numpy()
-
-
-def set_weights(network: nn.Module, values: NDArray[np.float32]) -> None:
-    """Sets the parameters to what `weights` has returned."""
-    # A copy: what comes from other processes cannot be written to.
-    vector_to_parameters(torch.from_numpy(values.copy()), network.parameters())
 
 
 def gradient(network: nn.Module) -> NDArray[np.float32]:

@@ -1,18 +1,26 @@
-"""The HSDAG network with gradients: `ov_hsdag.policy.forward` over torch, and its weights as parameters."""
+"""The HSDAG network with gradients: `ov_hsdag.policy.forward` over torch, and its weights as parameters.
+
+`export` makes a policy folder of it, which places without torch, and `load` a network of one, for further training.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.numpy import save_file
 from torch import Tensor, nn
 
+from ov_hsdag.policy.bundle import WEIGHTS_FILE, PolicyFolder, write_record
 from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.policy.forward import Forward
+from ov_hsdag.utils.errors import UserError, one_line
 
 # Sums over a cluster's nodes that the placer learns to make.
 _SUMS = 4
@@ -129,3 +137,33 @@ def _initial(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, 
     inputs = shapes[f"{layer}.weight"][1]
     bound = math.sqrt(6 / (inputs + shape[0])) if layer.endswith(".lin") else 1 / math.sqrt(inputs)
     return torch.empty(shape).uniform_(-bound, bound)
+
+
+def export(network: HSDAGNetwork, folder: str | PathLike[str], run: Mapping[str, Any] | None = None) -> None:
+    """Writes a policy folder, in place of the one that is there; results of the two agree within 1e-5.
+
+    run: the record of the run that made it, JSON-able. Raises UserError where it cannot be written.
+    """
+    folder = Path(folder)
+    weights = {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in network.state_dict().items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "policy.json").unlink(missing_ok=True)  # of another policy, whose weights are replaced
+        save_file(weights, folder / WEIGHTS_FILE)
+        for name in ("policy.xml", "policy.bin"):  # of format 1
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write '{folder}': {error}; choose another output") from error
+    write_record(folder, network.config, dict(run or {}))
+
+
+def load(folder: str | PathLike[str]) -> HSDAGNetwork:
+    """The network of a policy folder, with the exact weights that were exported. Raises UserError."""
+    policy = PolicyFolder.load(Path(folder))
+    network = HSDAGNetwork(policy.config)
+    weights = policy.network.weights
+    try:
+        network.load_state_dict({name: torch.from_numpy(weights[name].copy()) for name in network.state_dict()})
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"policy '{folder}' has not the weights of its network: {one_line(error)}") from error
+    return network

@@ -29,19 +29,18 @@ from numpy.typing import NDArray
 
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.storage.files import write_json
+from ov_hsdag.storage.files import write_json, write_text
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.corpus import Corpus
-from ov_hsdag.training.curves import plot_of_pretraining, write_plot
-from ov_hsdag.training.events import SummaryWriter
-from ov_hsdag.training.export import export
+from ov_hsdag.training.curves import PLOT, plot_of_pretraining
 from ov_hsdag.training.loss import Compute, Gradients, Spread, Update, deal, here, imitation_loss, set_gradient, weights
-from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.network import HSDAGNetwork, export
 from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, shards_at
 from ov_hsdag.training.rollout import greedy_score, run_policy
 from ov_hsdag.training.run import (
     CHECKPOINT,
+    SummaryWriter,
     follow,
     interruptible,
     read_metadata,
@@ -120,7 +119,7 @@ def update(
     for group in state.optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
     parts = deal(settings, pool, indices, state.baselines)
-    epochs = settings.epochs_at(state.step)
+    epochs = 1 if state.step < settings.imitation_steps else settings.update_epochs
     with _whole_or_not_at_all(state) if epochs > 1 else nullcontext():
         for epoch in range(epochs):
             found = compute(Update(state.step, epoch, len(indices), weights(state.network)), parts)
@@ -292,7 +291,7 @@ def pretrain(
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
     if end or state.step == settings.steps:
         write_json(output / "record.json", record)
-        write_plot(output, plot_of_pretraining(record))
+        write_text(output / PLOT, plot_of_pretraining(record))
         export(state.network, output / "policy", record)
     return record
 

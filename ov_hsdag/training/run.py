@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,6 +28,11 @@ from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.training import CHECKPOINT as CHECKPOINT
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import opened, parse_json
+
+# TensorBoard looks for this module, and takes its own substitute for TensorFlow where it is there: TensorFlow is large,
+# slow to import and talks a lot.
+sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+from torch.utils.tensorboard import SummaryWriter as SummaryWriter  # noqa: E402
 
 ANEW = "begin a new run in another folder"
 """What to do about a checkpoint of another release."""

@@ -53,10 +53,6 @@ class Settings:
         rise = min(1.0, (step + 1) / max(self.warmup_steps, 1))
         return self.learning_rate * rise * (0.55 + 0.45 * math.cos(math.pi * step / max(self.steps, 1)))
 
-    def epochs_at(self, step: int) -> int:
-        """How many updates a step (from 0) makes."""
-        return 1 if step < self.imitation_steps else self.update_epochs
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
         """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""

@@ -80,6 +80,17 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     return b"".join(parts)
 
 
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits. Raises OSError."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_CHUNK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def read_json(
     path: str | os.PathLike[str],
     most: int,

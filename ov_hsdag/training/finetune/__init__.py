@@ -14,8 +14,7 @@ In the order of a run:
     task        the problem as a run sees it: features, corrections, distances between placements
     proposals   the next placement to measure
     learning    updates of the policy
-    finalists   what is measured again, and the placement that is chosen
-    record      record.json
+    closing     what is measured again, the placement that is chosen, and record.json
     loop        `run`: the loop over all of these
     model       `finetune`: from a model to its placed IR
 
@@ -28,7 +27,7 @@ folder policy/, the placed model model.xml and model.bin, and its placement plac
 """
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
-from ov_hsdag.training.finetune.finalists import pooled
+from ov_hsdag.training.finetune.closing import pooled
 from ov_hsdag.training.finetune.judges import Simulated
 from ov_hsdag.training.finetune.learning import imitation_target, learn
 from ov_hsdag.training.finetune.loop import Outcome, Report, run

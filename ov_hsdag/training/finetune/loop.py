@@ -13,16 +13,13 @@ import numpy as np
 
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.storage.files import write_json
+from ov_hsdag.storage.files import write_json, write_text
 from ov_hsdag.training import refuse_existing
-from ov_hsdag.training.curves import plot_of_finetuning, write_plot
-from ov_hsdag.training.events import SummaryWriter
-from ov_hsdag.training.export import export
-from ov_hsdag.training.finetune.finalists import Choice, choose, closing_seconds, finalists, pooled
+from ov_hsdag.training.curves import PLOT, plot_of_finetuning
+from ov_hsdag.training.finetune.closing import Choice, choose, closing_seconds, finalists, make_record, pooled
 from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.learning import learn
 from ov_hsdag.training.finetune.proposals import Proposal, propose
-from ov_hsdag.training.finetune.record import make_record
 from ov_hsdag.training.finetune.settings import Budget, Settings
 from ov_hsdag.training.finetune.state import (
     FORMAT,
@@ -34,8 +31,8 @@ from ov_hsdag.training.finetune.state import (
     save_checkpoint,
 )
 from ov_hsdag.training.finetune.task import Task
-from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
+from ov_hsdag.training.network import HSDAGNetwork, export
+from ov_hsdag.training.run import CHECKPOINT, SummaryWriter, read_metadata, readable_checkpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +113,7 @@ def run(
     choice = choose(state, problem, settings)
     record = make_record(state, task, settings, about, fit, choice)
     write_json(output / "record.json", record)
-    write_plot(output, plot_of_finetuning(record))
+    write_text(output / PLOT, plot_of_finetuning(record))
     export(state.network, output / "policy", {key: record[key] for key in ("about", "settings", "best", "seconds")})
     return Outcome(record, choice, state)
 

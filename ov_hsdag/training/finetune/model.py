@@ -27,12 +27,11 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import save_model_atomically
 from ov_hsdag.training import refuse_existing
-from ov_hsdag.training.export import load
 from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
 from ov_hsdag.training.finetune.state import FORMAT, check_outputs
-from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import UserError
 
@@ -116,8 +115,7 @@ def finetune(
     def judge_of(reference: str | None) -> Judge:
         if simulated:
             return Simulated(problem, reference)
-        timed = _bounded(model, examples)
-        return Measurer(timed, devices, objective, core, reference=reference, seconds=trial_seconds)
+        return Measurer(model, devices, objective, core, reference=reference, shapes=examples, seconds=trial_seconds)
 
     outcome = run(output, problem, judge_of, network, budget, settings, about, report)
     if not simulated and outcome.state.measured:
@@ -163,28 +161,6 @@ def _resumed_shapes(
         listed = ", ".join(f"{name}={sizes}" for name, sizes in known.items()) or "no example shapes"
         raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
     return dict(known)
-
-
-def _bounded(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ov.Model:
-    """The model to measure: dynamic inputs have example sizes as upper bounds, for which inputs are made up.
-
-    It stays dynamic, as the model that is deployed, where a static shape would let plugins compile another program.
-    """
-    import openvino as ov
-
-    if not shapes:
-        return model
-    bounds = {}
-    for number, port in enumerate(model.inputs):
-        sizes = shapes.get(port.get_node().get_friendly_name())
-        if sizes is None:
-            continue
-        partial = port.get_partial_shape()
-        least = [0] * len(sizes) if partial.rank.is_dynamic else [dimension.get_min_length() for dimension in partial]
-        bounds[number] = ov.PartialShape([ov.Dimension(low, size) for low, size in zip(least, sizes, strict=True)])
-    copy = model.clone()
-    copy.reshape(bounds)
-    return copy
 
 
 def _ratios(ratio: float, interval: Sequence[float] | None, over_single: bool) -> dict[str, Any]:

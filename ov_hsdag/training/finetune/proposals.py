@@ -102,7 +102,9 @@ def _proposed(
     """
     found: dict[str, Placements] = {}
     if settings.proposer in ("search", "both"):
-        found["search"] = _search_placements(believed, generator)
+        placers: list[Placer] = [MinCut(), Contiguous()]
+        placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
+        found["search"] = np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
     if settings.proposer in ("policy", "both"):
         found["policy"] = policy_placements(state.network, task, settings, generator)
     fresh, first = np.unique(np.concatenate(list(found.values())), axis=0, return_index=True)
@@ -115,13 +117,6 @@ def _proposed(
         origins = origins[: len(repaired)] + origins[-1:] * settings.refined
         scores = believed.scores(fresh, usable_cores())
     return fresh, origins, scores
-
-
-def _search_placements(believed: PlacementProblem, generator: np.random.Generator) -> Placements:
-    """What placers without learning propose, the multilevel search twice; uint8 [proposals, groups]."""
-    placers: list[Placer] = [MinCut(), Contiguous()]
-    placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
-    return np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
 
 
 def _refined(

@@ -1,0 +1,282 @@
+"""Models that devices are calibrated with: microbenchmarks, and two probe networks.
+
+Microbenchmarks are a built-in set of layers, to learn what a device takes for operations of each type. All are in one
+model, side by side, with the sizes that real models have. What plugins would fuse, or compute in another precision at
+the end of a model, stands between small layers that keep it where it is in real models. Probe networks are built as
+real models are: residual blocks of convolutions, and layers of a transformer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+PREFIX = "layer:"
+"""Names of the layers that count begin with it."""
+
+# [channels in, channels out, kernel, side of the input, stride]
+CONVOLUTIONS = (
+    (3, 32, 3, 112, 2), (3, 64, 7, 112, 2), (32, 64, 3, 56, 1), (64, 64, 1, 56, 1), (64, 64, 3, 56, 1),
+    (64, 256, 1, 56, 1), (256, 64, 1, 56, 1), (24, 144, 1, 56, 1), (96, 24, 1, 56, 1), (128, 32, 3, 28, 1),
+    (128, 128, 3, 28, 1), (512, 128, 1, 28, 1), (128, 512, 1, 28, 1), (256, 128, 1, 28, 1), (32, 192, 1, 28, 1),
+    (128, 32, 3, 14, 1), (256, 256, 3, 14, 1), (1024, 256, 1, 14, 1), (256, 1024, 1, 14, 1), (512, 128, 1, 14, 1),
+    (96, 576, 1, 14, 1), (512, 512, 3, 7, 1), (2048, 512, 1, 7, 1), (512, 2048, 1, 7, 1), (960, 160, 1, 7, 1),
+    (128, 32, 3, 7, 1),
+)  # fmt: skip
+
+# [channels, kernel, side, stride]
+DEPTHWISE = (
+    (32, 3, 112, 1),
+    (96, 3, 112, 2),
+    (144, 3, 56, 1),
+    (192, 3, 28, 1),
+    (384, 3, 14, 1),
+    (96, 7, 28, 1),
+    (960, 3, 7, 1),
+)
+
+# [rows, in, out]
+PRODUCTS = (
+    (1, 1024, 1000), (16, 512, 512), (64, 128, 512), (128, 256, 256), (128, 256, 1024), (128, 768, 768),
+    (128, 768, 3072), (128, 3072, 768), (197, 384, 384), (784, 96, 384),
+)  # fmt: skip
+
+# [heads, rows, size of a head]
+ATTENTIONS = ((4, 64, 32), (12, 128, 64), (6, 197, 64))
+
+# [rows, columns] of operations on tokens, and [channels, side] of operations on images.
+TOKENS = ((16, 128), (128, 256), (128, 768), (197, 1536))
+IMAGES = ((64, 7), (128, 14), (256, 28), (64, 56), (256, 56))
+
+
+def microbenchmark_model() -> ov.Model:
+    """The model of all layers. Inputs are f32; weights are drawn from a seed."""
+    builder = _Microbenchmarks()
+    for index, (channels, out, kernel, side, stride) in enumerate(CONVOLUTIONS):
+        builder.convolution(f"Convolution/{index}", channels, out, kernel, side, stride)
+    for index, (channels, kernel, side, stride) in enumerate(DEPTHWISE):
+        builder.depthwise(f"GroupConvolution/{index}", channels, kernel, side, stride)
+    for index, (rows, inner, out) in enumerate(PRODUCTS):
+        builder.product(f"MatMul/{index}", rows, inner, out)
+    for index, (heads, rows, size) in enumerate(ATTENTIONS):
+        builder.attention(f"ScaledDotProductAttention/{index}", heads, rows, size)
+    for index, (rows, columns) in enumerate(TOKENS):
+        builder.on_tokens(index, rows, columns)
+    for index, (channels, side) in enumerate(IMAGES):
+        builder.on_images(index, channels, side)
+    return builder.model()
+
+
+class Builder:
+    """Makes layers with weights that are drawn from a seed.
+
+    Attributes:
+        op: OpenVINO's operations.
+    """
+
+    def __init__(self) -> None:
+        from ov_hsdag.utils.compat import opset13
+
+        self.op: Any = opset13
+        self._random = np.random.default_rng(0)
+
+    def weights(self, *shape: int) -> Any:
+        """A constant, f32."""
+        values = self._random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 1 else 1.0)
+        return self.op.constant(values.astype(np.float32))
+
+    def conv(self, source: Any, channels: int, out: int, kernel: int = 1, stride: int = 1) -> Any:
+        """A convolution of images with as much padding as keeps their size."""
+        pad = [kernel // 2] * 2
+        weights = self.weights(out, channels, kernel, kernel)
+        return self.op.convolution(source, weights, [stride] * 2, pad, pad, [1, 1])
+
+    def layer(self, source: Any, inner: int, out: int) -> Any:
+        """A product of tokens, or of rows, with a matrix."""
+        return self.op.matmul(source, self.weights(inner, out), False, False)
+
+
+class _Microbenchmarks(Builder):
+    def __init__(self) -> None:
+        super().__init__()
+        self._parameters: dict[tuple[int, ...], Any] = {}
+        self._results: list[Any] = []
+
+    def model(self) -> ov.Model:
+        import openvino as ov
+
+        results = [self.op.result(node) for node in self._results]
+        return ov.Model(results, list(self._parameters.values()), "ov_hsdag layers")
+
+    def convolution(self, name: str, channels: int, out: int, kernel: int, side: int, stride: int) -> None:
+        node = self.conv(self._input(1, channels, side, side), channels, out, kernel, stride)
+        self._keep(name, node)
+
+    def depthwise(self, name: str, channels: int, kernel: int, side: int, stride: int) -> None:
+        weights = self.weights(channels, 1, 1, kernel, kernel)
+        pad = [kernel // 2] * 2
+        source = self.conv(self._input(1, 16, side, side), 16, channels)
+        node = self.op.group_convolution(source, weights, [stride] * 2, pad, pad, [1, 1])
+        self._results.append(self.conv(self._keep(name, node, end=False), channels, 16))
+
+    def product(self, name: str, rows: int, inner: int, out: int) -> None:
+        self._keep(name, self.layer(self._input(1, rows, inner), inner, out))
+
+    def attention(self, name: str, heads: int, rows: int, size: int) -> None:
+        shape = (1, rows, heads, size)
+        sides = []
+        for _ in range(3):
+            split = self.op.reshape(self._tokens(rows, heads * size), np.array(shape), False)
+            sides.append(self.op.transpose(split, np.array([0, 2, 1, 3])))
+        node = self.op.scaled_dot_product_attention(*sides, causal=False)
+        node.set_friendly_name(PREFIX + name)
+        back = self.op.reshape(
+            self.op.transpose(node, np.array([0, 2, 1, 3])), np.array((1, rows, heads * size)), False
+        )
+        self._end(back)
+
+    def on_tokens(self, index: int, rows: int, columns: int) -> None:
+        op = self.op
+        scale, shift = self.weights(columns), self.weights(columns)
+        axes = np.array([2])
+        heads = np.array((1, rows, columns // 32, 32))
+
+        def norm(x: Any) -> Any:
+            return op.mvn(x, axes, True, 1e-6, "inside_sqrt")
+
+        table: dict[str, Callable[[Any], Any]] = {
+            "MVN": norm,
+            "Transpose": lambda x: op.transpose(op.reshape(x, heads, False), np.array([0, 2, 1, 3])),
+            "ReduceMean": lambda x: op.reduce_mean(x, np.array([1]), True),
+        }
+        for kind, make in table.items():
+            node = self._keep(f"{kind}/tokens{index}", make(self._tokens(rows, columns)), end=False)
+            self._end(node)
+        # What stands at a matrix product is fused with it: a norm stands between.
+        fused: dict[str, Callable[[Any], Any]] = {
+            "Softmax": lambda x: op.softmax(x, 2),
+            "Add": lambda x: op.add(x, norm(self._tokens(rows, columns))),
+            "Multiply": lambda x: op.add(op.multiply(x, scale), shift),
+            "Gelu": lambda x: op.gelu(x, "erf"),
+        }
+        for kind, make in fused.items():
+            node = self._keep(f"{kind}/tokens{index}", make(norm(self._tokens(rows, columns))), end=False)
+            self._end(norm(node))
+
+    def on_images(self, index: int, channels: int, side: int) -> None:
+        op = self.op
+        kernel, pad = [3, 3], [1, 1]
+        table: dict[str, Callable[[Any], Any]] = {
+            "MaxPool": self._pool,
+            "AvgPool": lambda x: op.avg_pool(x, [1, 1], pad, pad, kernel, True),
+            "ReduceMean": lambda x: op.reduce_mean(x, np.array([2, 3]), True),
+            "Concat": lambda x: op.concat([x, self._image(32, side)], 1),
+        }
+        for kind, make in table.items():
+            node = self._keep(f"{kind}/image{index}", make(self._image(channels, side)), end=False)
+            self._results.append(self.conv(node, channels + 32 if kind == "Concat" else channels, 16))
+        fused: dict[str, Callable[[Any], Any]] = {
+            "Relu": op.relu,
+            "Swish": op.swish,
+            "Add": lambda x: op.add(x, self._pooled(channels, side)),
+        }
+        for kind, make in fused.items():
+            node = self._keep(f"{kind}/image{index}", make(self._pooled(channels, side)), end=False)
+            self._results.append(self.conv(node, channels, 16))
+
+    def _input(self, *shape: int) -> Any:
+        if shape not in self._parameters:
+            self._parameters[shape] = self.op.parameter(list(shape), np.float32)
+        return self._parameters[shape]
+
+    def _image(self, channels: int, side: int) -> Any:
+        return self.conv(self._input(1, 16, side, side), 16, channels)
+
+    def _pooled(self, channels: int, side: int) -> Any:
+        return self._pool(self._image(channels, side))
+
+    def _pool(self, source: Any) -> Any:
+        from ov_hsdag.utils.compat import opset1
+
+        return opset1.max_pool(source, [1, 1], [1, 1], [1, 1], [3, 3])  # later ones have a second result
+
+    def _tokens(self, rows: int, columns: int) -> Any:
+        return self.layer(self._input(1, rows, 16), 16, columns)
+
+    def _end(self, node: Any) -> None:
+        self._results.append(self.layer(node, int(node.get_output_shape(0)[-1]), 16))
+
+    def _keep(self, name: str, node: Any, *, end: bool = True) -> Any:
+        node.set_friendly_name(PREFIX + name)
+        if end:
+            self._results.append(node)
+        return node
+
+
+# [channels, side] of residual blocks, two of each.
+_STAGES = ((256, 56), (512, 28), (1024, 14))
+
+_ROWS, _COLUMNS, _HEADS, _LAYERS = 128, 512, 8, 3
+
+
+def image_network() -> ov.Model:
+    """Residual blocks; input [1, 64, 56, 56] f32."""
+    builder = _Probe()
+    op = builder.op
+    image = op.parameter([1, 64, 56, 56], np.float32)
+    node, channels = image, 64
+    for wide, side in _STAGES:
+        for number in range(2):
+            stride = 2 if number == 0 and side < 56 else 1
+            inner = wide // 4
+            branch = op.relu(builder.convolution(node, channels, inner))
+            branch = op.relu(builder.convolution(branch, inner, inner, 3, stride))
+            branch = builder.convolution(branch, inner, wide)
+            skip = builder.convolution(node, channels, wide, 1, stride) if number == 0 else node
+            node, channels = op.relu(op.add(branch, skip)), wide
+    node = op.reduce_mean(node, np.array([2, 3]), False)
+    return builder.model(op.softmax(builder.product(node, channels, 100), 1), image)
+
+
+def token_network() -> ov.Model:
+    """Layers of a transformer; input [1, 128, 512] f32."""
+    builder = _Probe()
+    op = builder.op
+    tokens = op.parameter([1, _ROWS, _COLUMNS], np.float32)
+    node = tokens
+    split, join = np.array([0, 2, 1, 3]), np.array((1, _ROWS, _COLUMNS))
+    heads = np.array((1, _ROWS, _HEADS, _COLUMNS // _HEADS))
+    for _ in range(_LAYERS):
+        sides = [
+            op.transpose(op.reshape(builder.product(node, _COLUMNS, _COLUMNS), heads, False), split) for _ in range(3)
+        ]
+        attention = op.transpose(op.scaled_dot_product_attention(*sides, causal=False), split)
+        joined = builder.product(op.reshape(attention, join, False), _COLUMNS, _COLUMNS)
+        node = builder.norm(op.add(node, joined))
+        inner = op.gelu(builder.product(node, _COLUMNS, 4 * _COLUMNS), "erf")
+        node = builder.norm(op.add(node, builder.product(inner, 4 * _COLUMNS, _COLUMNS)))
+    return builder.model(node, tokens)
+
+
+class _Probe(Builder):
+    """Layers with biases, as real models have them."""
+
+    def convolution(self, source: Any, channels: int, out: int, kernel: int = 1, stride: int = 1) -> Any:
+        return self.op.add(self.conv(source, channels, out, kernel, stride), self.weights(1, out, 1, 1))
+
+    def product(self, source: Any, inner: int, out: int) -> Any:
+        return self.op.add(self.layer(source, inner, out), self.weights(out))
+
+    def norm(self, source: Any) -> Any:
+        node = self.op.mvn(source, np.array([2]), True, 1e-6, "inside_sqrt")
+        return self.op.add(self.op.multiply(node, self.weights(_COLUMNS)), self.weights(_COLUMNS))
+
+    def model(self, node: Any, parameter: Any) -> ov.Model:
+        import openvino as ov
+
+        return ov.Model([self.op.result(node)], [parameter], "ov_hsdag probe network")
