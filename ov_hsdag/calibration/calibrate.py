@@ -58,9 +58,7 @@ def calibrate_model(
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Measures a model that is not analysed yet; a copy of it is. Arguments and results as of `calibrate_prepared`.
 
-    Raises:
-        UserError: a device that no profile describes, or an operation that no device runs.
-        RunError: no device runs the whole model, or one does not say what it runs.
+    Raises UserError beside: a device that no profile describes, or an operation that no device runs.
     """
     analysis = prepare(model.clone(), names, core, profile, shapes=shapes)
     return calibrate_prepared(analysis, core, profile, advance, seconds)
@@ -76,18 +74,13 @@ def calibrate_prepared(
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Measures a model on each device alone, or with the help of another where a device does not run all of it.
 
-    Args:
-        prepared: the model's analysis; devices that run nothing of it are left out.
-        profile: says what one run of the whole model cannot: how the time of what is executed as one is divided.
-        seconds: budget of wall time but for a compilation that has begun. What there is no time for comes from the
-            profile, with a warning: rounds and placements are saved first, then single operations, then devices.
-        now: tells the time in seconds.
+    Devices that run nothing of it are left out. profile: says what one run of the whole model cannot: how the time of
+    what is executed as one is divided. seconds: budget of wall time but for a compilation that has begun. What there is
+    no time for comes from the profile, with a warning: rounds and placements are saved first, then single operations,
+    then devices.
 
-    Returns:
-        (costs of the measured devices, whose `boundaries` is None where those were not; times of each device).
-
-    Raises:
-        RunError: no device runs the whole model, or none did so in time.
+    Returns the costs of the measured devices, whose `boundaries` is None where those were not, and times of each
+    device. Raises RunError where no device runs the whole model (or says what it runs), or none did so in time.
     """
     calibration = _Calibration(prepared, core, profile, advance, Deadline(seconds, now))
     calibration.measure_operations()
@@ -105,8 +98,7 @@ def calibrate_where_it_runs(
 ) -> tuple[ModelAnalysis, ModelCosts]:
     """As `calibrate_prepared`; where no device runs a model with inputs of the assumed sizes, with smaller ones.
 
-    Returns:
-        The analysis with the sizes that run, and the costs.
+    Returns the analysis with the sizes that run, and the costs.
     """
     end, tried = time.monotonic() + seconds, prepared
     for shapes in smaller_shapes(prepared.model, prepared.shapes):
@@ -122,14 +114,7 @@ class NotRunnableError(RunError):
 
 
 class _Calibration:
-    """A model's calibration, in steps.
-
-    Attributes:
-        alone: times of the devices that run the whole model.
-        times: of all devices that were measured, those first.
-        problem: with the measured costs; None before.
-        boundaries: whether the costs of partition boundaries were measured.
-    """
+    """A model's calibration, in steps."""
 
     def __init__(
         self, prepared: ModelAnalysis, core: ov.Core, profile: Profile, advance: Advance, deadline: Deadline
@@ -142,10 +127,10 @@ class _Calibration:
             name: shares(prepared.graph, self._roofline, self._roofline.node_us(profile.device(name)))
             for name in prepared.devices
         }
-        self.alone: dict[str, NodeTimes] = {}
-        self.times: dict[str, NodeTimes] = {}
-        self.problem: PlacementProblem | None = None
-        self.boundaries = False
+        self.alone: dict[str, NodeTimes] = {}  # of the devices that run the whole model
+        self.times: dict[str, NodeTimes] = {}  # of all devices that were measured, those first
+        self.problem: PlacementProblem | None = None  # with the measured costs
+        self.boundaries = False  # whether the costs of partition boundaries were measured
 
     def measure_operations(self) -> None:
         """Each device alone, then those that do not run the whole model. Raises RunError where none does."""

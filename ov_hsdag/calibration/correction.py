@@ -97,11 +97,7 @@ class Corrector:
     """
 
     def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
-        """
-        Args:
-            problem: with the costs to correct.
-            reference: placement that others are measured against, uint8 [groups].
-        """
+        """Of a problem's costs; `reference` is the placement that others are measured against, uint8 [groups]."""
         self.problem, self._reference, self._devices = problem, reference, len(problem.devices)
 
     @cached_property
@@ -183,11 +179,9 @@ class Corrector:
     def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0, busy_us: Floats | None = None) -> Fit:
         """The posterior of the factors by measured ratios; the prior without any.
 
-        Args:
-            terms: of the measured placements.
-            ratios: how many times better than the reference each placement is, float64 [placements].
-            uncertain: standard errors of their logarithms beside the usual noise, [placements] or a scalar.
-            busy_us: processor time of each device in an inference, µs, nan if not known, float64 [placements, devices].
+        ratios: how many times better than the reference each placement of `terms` is, float64 [placements]; uncertain:
+        standard errors of their logarithms beside the usual noise, [placements] or a scalar; busy_us: processor time of
+        each device in an inference, µs, nan if not known, float64 [placements, devices].
         """
         own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
         noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)

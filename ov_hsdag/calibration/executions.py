@@ -37,14 +37,9 @@ WARM_UP = 2
 
 
 class SingleRequest:
-    """Runs one request as pipelines do: each submodel in the threads of its own device, which waking takes time.
+    """Runs one request as pipelines do: each submodel in the threads of its own device, which waking takes time."""
 
-    Attributes:
-        request: of the compiled model.
-        clock: tells the seconds that inferences are timed by: of all requests. On a machine that others use
-            `time.process_time` shows what this process took on cores.
-    """
-
+    # Seconds that inferences are timed by. On a machine that others use, `time.process_time` shows what this one took.
     clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]] | TimedInputs) -> None:

@@ -73,11 +73,7 @@ def microbenchmark_model() -> ov.Model:
 
 
 class Builder:
-    """Makes layers with weights that are drawn from a seed.
-
-    Attributes:
-        op: OpenVINO's operations.
-    """
+    """Makes layers with weights that are drawn from a seed; `op`: OpenVINO's operations."""
 
     def __init__(self) -> None:
         from ov_hsdag.utils.compat import opset13

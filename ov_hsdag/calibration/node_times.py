@@ -68,22 +68,20 @@ def node_times(
     counted: bool = True,
     deadline: Deadline = UNLIMITED,
 ) -> NodeTimes:
-    """Measures the operations of `model` on `device`.
+    """Measures the operations of `model`, normalised and not changed, on `device`.
 
-    Args:
-        model: normalised; not changed. With affinities where `device` is HETERO.
-        device: that runs the whole model, or HETERO on the device that is measured and another.
-        weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
-        inputs: of the model; what is timed of one with states.
-        submodel_us: what calling the model costs beside its operations.
-        inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
-            boundaries add. Times of the others follow from `weights` and from how wrong these are inside.
-        counted: whether single operations are measured, which needs the model in memory twice.
-        deadline: of everything but a compilation that has begun.
+    device: that runs the whole model, or HETERO on the device that is measured and another (`model` has affinities
+    then). weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
+    inputs: of the model; what is timed of one with states. submodel_us: what calling the model costs beside its
+    operations.
 
-    Raises:
-        RuntimeError: the device does not compile or run the model.
-        OutOfTime: not one inference ended before the deadline; with `inside`, no operations were measured.
+    inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
+    boundaries add. Times of the others follow from `weights` and from how wrong these are inside. counted: whether
+    single operations are measured, which needs the model in memory twice. deadline: of everything but a compilation
+    that has begun.
+
+    Raises RuntimeError where the device does not compile or run the model; OutOfTime where not one inference ended
+    before the deadline or, with `inside`, no operations were measured.
     """
     session = _Session(model, device, core, inputs, deadline)
     copies: list[Floats] = []

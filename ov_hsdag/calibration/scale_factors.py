@@ -130,16 +130,11 @@ def measure_latencies(
     """Latency of placements, µs, measured interleaved with devices alone, whose times are the problem's.
 
     A machine that is slower now than when the devices were measured changes nothing. What would not end before the
-    deadline is left out: rounds first, then placements, so that the result may be shorter than `placements`.
+    deadline is left out: rounds first, then placements (uint8 [groups] each), so that the result may be shorter than
+    `placements`.
 
-    Args:
-        model: normalised, without affinities; not changed.
-        alone: devices that run the whole model.
-        inputs: of the model; what is timed of one with states.
-        placements: uint8 [groups] each.
-
-    Raises:
-        RuntimeError: a device, or HETERO, does not run the model.
+    model: normalised, without affinities; not changed. alone: devices that run the whole model. inputs: of the model;
+    what is timed of one with states. Raises RuntimeError where a device, or HETERO, does not run the model.
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
     model = model.clone()
@@ -188,12 +183,7 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
 
 
 class _Yardstick:
-    """A compiled model whose inferences are timed.
-
-    Attributes:
-        compiling: seconds that compiling took.
-        typical: seconds of an inference.
-    """
+    """A compiled model whose inferences are timed: seconds of `compiling` it, and of a `typical` one."""
 
     def __init__(
         self,

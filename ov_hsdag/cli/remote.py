@@ -48,15 +48,10 @@ def check_on(ray: str | None, on: Sequence[str] | None) -> None:
 
 
 class Fleet:
-    """The kinds of machines of a cluster that a command is for.
-
-    Attributes:
-        kinds: in the order in which results are shown.
-        several: whether results are named by the kind: unless one is named with --on.
-    """
+    """The kinds of machines of a cluster that a command is for, in the order in which results are shown."""
 
     def __init__(self, cluster: Cluster, kinds: Sequence[Kind], several: bool) -> None:
-        """See `connected`."""
+        """See `connected`. several: whether results are named by the kind: unless one is named with --on."""
         self._cluster, self.kinds, self.several = cluster, kinds, several
 
     def target(self, path: Path, kind: Kind) -> Path:

@@ -129,11 +129,9 @@ def with_layouts(
     Whatever stands between the two takes tensors as they come. So it does not matter where the path between them is
     cut, or how often: the tensor is rewritten once on leaving and once on entering.
 
-    Args:
-        fused_with: int32 [nodes, devices]; nodes that have one keep it.
-        fusion_penalty_us: µs, float64 [nodes, devices].
-        own: whether a device keeps a node's result in its own layout, bool [nodes, devices].
-        us_per_byte: of rewriting, 0 where it costs nothing, float64 [devices].
+    fused_with: int32 [nodes, devices]; nodes that have one keep it. fusion_penalty_us: µs, float64 [nodes, devices].
+    own: whether a device keeps a node's result in its own layout, bool [nodes, devices]. us_per_byte: of rewriting, 0
+    where it costs nothing, float64 [devices].
     """
     fused_with, fusion_penalty_us = fused_with.copy(), fusion_penalty_us.copy()
     edges = main_inputs(graph)

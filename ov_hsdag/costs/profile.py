@@ -161,8 +161,7 @@ class Profile:
     def device(self, name: str) -> DeviceProfile:
         """Profile of a device: of its own name, else of the name without its number; "GPU" and "GPU.0" are the same.
 
-        Raises:
-            UserError: the profile lacks the device.
+        Raises UserError where the profile lacks the device.
         """
         base, _, number = name.partition(".")
         for candidate in (name, f"{base}.0" if number in ("", "0") else name, base):

@@ -37,14 +37,7 @@ _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "i8": 8.0}
 
 
 class Roofline:
-    """The cost model of one graph: what it needs of the graph is worked out once for all devices.
-
-    Attributes:
-        folded: constants and what plugins compute from constants alone when they compile, bool [nodes].
-        fused: operations that run inside the one that computes their input, bool [nodes].
-        fused_with: that one, -1 for the others, int32 [nodes].
-        quantised: convolutions and matrix products of quantised activations and weights, bool [nodes].
-    """
+    """The cost model of one graph: what it needs of the graph is worked out once for all devices."""
 
     def __init__(self, graph: ComputationGraph) -> None:
         self._graph = graph
@@ -55,6 +48,9 @@ class Roofline:
             np.asarray(graph.types, dtype=object).astype(str), return_inverse=True
         )
         self._float_bits = np.array([_FLOAT_BITS.get(name, 0) for name in graph.output_types], np.float64)
+        # Bool [nodes]: constants and what plugins compute from constants alone when they compile; operations that run
+        # inside the one that computes their input (`fused_with`: that one or -1, int32 [nodes]); convolutions and
+        # matrix products of quantised activations and weights.
         self.folded = self._find_folded()
         self._fake_quantized = self._of_types({"FakeQuantize"})
         self.fused_with = self._find_fused()

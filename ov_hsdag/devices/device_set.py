@@ -32,9 +32,8 @@ class DeviceSet:
     def parse(cls, text: str | Sequence[str]) -> DeviceSet:
         """Read a device string such as "HETERO:GPU,CPU", or a list of names such as ["GPU", "CPU"]; in any case.
 
-        Raises:
-            UserError: not a HETERO string or a list of names, an empty or malformed name, fewer than two devices or
-                more than `MOST_DEVICES`, or a device twice ("GPU" and "GPU.0" are the same device).
+        Raises UserError: not a HETERO string or a list of names, an empty or malformed name, fewer than two devices or
+        more than `MOST_DEVICES`, or a device twice ("GPU" and "GPU.0" are the same device).
         """
         example = 'give at least two devices, for example "HETERO:GPU,CPU"'
         if isinstance(text, Sequence) and not isinstance(text, str | bytes) and all(isinstance(n, str) for n in text):

@@ -27,11 +27,7 @@ _PROCESS = 256 * 2**20
 
 
 class Room:
-    """Memory of the devices, as far as it is known.
-
-    Attributes:
-        most: candidates in memory at the same time, learned from failures; inf before.
-    """
+    """Memory of the devices, as far as it is known."""
 
     def __init__(self, core: ov.Core, needs: Mapping[str, Mapping[str, int]]) -> None:
         """Looks at nothing yet.
@@ -39,7 +35,7 @@ class Room:
         core: has the devices. needs: bytes of each candidate on each device, as the simulator counts them.
         """
         self._core, self._needs = core, dict(needs)
-        self.most: float = math.inf
+        self.most: float = math.inf  # candidates in memory at the same time, learned from failures
 
     def add(self, name: str, needs: Mapping[str, int]) -> None:
         """One candidate more; needs: its bytes on each device."""

@@ -107,10 +107,8 @@ _QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None, error: float = 1.0) -> Posterior:
     """The posterior of the rates of all candidates that were predicted or tried.
 
-    Args:
-        rounds: trials, with rates above 0.
-        predicted: rates in any common unit; those of other candidates are taken for equal to these on average.
-        error: standard deviation of log(rate / predicted rate), without what all have in common.
+    rounds: trials, with rates above 0. predicted: rates in any common unit; those of other candidates are taken for
+    equal to these on average. error: standard deviation of log(rate / predicted rate), without what all have in common.
     """
     predicted = dict(predicted or {})
     names = tuple(dict.fromkeys([*predicted, *(name for one in rounds for name, _ in one)]))
@@ -203,18 +201,15 @@ def decide(
     error: float = 1.0,
     by_times: Mapping[str, float] | None = None,
 ) -> Decision:
-    """The choice by what was predicted and measured.
+    """The choice by what was predicted and measured; rounds, predicted and error: see `infer`.
 
     It is the candidate with the best posterior, or a simpler one within `GAIN` of it. One that is not simple has to be
     better than each simple one, with a probability of `CONFIDENCE`, by what was measured alone (rates and, where they
     are known, processor times): nobody is to get something slower than a single device.
 
-    Args:
-        rounds: see `infer`; the last trial may be of a candidate that has failed since.
-        names: of candidates that have not failed and were tried, the simplest first; at least one.
-        simple: names of those that need no placement: single devices, HETERO's own choices.
-        predicted, error: see `infer`.
-        by_times: rates that follow from what processor time each device was measured to have, in any common unit.
+    The last trial may be of a candidate that has failed since. names: of candidates that have not failed and were
+    tried, the simplest first; at least one. simple: names of those that need no placement: single devices, HETERO's own
+    choices. by_times: rates that follow from what processor time each device was measured to have, in any common unit.
     """
     known = [name for name in names if name in simple]
     posterior = infer(rounds, predicted, error)

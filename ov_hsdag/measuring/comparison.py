@@ -62,12 +62,6 @@ class Comparison:
     """Candidates of one model, and trials of those that compile and compute the same as a single device.
 
     Ends with `close`, or at the end of a `with` block.
-
-    Attributes:
-        failed: why candidates failed.
-        submodels: that HETERO made of each.
-        seconds: that compiling each took.
-        phase_rates: of each candidate, by phase: inferences per second in each trial.
     """
 
     def __init__(
@@ -88,24 +82,21 @@ class Comparison:
         report: Callable[[str], None] | None = None,
         start_worker: StartWorker | None = None,
     ) -> None:
-        """Compiles what there is room for.
+        """Compiles what there is room for of a normalized model, which is not changed.
 
-        Args:
-            model: normalized; not changed.
-            candidates: the simplest first. Outputs are compared with those of the first compiled single device.
-            simple: names of those that need no placement. The best of them is what batches have in common.
-            needs: bytes that candidates need on each device, as the simulator counts them, as far as known.
-            first: names in the order in which they are compiled, where there may not be time or memory for all.
-            phases: of a workload, in place of example shapes: rates are those of its inferences together.
-            patience: seconds that compiling one, or a trial, may take.
+        candidates: the simplest first. Outputs are compared with those of the first compiled single device. simple:
+        names of those that need no placement. The best of them is what batches have in common. needs: bytes that
+        candidates need on each device, as the simulator counts them, as far as known. first: names in the order in
+        which they are compiled, where there may not be time or memory for all. phases: of a workload, in place of
+        example shapes: rates are those of its inferences together. patience: seconds that compiling one, or a trial,
+        may take.
 
-        Raises:
-            RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
+        Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
         """
-        self.failed: dict[str, str] = {}
-        self.submodels: dict[str, int] = {}
-        self.seconds: dict[str, float] = {}
-        self.phase_rates: dict[str, dict[str, list[float]]] = {}
+        self.failed: dict[str, str] = {}  # why
+        self.submodels: dict[str, int] = {}  # that HETERO made
+        self.seconds: dict[str, float] = {}  # that compiling took
+        self.phase_rates: dict[str, dict[str, list[float]]] = {}  # by phase: inferences per second in each trial
         self._busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
@@ -165,12 +156,9 @@ class Comparison:
     ) -> list[choice.Round]:
         """Interleaves trials of candidates, in batches where there is no room for all; the rates in each round.
 
-        Args:
-            names: of candidates; all that are ready by default.
-            rounds: of each batch, at most, numbered from `begin` on, by which the order within a round changes.
-            until: no round begins that would end after this time of `time.monotonic`, but the first.
-            halving: those that are surely worse than the best take part no more and make room.
-            begin: see rounds.
+        names: all that are ready by default. rounds: of each batch, at most, numbered from `begin` on, by which the
+        order within a round changes. until: no round begins that would end after this time of `time.monotonic`, but the
+        first. halving: those that are surely worse than the best take part no more and make room.
         """
         wanted = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in wanted if name in self._waiting]

@@ -118,11 +118,8 @@ class Measurer:
     """Measures placements of one model on HETERO, one after the other, each against the same reference.
 
     The reference has a worker of its own all the time. Placements share one as long as it is healthy: starting a
-    process and importing OpenVINO takes longer than compiling a small model.
-
-    Attributes:
-        reference: what placements are compared with.
-        singles: see `Judge`; where the reference was given, that one only.
+    process and importing OpenVINO takes longer than compiling a small model. `singles`: see `Judge`; where the
+    reference was given, that one only.
     """
 
     def __init__(
@@ -140,13 +137,8 @@ class Measurer:
     ) -> None:
         """Compiles the reference: a device or `HETERO_DEFAULT`; None: the best single device, found by measuring.
 
-        Args:
-            model: normalized; not changed.
-            shapes: example shapes of dynamic inputs.
-            rounds: trials of the reference and of the placement, `seconds` each.
-
-        Raises:
-            RunError: neither a device alone nor HETERO runs the model.
+        model: normalized; not changed. rounds: trials of the reference and of the placement, `seconds` each. Raises
+        RunError where neither a device alone nor HETERO runs the model.
         """
         self._devices = devices
         self._objective = objective

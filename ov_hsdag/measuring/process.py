@@ -119,15 +119,11 @@ class Workshop:
         start_worker: StartWorker | None = None,
         extensions: Sequence[str] = (),
     ) -> None:
-        """Writes the folder.
+        """Writes the folder. Raises RunError where there is no temporary one, or the model cannot be written.
 
-        Args:
-            model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out.
-            inputs: an array for each input of the model, or what is timed, the phases of a workload.
-            extensions: libraries with operations of the model.
-
-        Raises:
-            RunError: there is no temporary folder, or the model cannot be written.
+        model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out. inputs:
+        an array for each input of the model, or what is timed, the phases of a workload. extensions: libraries with
+        operations of the model.
         """
         try:
             _remove_leftovers()
@@ -172,27 +168,20 @@ class Workshop:
 
 
 class Worker:
-    """One process, which has one model compiled at a time.
-
-    Attributes:
-        name: of what it is for.
-        alive: whether it can be asked; once it is not, it stays so.
-        compiled: whether it holds something that runs.
-        submodels: that HETERO made of what it compiled last; 1 on a single device.
-        shortest_trial: about how many seconds a trial of that takes at least.
-        rates: of each phase in the last trial, inferences per second, by name; empty before.
-        busy_us: see `ov_hsdag.measuring.runner.Runner.busy_us`, of the last trial.
-    """
+    """One process, which has one model compiled at a time."""
 
     def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
         """Starts the process, which calls the entry ("module:function") with the workshop's folder and objective.
 
         Raises OSError where no process can be started.
         """
-        self.name, self.alive, self.compiled = name, True, False
-        self.submodels, self.shortest_trial = 0, 0.0
-        self.rates: dict[str, float] = {}
-        self.busy_us: list[float] = []
+        self.name = name  # of what it is for
+        self.alive = True  # it can be asked; once it cannot, that stays so
+        self.compiled = False  # it holds something that runs
+        self.submodels = 0  # that HETERO made of what it compiled last; 1 on a single device
+        self.shortest_trial = 0.0  # about how many seconds a trial of that takes at least
+        self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
+        self.busy_us: list[float] = []  # see `Runner.busy_us`, of the last trial
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
@@ -262,8 +251,7 @@ class Worker:
     def rate(self, seconds: float, limit: float) -> float:
         """Inferences per second (1 / median latency for that objective) in a trial of about so many seconds.
 
-        Raises:
-            WorkerError: it failed, or took longer than `limit` seconds.
+        Raises WorkerError where it failed, or took longer than `limit` seconds.
         """
         answer = self._ask({"do": "trial", "seconds": seconds}, limit, "running")
         rate, self.rates = answer.get("rate"), answer.get("rates", {})

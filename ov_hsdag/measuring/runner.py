@@ -34,16 +34,7 @@ _LONG = 2.0
 
 
 class Runner:
-    """A compiled model that is ready to run.
-
-    Attributes:
-        submodels: that HETERO made of it; 1 on a single device.
-        queue: of its requests.
-        rates: of each phase in the last trial, inferences per second, by name.
-        finished: when the inferences of the last trial ended, of its last phase, seconds of `time.perf_counter`.
-        busy_us: processor time of each submodel in an inference of the last trial, in the order in which they were
-            compiled, µs; empty where it is not known.
-    """
+    """A compiled model that is ready to run."""
 
     def __init__(
         self,
@@ -53,27 +44,25 @@ class Runner:
         requests: int,
         threads: Sequence[int] = (),
     ) -> None:
-        """Warms up.
+        """Warms up. Raises RuntimeError where inference fails.
 
-        Args:
-            inputs: of each inference, or what is timed, the phases of a workload one after the other.
-            requests: in flight, at least.
-            threads: that compiling made, in order: those of CPU devices, one of which runs each submodel.
-
-        Raises:
-            RuntimeError: inference fails.
+        inputs: of each inference, or what is timed, the phases of a workload one after the other. requests: in flight,
+        at least. threads: that compiling made, in order: those of CPU devices, one of which runs each submodel.
         """
         import openvino as ov
 
         self._compiled, self._threads = compiled, threads
+        # Processor time of each submodel in an inference of the last trial, in the order in which they were compiled,
+        # µs; empty where it is not known.
         self.busy_us: list[float] = []
         self._timed = phases_of(inputs)
         self._objective = objective
-        self.submodels = submodels_of(compiled)
-        self.rates: dict[str, float] = {}
+        self.submodels = submodels_of(compiled)  # 1 on a single device
+        self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
-        # The callback must not refer to this object: the queue holds it, and cycles through C++ are never freed.
+        # When inferences of the last trial's last phase ended, seconds of `time.perf_counter`. The callback must not
+        # refer to this object: the queue holds it, and cycles through C++ are never freed.
         self.finished: list[float] = []
         finished = self.finished
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
@@ -125,20 +114,15 @@ class Runner:
 
 
 class Copies:
-    """The whole model on each of several devices, all of them running at the same time, which is no HETERO.
+    """The whole model on each of several devices, all of them running at the same time, which is no HETERO."""
 
-    Attributes:
-        submodels: 0, as HETERO makes none.
-        rates: see `Runner`; of all copies together.
-    """
-
-    submodels = 0
+    submodels = 0  # that HETERO makes
     busy_us: Sequence[float] = ()
 
     def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
         """runners: one for each device, for throughput, with the same phases."""
         self._runners, self._timed = runners, phases
-        self.rates: dict[str, float] = {}
+        self.rates: dict[str, float] = {}  # see `Runner`; of all copies together
 
     @property
     def shortest_trial(self) -> float:
@@ -202,22 +186,16 @@ def phases_of(inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs]) -> list[Ti
 
 
 class _Phase:
-    """One kind of inferences on the requests of a queue.
-
-    Attributes:
-        timed: what is timed.
-        replay: of the first request.
-        inference: seconds of an inference in the warm-up, with all requests in flight.
-    """
+    """One kind of inferences on the requests of a queue."""
 
     def __init__(self, queue: ov.AsyncInferQueue, timed: TimedInputs, finished: list[float]) -> None:
         """Warms up. finished: when inferences ended, of all phases."""
         self.timed = timed
         self._queue, self._finished = queue, finished
-        self.replay = Replay(queue[0], timed)
+        self.replay = Replay(queue[0], timed)  # of the first request
         others = [Replay(request, timed, self.replay.first) for request in list(queue)[1:]]
         self._replays = [self.replay, *others]
-        self.inference = 0.0
+        self.inference = 0.0  # seconds of one in the warm-up, with all requests in flight
         self._warm_up()
 
     def _warm_up(self) -> None:

@@ -210,11 +210,7 @@ class Verification:
     def _references(
         self, shapes: Mapping[str, Sequence[int]] | None
     ) -> tuple[list[list[Inputs]], dict[str, list[Outputs]]]:
-        """Inputs that the model runs with, and the outputs of each device that can run it alone.
-
-        Raises:
-            RunError: none can.
-        """
+        """Inputs that the model runs with, and the outputs of each device that can run it alone. RunError: none can."""
         first: dict[str, str] = {}
         for inputs, note in self._attempts(shapes):
             found, failed = {}, {}
@@ -344,9 +340,8 @@ class Verification:
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
         """Which of the runs, the split's first, is wrong: what do the operations compute, each of them alone?
 
-        Returns:
-            What is accepted by now, and an entry of `result`. In f32 more is accepted of what depends on quantised
-            tensors: the last bit of a sum decides how FakeQuantize rounds, on single devices as well.
+        Returns what is accepted by now, and an entry of `result`. In f32 more is accepted of what depends on quantised
+        tensors: the last bit of a sum decides how FakeQuantize rounds, on single devices as well.
         """
         device, *singles = runs
         group, step = next(

@@ -28,11 +28,9 @@ def complete(
     producers with consumers on several devices are copied: `model` is changed. The decisions are the native core's
     (cpp_ext/complete.hpp).
 
-    Args:
-        model: the model that will be compiled; friendly names that repeat are made unique.
-        affinity: device by friendly name; unknown names and names of devices not in `devices` are ignored.
-        devices: devices to choose from; the first takes what is left.
-        graph: the graph of `model`, whose names are unique then; it is extracted where it is not given.
+    model: that will be compiled; friendly names that repeat are made unique. affinity: device by friendly name; unknown
+    names and names of devices not in `devices` are ignored. devices: to choose from; the first takes what is left.
+    graph: of `model`, whose names are unique then; it is extracted where it is not given.
     """
     import openvino as ov
 

@@ -14,8 +14,7 @@ def moved(
 ) -> tuple[dict[str, str], list[str]]:
     """Affinities with other devices for the nodes of `devices` that are not among `targets`, see `Placement.mapped`.
 
-    Returns:
-        The affinities, and a line for each device that others replace.
+    And a line for each device that others replace.
     """
     present = set(affinity.values())
     lost = [device for device in devices if device in present and device not in targets]

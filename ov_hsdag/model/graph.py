@@ -225,10 +225,9 @@ class ComputationGraph:
     ) -> ComputationGraph:
         """The graph after nodes were copied: what is known of a node holds for its copies. Faster than `from_model`.
 
-        Args:
-            model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals.
-            copied: number of the node that each copy was made of, by the copy's friendly name.
-            inputs: input ports that a copy feeds: name of their node, number among its ports, name of the copy.
+        model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals. copied:
+        number of the node that each copy was made of, by the copy's friendly name. inputs: input ports that a copy
+        feeds: name of their node, number among its ports, name of the copy.
         """
         names = tuple(node.get_friendly_name() for node in model.get_ordered_ops())
         own = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)

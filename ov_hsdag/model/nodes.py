@@ -38,11 +38,7 @@ class Edges:
 
 
 class Nodes:
-    """What is asked of all nodes of a model, as long as nobody changes it.
-
-    Attributes:
-        order: the nodes in topological order, as `ov.Model.get_ordered_ops` has them.
-    """
+    """What is asked of all nodes of a model, as long as nobody changes it; `order`: as of `Model.get_ordered_ops`."""
 
     def __init__(self, model: ov.Model) -> None:
         self.order: list[ov.Node] = model.get_ordered_ops()

@@ -25,11 +25,7 @@ def infer(request: ov.InferRequest, inputs: Any) -> None:
 
 
 class FirstStates:
-    """The states that timed inferences begin with.
-
-    Attributes:
-        inferences: that were run to find out.
-    """
+    """The states that timed inferences begin with; `inferences`: that were run to find out."""
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs) -> None:
         """Runs what is before the first step, on a request of the compiled model. Raises RuntimeError."""
@@ -76,11 +72,7 @@ class FirstStates:
 
 
 class Replay:
-    """The inferences of one request.
-
-    Attributes:
-        inferences: that were run beside those that are timed.
-    """
+    """The inferences of one request; `inferences`: that were run beside those that are timed."""
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs, first: FirstStates | None = None) -> None:
         """Runs nothing but what is before, unless `first`, of another request of the model, has its states."""

@@ -165,10 +165,8 @@ def _example(name: str, sizes: Sequence[int]) -> list[int]:
 class Inference:
     """Shapes under other conditions than the model declares, inferred on a copy of it.
 
-    A copy of a large model takes a good second; there, all questions share one.
-
-    Attributes:
-        sizes: the inputs' shapes that `with_static_inputs` found to fit.
+    A copy of a large model takes a good second; there, all questions share one. `sizes`: the inputs' shapes that
+    `with_static_inputs` found to fit.
     """
 
     def __init__(self, model: ov.Model, nodes: Nodes) -> None:
@@ -231,9 +229,8 @@ class Inference:
         States that grow get the length that mask and tokens give (the mask's less the tokens'), or that of an input of
         unknown length, where that fits. shapes: as in `input_shapes`, and so are the errors.
 
-        Returns:
-            Nodes of a copy, in the order of the model's (Parameters in the place of ReadValues), for the first of
-            `assumed_shapes` that fit together; None where none do. No other question can be asked afterwards.
+        Returns nodes of a copy, in the order of the model's (Parameters in the place of ReadValues), for the first of
+        `assumed_shapes` that fit together; None where none do. No other question can be asked afterwards.
         """
         import openvino as ov
 

@@ -71,8 +71,7 @@ class _Input:
 class StatefulInputs:
     """Makes inputs of a stateful model that fit together.
 
-    Attributes:
-        past: tokens that the example shapes' mask has more than there are new tokens: the states hold them already.
+    `past`: tokens that the example shapes' mask has more than there are new tokens: the states hold them already.
     """
 
     def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:
@@ -120,10 +119,9 @@ class StatefulInputs:
     def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
         """Inputs of the inferences that the example shapes describe, and of what is before them, from a seed.
 
-        Returns:
-            Inputs that fill the states: one inference, or two, of `FILLED` tokens together and the last of one token,
-            where the states hold more; none where nothing is before. And inputs of what is timed: where it is one
-            token with others before it, of `TIMED_STEPS` of them one after the other.
+        First inputs that fill the states: one inference, or two, of `FILLED` tokens together and the last of one token,
+        where the states hold more; none where nothing is before. Then inputs of what is timed: where it is one token
+        with others before it, of `TIMED_STEPS` of them one after the other.
         """
         random = np.random.default_rng(seed)
         batch, tokens, past = self._full.batch, self._full.tokens, self.past

@@ -163,11 +163,7 @@ def cache_positions(model: ov.Model, prompt: int) -> int:
 
 
 def past_length(model: ov.Model) -> int | None:
-    """Tokens that the states hold before an inference; None where the inputs do not tell.
-
-    Args:
-        model: whose inputs have static shapes.
-    """
+    """Tokens that the states of a model with static inputs hold before an inference; None where those do not tell."""
     sizes: dict[str, int] = {}
     for port in model.inputs:
         shape = port.get_partial_shape()

@@ -102,19 +102,16 @@ def search(
 ) -> Found:
     """Searches for the best placement of a problem, whose objective is minimized.
 
-    Args:
-        seconds: limit of time; with it, results depend on the machine.
-        max_moves: limit of moves. Neither of the two: `default_moves`.
-        seed: equal arguments without `seconds` give equal results.
-        starts: placements that are tried as well, device numbers [count, groups].
-        rating: how much the ends of each tensor between groups belong together, at least 0, float64
-            [len(problem.tensors)]; edges of high ratings are contracted first. None: the time of a transfer.
-        labels: uint64 [groups] below 2**32; groups with other labels are never contracted into one. None: all may be.
-        threads: so many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
-        processor_time: `seconds`, `Found.progress` and `Found.phases` are processor time of the process, not wall time.
+    seconds: limit of time; with it, results depend on the machine; of the process with `processor_time`, and so are
+    `Found.progress` and `Found.phases`. Without, equal arguments give equal results. max_moves: limit of moves. Neither
+    of the two: `default_moves`. starts: placements that are tried as well, device numbers [count, groups]. threads: so
+    many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
 
-    Raises:
-        ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
+    rating: how much the ends of each tensor between groups belong together, at least 0, float64 [len(problem.tensors)];
+    edges of high ratings are contracted first. None: the time of a transfer. labels: uint64 [groups] below 2**32;
+    groups with other labels are never contracted into one. None: all may be.
+
+    Raises ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
     """
     if seconds is None and max_moves is None:
         max_moves = default_moves(problem, settings)

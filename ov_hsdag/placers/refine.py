@@ -33,20 +33,14 @@ def refine(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Improves placements, each on its own and then the best of them together. None is worse than it was.
 
-    Args:
-        placements: device numbers, [batch, groups] or one placement [groups].
-        max_moves: moves tried for the whole batch. None: `default_moves`. 0: no limit; each is improved until no step
-            of the search improves it, and none is perturbed.
-        budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the machine.
-        seed: of the perturbations; equal arguments give equal results.
-        processor_time: `budget_ms` is processor time of the process, not wall time.
-        settings: groups "moves" and "local" of `search_settings`.
+    placements: device numbers, [batch, groups] or one placement [groups]. max_moves: tried for the whole batch. None:
+    `default_moves`. 0: no limit; each is improved until no step of the search improves it, and none is perturbed.
+    budget_ms: limit of time, ms; 0 for none; of the process with `processor_time`. With a limit, results depend on the
+    machine; without, equal arguments give equal results. seed: of the perturbations. settings: groups "moves" and
+    "local" of `search_settings`.
 
-    Returns:
-        Placements, uint8 [batch, groups], and their scores (`PlacementProblem.scores`), µs, float64 [batch].
-
-    Raises:
-        ValueError: placements of another shape, unknown device numbers, or a negative budget.
+    Returns placements, uint8 [batch, groups], and their scores (`PlacementProblem.scores`), µs, float64 [batch]. Raises
+    ValueError: placements of another shape, unknown device numbers, or a negative budget.
     """
     batch = np.atleast_2d(np.asarray(placements, np.uint8))
     if max_moves is None:

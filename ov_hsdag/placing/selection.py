@@ -119,13 +119,11 @@ def select(
     choice can hardly be expected or the time is over. See `ov_hsdag.measuring.choice.decide`. Where nothing could be
     measured there is a warning.
 
-    Args:
-        model: of the problem, normalized; not changed.
-        problem: tells which candidates are feasible, and what they are predicted to do and to need.
-        candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
-        seconds: time budget; the best simple one and the best placement by prediction come first.
-        measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
-        report: takes a line for people at each step, with the seconds that are left.
+    model: of the problem, normalized; not changed. problem: tells which candidates are feasible, and what they are
+    predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
+    device's name. seconds: time budget; the best simple one and the best placement by prediction come first.
+    measured_costs: whether the problem's costs were measured on these devices, so that predictions are better. report:
+    takes a line for people at each step, with the seconds that are left.
     """
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)

@@ -98,11 +98,7 @@ class CoarseView:
         return np.bincount(self.node, values, self.size).astype(np.float64)
 
     def spans(self, position: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions of each tensor's producer and of its last consumer, int64 [T] each.
-
-        Args:
-            position: position of each group in some order, int32 [size].
-        """
+        """Positions of each tensor's producer and of its last consumer, int64 [T] each; position: of groups, int32."""
         first, last = position[self.producer].astype(np.int64), np.zeros(len(self.producer), np.int64)
         np.maximum.at(last, self.received, position[self.receiver])
         return first, last

@@ -149,14 +149,12 @@ def build_problem(
 ) -> PlacementProblem:
     """Normalizes `model`, in place, and makes the placement problem of it.
 
-    Args:
-        profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
-        core: asked what the devices support, where it has them; a new one by default.
-        costs: measured costs of this model; used for the devices that they hold for.
+    profile: speeds of the devices, or the path of a profile's file; built-in profiles by default. core: asked what the
+    devices support, where it has them; a new one by default. costs: measured costs of this model; used for the devices
+    that they hold for.
 
-    Raises:
-        UserError: an unknown device, a profile without one of the devices, or an operation that no device runs.
-        RunError: a device cannot say what it supports.
+    Raises UserError: an unknown device, a profile without one of the devices, or an operation that no device runs;
+    RunError: a device cannot say what it supports.
     """
     session = Session.of(devices, core, profile)
     return session.price(session.analyse(model, shapes), objective, costs).problem

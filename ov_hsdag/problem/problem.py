@@ -144,12 +144,7 @@ class PlacementProblem:
     )
 
     def __post_init__(self) -> None:
-        """Checks the objective, and the shapes and types of the arrays.
-
-        Raises:
-            UserError: an unknown objective.
-            ValueError: no devices, or an array whose shape or type is not the one that the attributes document.
-        """
+        """Checks the objective (UserError), and that devices and arrays are as the attributes document (ValueError)."""
         check_objective(self.objective)
         if not self.devices:
             raise ValueError("expected at least one device")
@@ -292,12 +287,10 @@ class PlacementProblem:
     def evaluate(
         self, placements: NDArray[np.integer[Any]], threads: int = 1, most_work: int | None = None
     ) -> Evaluation:
-        """Simulates placements exactly as HETERO would split them.
+        """Simulates placements, [batch, groups] or one [groups] of device numbers, exactly as HETERO would split them.
 
-        Args:
-            placements: device numbers, [batch, groups] or one placement [groups].
-            most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
-                count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
+        most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
+        count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
         """
         batch = np.atleast_2d(np.asarray(placements, np.uint8))
         return Evaluation(**self.native.evaluate(batch, threads, most_work))
@@ -453,8 +446,7 @@ class PlacementProblem:
     def load(cls, path: str | Path) -> PlacementProblem:
         """Reads a problem that `save` wrote, of this release or an earlier one.
 
-        Raises:
-            UserError: the file is not a placement problem, or one of a later format.
+        Raises UserError: the file is not a placement problem, or one of a later format.
         """
         try:
             data = read_arrays(path, ARRAYS)
@@ -523,9 +515,8 @@ _LONGEST_US = 1e15
 def expect_sound(problem: PlacementProblem) -> None:
     """Checks what `PlacementProblem` leaves to those who make one: a problem of a file may be anything.
 
-    Raises:
-        ValueError: arrays of another shape or type, numbers that are no times or sizes, or indices of nothing.
-        TypeError: texts that are none.
+    Raises ValueError: arrays of another shape or type, numbers that are no times or sizes, or indices of nothing;
+    TypeError: texts that are none.
     """
     graph = problem.graph
     nodes, outputs = graph.nodes, graph.outputs
@@ -576,10 +567,7 @@ class Tensors:
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:
         """Collects the tensors of a graph between groups.
 
-        Args:
-            graph: of the problem.
-            groups: dense numbers, int32 [nodes].
-            moved_bytes: of each output, int64 [outputs].
+        groups: dense numbers, int32 [nodes]. moved_bytes: of each output, int64 [outputs].
         """
         source, target = groups[graph.input_source], groups[graph.input_node]
         moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (

@@ -80,15 +80,10 @@ def write_folder(
 ) -> dict[str, bool]:
     """Write a copy of a folder with other models in it: all but hidden files, caches of models and folders written so.
 
-    Args:
-        output: The folder to write; see :func:`check_folder_output`.
-        source: The folder that is copied.
-        models: By the name of the .xml file in the source: what takes its place, and whether its weights are
-            compressed to FP16 as in openvino.save_model.
-        hard_links: Share files of weights with the source, where the file system can.
-
-    Returns:
-        For each of the models, whether its .bin is the file of the source.
+    output: The folder to write; see :func:`check_folder_output`. models: By the name of the .xml file in the source:
+    what takes its place, and whether its weights are compressed to FP16 as in openvino.save_model. hard_links: Share
+    files of weights with the source, where the file system can. Returns for each of the models whether its .bin is the
+    file of the source.
     """
     check_folder_output(output, source)
     target = Path(os.path.realpath(output))

@@ -197,20 +197,17 @@ def pretrain(
     """Runs or continues a pretraining; returns the record of the run.
 
     A run that is interrupted (KeyboardInterrupt), or that loses the machines which compute for it (RunError), saves the
-    steps that it has made before it leaves.
+    steps that it has made before it leaves. Raises UserError: there is no corpus, no run to continue, or a run already
+    where a new one was asked for.
 
-    Args:
-        corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new
-            run the folder "corpus" in `output`.
-        settings: of a new run; None: the run in `output` is continued with its own.
-        stop_at: leave, after a checkpoint, before this step.
-        end: make no more steps: write record and policy of a run that was begun.
-        each: searches all placements first, on several machines; None: they are searched here, when they are needed.
-        spread: who computes the parts of steps; None: this process. Elsewhere, all placements are searched first.
-        searching: with `each`, takes the number of searched shards and that of all of them.
+    corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new run the
+    folder "corpus" in `output`. settings: of a new run; None: the run in `output` is continued with its own. stop_at:
+    leave, after a checkpoint, before this step. end: make no more steps: write record and policy of a run that was
+    begun.
 
-    Raises:
-        UserError: there is no corpus, no run to continue, or a run already where a new one was asked for.
+    each: searches all placements first, on several machines; None: they are searched here, when they are needed.
+    spread: who computes the parts of steps; None: this process. Elsewhere, all placements are searched first.
+    searching: with `each`, takes the number of searched shards and that of all of them.
     """
     # Where the network is sure, gradients underflow, and with denormal numbers a step takes several times longer.
     torch.set_flush_denormal(True)

@@ -61,16 +61,13 @@ def run(
 ) -> Outcome:
     """Runs or continues a fine-tuning; writes everything but the placed model.
 
-    Args:
-        problem: the model on the devices, with the profile's costs.
-        judge_of: makes the judge, given the reference that the run has measured against so far; None: it finds one.
-        network: the policy to begin with; None: the run in `output` is continued.
-        budget: of all parts of the run together; None: the continued run's own.
-        settings, about: of a new run; the latter goes into checkpoint and record.
+    problem: the model on the devices, with the profile's costs. judge_of: makes the judge, given the reference that the
+    run has measured against so far; None: it finds one. network: the policy to begin with; None: the run in `output` is
+    continued. budget: of all parts of the run together; None: the continued run's own. settings, about: of a new run;
+    the latter goes into checkpoint and record.
 
-    Raises:
-        UserError: there is no run to continue, one of another problem, or one already where a new one was asked for.
-        RunError: neither a device alone nor HETERO runs the model.
+    Raises UserError: there is no run to continue, one of another problem, or one already where a new one was asked for;
+    RunError: neither a device alone nor HETERO runs the model.
     """
     begin, path = time.monotonic(), output / CHECKPOINT
     if network is None:

@@ -57,28 +57,19 @@ def finetune(
     report: Report | None = None,
     trial_seconds: float = TRIAL_SECONDS,
 ) -> tuple[dict[str, Any], Placement]:
-    """Fine-tunes the policy on a model and writes the model with the best measured placement.
+    """Fine-tunes the policy on a model and writes the model with the best measured placement, which it now carries.
 
-    Args:
-        model: any model; normalized and annotated in place.
-        device: "HETERO:GPU,CPU".
-        objective: "latency" or "throughput"; of a new run.
-        budget: of all parts of the run together; None: the continued run's own. Without any it ends when nothing is
-            left to measure.
-        profile: speeds of the devices; built-in profiles by default.
-        policy: to begin with, of a new run; see `initial_network`.
-        simulated: judge placements by the profile instead of measuring; of a new run.
-        resume: continue the run in `output`, with its own objective, policy, settings, example shapes and judge.
-        shapes: example shapes of dynamic inputs, by any of their names; of a new run. A resumed run refuses others.
-        compress_to_fp16: how the placed model's weights are saved.
-        trial_seconds: seconds of a trial of a placement, and of its reference.
+    Of a new run: objective ("latency" or "throughput"), policy (to begin with; see `initial_network`), simulated (judge
+    placements by the profile instead of measuring), settings and shapes (example shapes of dynamic inputs, by any of
+    their names; a resumed run refuses others). resume: continue the run in `output`, with its own ones.
 
-    Returns:
-        The record of the run, and the placement that the model now carries.
+    model: any; normalized and annotated in place. device: "HETERO:GPU,CPU". budget: of all parts of the run together;
+    None: the continued run's own. Without any it ends when nothing is left to measure. profile: speeds of the devices;
+    built-in profiles by default. compress_to_fp16: how the placed model's weights are saved. trial_seconds: of a trial
+    of a placement, and of its reference.
 
-    Raises:
-        UserError: bad input, or a device that this machine lacks where it is to be measured.
-        RunError: neither a device alone nor HETERO runs the model.
+    Returns the record of the run, and the placement. Raises UserError: bad input, or a device that this machine lacks
+    where it is to be measured; RunError: neither a device alone nor HETERO runs the model.
     """
     import openvino as ov
 
