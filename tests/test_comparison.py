@@ -11,9 +11,8 @@ import pytest
 
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring import admission
 from ov_hsdag.measuring.choice import Round, infer
-from ov_hsdag.measuring.comparison import Comparison, measurements
+from ov_hsdag.measuring.comparison import Comparison, Room, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
@@ -93,7 +92,7 @@ def test_what_fails_alone_as_well_has_failed(core: ov.Core) -> None:
 def test_one_batch_counts_where_the_first_candidate_failed(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for one when it began, the first does not compile, and then the others fit in together."""
     machine = Machine({"CPU_A": 10.0, "CPU_B": 30.0, "hsdag": 60.0}, broken=("CPU_A",))
-    monkeypatch.setattr(admission.Room, "together", lambda self, names: names[:1])
+    monkeypatch.setattr(Room, "together", lambda self, names: names[:1])
     with compared(core, machine) as found:
         rates = found.trials(seconds=0.0)
         assert found.failed == {"CPU_A": "no kernel for this"}
@@ -118,7 +117,7 @@ def test_room_counts_each_memory(core: ov.Core, monkeypatch: pytest.MonkeyPatch)
     free = {"CPU": 100 * GIB, "GPU": 8 * GIB}
     monkeypatch.setattr(discovery, "free_bytes", lambda core, name: free[name])
     needs = {"GPU": {"GPU": 4 * GIB}, "CPU": {"CPU": 4 * GIB}, "split": {"GPU": 2 * GIB, "CPU": 2 * GIB}}
-    room = admission.Room(core, needs)
+    room = Room(core, needs)
     assert room.together(["GPU", "CPU", "split"]) == ["GPU", "CPU"]
     assert room.fits("split", ["CPU"]) and not room.fits("split", ["GPU"])
     assert room.fits("GPU", []) and room.fits("unknown", ["GPU", "CPU"])

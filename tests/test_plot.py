@@ -46,7 +46,8 @@ def test_what_is_no_number_is_left_out_and_the_legend_breaks_into_rows() -> None
 
 def test_plots_of_training_show_what_was_learned(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from ov_hsdag.training import curves
+    from ov_hsdag.training.finetune.closing import plot_of_finetuning
+    from ov_hsdag.training.pretrain import plot_of_pretraining
 
     entries = [
         {"number": number, "source": source, "measurement": {"ratio": ratio, "error": error}}
@@ -59,7 +60,7 @@ def test_plots_of_training_show_what_was_learned(tmp_path: Path) -> None:
     ]
     about = {"simulated": False}
     record = {"entries": entries, "best_so_far": [1.1, 1.1, 1.1], "reference": "CPU_A", "about": about}
-    svg = curves.plot_of_finetuning(record)
+    svg = plot_of_finetuning(record)
     assert {"0", "1", "2", "3"} <= set(texts(svg)) and "0.5" not in texts(svg)
     assert {"Fine-tuning", "x the best single device, measured", "policy", "search", "best so far"} <= set(texts(svg))
     assert svg.count("<circle") == 2 + 2  # the legend's, too
@@ -68,5 +69,5 @@ def test_plots_of_training_show_what_was_learned(tmp_path: Path) -> None:
         {"step": step, "gap": gap, "within_3": 0.5, "infeasible": 0.0} for step, gap in ((1, math.inf), (2, 0.5))
     ]
     record = {"history": history, "settings": {"imitation_steps": 1, "reinforce_steps": 1}}
-    assert "gap to searched placements" in texts(curves.plot_of_pretraining(record))
-    assert "<svg" in curves.plot_of_pretraining({**record, "history": []})
+    assert "gap to searched placements" in texts(plot_of_pretraining(record))
+    assert "<svg" in plot_of_pretraining({**record, "history": []})

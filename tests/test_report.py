@@ -27,8 +27,8 @@ from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource, picture_data, report_data
 from ov_hsdag.explaining.timeline import one_request, pipelined, stages
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.scopes import NameTree
 from ov_hsdag.report.picture import picture
 from ov_hsdag.report.write import check_report, page
 from ov_hsdag.utils.errors import RunError, UserError

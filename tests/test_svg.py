@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from ov_hsdag.utils.svg import Drawing
+from ov_hsdag.utils.plot import Drawing
 
 
 def test_a_drawing_is_well_formed_and_escapes_what_names_hold() -> None:

@@ -120,8 +120,8 @@ def finetune(
     with console.progress("starting torch"):
         import torch
 
+    from ov_hsdag.training import PLOT
     from ov_hsdag.training import finetune as tuning
-    from ov_hsdag.training.curves import PLOT
 
     tuning.check_outputs(output, model)
     if not resume:

@@ -94,8 +94,8 @@ def pretrain(
     with console.progress("starting torch"):
         import torch
 
+    from ov_hsdag.training import PLOT
     from ov_hsdag.training.corpus import GENERATED, write_generated
-    from ov_hsdag.training.curves import PLOT
     from ov_hsdag.training.pretrain import CORPUS
     from ov_hsdag.training.pretrain import pretrain as run
     from ov_hsdag.training.run import CHECKPOINT

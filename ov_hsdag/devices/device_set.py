@@ -74,12 +74,6 @@ class DeviceSet:
         """The device string that OpenVINO takes."""
         return f"{HETERO}:{','.join(self.names)}"
 
-    def index(self, name: str) -> int:
-        """Position of a device. Raises UserError when it is not in the list."""
-        if name not in self.names:
-            raise UserError(f'device "{name}" is not in {self.hetero}')
-        return self.names.index(name)
-
     def __len__(self) -> int:
         return len(self.names)
 

@@ -22,8 +22,8 @@ from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.timeline import Stage, one_request, pipelined, stages, submodel_us
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.scopes import NameTree
 from ov_hsdag.report.picture import image
 from ov_hsdag.report.write import check_report, is_picture, write_report
 from ov_hsdag.utils.plain import plain

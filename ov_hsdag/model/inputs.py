@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.shapes import counted_input_shapes, input_shapes
-from ov_hsdag.model.steps import Inputs, StatefulInputs, is_stateful
-from ov_hsdag.model.synthetic import SyntheticInput
+from ov_hsdag.model.steps import Inputs, StatefulInputs, SyntheticInput, is_stateful
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import UserError
 

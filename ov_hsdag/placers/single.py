@@ -1,4 +1,4 @@
-"""Placements that need no search: one device for everything, and what HETERO does by itself."""
+"""Placements that need no search: one device for everything, what HETERO does by itself, and splits by hand."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.base import Placer
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,7 @@ class SingleDevice:
         return self.device
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`.
-
-        Raises:
-            ValueError: the problem has no such device.
-        """
+        """See `Placer.place`. Raises ValueError where the problem has no such device."""
         return problem.single(problem.devices.index(self.device))
 
 
@@ -48,3 +45,28 @@ class HeteroDefault:
 def simple_placers(problem: PlacementProblem) -> list[Placer]:
     """What users have without a placement: each single device of the problem, then HETERO's own choice."""
     return [*(SingleDevice(name) for name in problem.devices), HeteroDefault()]
+
+
+@dataclass(frozen=True)
+class NodeCount:
+    """The first `share` of the operations on the first device; the others have equal parts of the rest, in order."""
+
+    share: float  # 0 … 1
+
+    @property
+    def name(self) -> str:
+        """ "nodes-0.7"."""
+        return f"nodes-{self.share:g}"
+
+    def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`. A group that its device does not run goes to the first that does."""
+        order = topological_groups(problem)
+        operations = np.bincount(problem.groups, problem.graph.kinds == NodeKind.OP, problem.group_count)[order]
+        # The middle of each group among all operations.
+        done = (operations.cumsum() - operations / 2) / max(operations.sum(), 1)
+        others = max(len(problem.devices) - 1, 1)
+        rest = 1 + np.floor((done - self.share) / max(1 - self.share, 1e-9) * others)
+        device = np.where(done < self.share, 0, np.clip(rest, 1, others)).astype(np.int64)
+        placement = np.empty(problem.group_count, np.int64)
+        placement[order] = np.minimum(device, len(problem.devices) - 1)
+        return problem.repair(problem.where_supported(placement))

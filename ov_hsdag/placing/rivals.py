@@ -17,8 +17,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurem
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.base import Placer
-from ov_hsdag.placers.node_count import NodeCount
-from ov_hsdag.placers.single import simple_placers
+from ov_hsdag.placers.single import NodeCount, simple_placers
 from ov_hsdag.placing.candidates import unlearned_placers, why_left_out
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ov_hsdag.utils.byte_sizes import format_bytes
-from ov_hsdag.utils.svg import Drawing
+from ov_hsdag.utils.plot import Drawing
 
 _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22

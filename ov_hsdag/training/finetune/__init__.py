@@ -9,14 +9,12 @@ arXiv:1707.02038), so that uncertain regions are explored.
 In the order of a run:
 
     settings    what decides a run, and when it stops
-    judges      `Simulated`, the stand-in for measuring
     state       what a run carries from measurement to measurement, and its checkpoint
     task        the problem as a run sees it: features, corrections, distances between placements
     proposals   the next placement to measure
-    learning    updates of the policy
     closing     what is measured again, the placement that is chosen, and record.json
-    loop        `run`: the loop over all of these
-    model       `finetune`: from a model to its placed IR
+    loop        `run`: the loop over all of these, with the updates of the policy
+    model       `finetune`: from a model to its placed IR; `Simulated`, the stand-in for measuring
 
 A run is a function of its settings and its measurements: everything random follows from the seed and the number of
 measurements. So a simulated run that was killed and resumed ends as one that was not. A checkpoint follows each
@@ -28,10 +26,8 @@ folder policy/, the placed model model.xml and model.bin, and its placement plac
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
 from ov_hsdag.training.finetune.closing import pooled
-from ov_hsdag.training.finetune.judges import Simulated
-from ov_hsdag.training.finetune.learning import imitation_target, learn
-from ov_hsdag.training.finetune.loop import Outcome, Report, run
-from ov_hsdag.training.finetune.model import finetune
+from ov_hsdag.training.finetune.loop import Outcome, Report, imitation_target, learn, run
+from ov_hsdag.training.finetune.model import Simulated, finetune
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
 from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_state
 from ov_hsdag.training.finetune.task import Task

@@ -10,13 +10,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import definition, new_core
-from ov_hsdag.measuring.evaluator import TRIAL_SECONDS, Judge, Measurer
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, TRIAL_SECONDS, Judge, Measurement, Measurer
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import input_shapes
@@ -27,13 +28,13 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import save_model_atomically
 from ov_hsdag.training import refuse_existing
-from ov_hsdag.training.finetune.judges import Simulated, simple_placement
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
 from ov_hsdag.training.finetune.state import FORMAT, check_outputs
+from ov_hsdag.training.finetune.task import simple_placement
 from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -198,3 +199,46 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
         figures = {**placement.predicted, key: placement.predicted[key] * (corrected / own) ** sign}
         placement = replace(placement, predicted=figures)
     return placement
+
+
+class Simulated:
+    """A `Judge` that simulates instead of measuring: with the problem's own costs, or others that stand for reality.
+
+    reference: a device or `HETERO_DEFAULT`; singles: a measurement for each device that has the memory for the model,
+    and for the reference.
+    """
+
+    def __init__(self, problem: PlacementProblem, reference: str | None = None) -> None:
+        """reference: None: the best single device. RunError: neither one nor HETERO's choice keeps within memory."""
+        self._problem = problem
+        names = [*problem.devices, HETERO_DEFAULT]
+        scores = problem.scores(np.stack([simple_placement(problem, name) for name in names]))
+        single = scores[:-1]
+        if reference is None:
+            reference = names[int(single.argmin())] if np.isfinite(single).any() else HETERO_DEFAULT
+        self.reference = reference
+        self._reference_us = float(scores[names.index(reference)])
+        if not math.isfinite(self._reference_us):
+            raise RunError(f"no device of {', '.join(problem.devices)} has the memory for the model")
+        self.singles = {
+            name: Measurement(self._reference_us / us, *self._values(us))
+            for name, us in zip(names, scores.tolist(), strict=True)
+            if math.isfinite(us) and (name != HETERO_DEFAULT or name == reference)
+        }
+
+    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+        """See `Judge.measure`; `worth` and `rounds` make no difference."""
+        placement = self._problem.placement_of(affinity)
+        result = self._problem.evaluate(placement)
+        us = float(result.score(self._problem.objective)[0])
+        if not math.isfinite(us):
+            return Measurement(0.0, error="the simulator calls the placement infeasible")
+        ratio = self._reference_us / us
+        submodels = int(result.submodels[0])
+        return Measurement(ratio, *self._values(us), (ratio,), submodels, bounds=(ratio, ratio))
+
+    def _values(self, us: float) -> tuple[float, float]:
+        """The placement's and the reference's value in the unit of a `Measurement`."""
+        if self._problem.objective == "latency":
+            return us, self._reference_us
+        return 1e6 / us, 1e6 / self._reference_us

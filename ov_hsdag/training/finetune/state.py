@@ -17,7 +17,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import check_model_output, check_not_input
-from ov_hsdag.training.curves import PLOT
+from ov_hsdag.training import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import ANEW, CHECKPOINT, read_metadata, readable_checkpoint, restore, write_checkpoint

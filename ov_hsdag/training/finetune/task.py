@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.finetune.judges import simple_placement
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.rollout import Example, impact
 
@@ -52,3 +52,8 @@ class Task:
     def example(self, problem: PlacementProblem, target: NDArray[np.float32], reference: float) -> Example:
         """The problem (costs corrected) as an example. target: to imitate, float32 [coarse, devices]; reference: µs."""
         return Example.of(problem, self.x, target[None], reference, reference)
+
+
+def simple_placement(problem: PlacementProblem, name: str) -> NDArray[np.uint8]:
+    """Everything on the device `name`, or HETERO's own choice for `HETERO_DEFAULT`; uint8 [groups]."""
+    return next(placer for placer in simple_placers(problem) if placer.name == name).place(problem)
