@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.placers.base import distinct
 from ov_hsdag.placers.partitions import ranked
 from ov_hsdag.placers.refine import refine
@@ -68,14 +67,14 @@ class HSDAGPlacer:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device. Raises UserError for a policy that does not fit."""
-        threads = usable_cores()
-        best = ranked(problem, self.propose(problem), threads, _MOST_WORK, nodes=_SIMULATED_NODES)[0]
+        # In one thread: to find out how many cores there are takes longer than what is done here.
+        best = ranked(problem, self.propose(problem), 1, _MOST_WORK, nodes=_SIMULATED_NODES)[0]
         found = problem.evaluate(best, most_work=_MOST_WORK)
         if found.broken[0] and found.submodels[0] <= _MOST_REPAIRED:
             best = problem.repair(best)
         if not self.moves:
             return best
-        refined, _ = refine(problem, best, max_moves=self.moves, threads=threads, seed=self.seed)
+        refined, _ = refine(problem, best, max_moves=self.moves, seed=self.seed)
         return refined[0]
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
@@ -88,7 +87,7 @@ class HSDAGPlacer:
     def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
         """Features, encoder, parsing and placer. Raises UserError, see `place`."""
         policy = PolicyFolder.load(self.policy)
-        x = policy_input(problem, usable_cores())
+        x = policy_input(problem)
         h, edge_score = policy.encode(x)
         nodes = len(x.node_x)
         cluster = np.arange(nodes, dtype=np.int32)
