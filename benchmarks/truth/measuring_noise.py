@@ -1,0 +1,91 @@
+"""Whether the intervals of measured ratios hold the truth: a split against itself, under two names.
+
+    python -m benchmarks.truth.measuring_noise [--seed N] [--models N] [--repeats N]
+
+Two one-core devices made of the CPU plugin, f32, throughput, with 0, 1 and 2 busy processes beside. Each comparison is
+five seconds of trials in turns. Printed: how often the 95% interval of the ratio holds 1, its half-width, and by how
+much medians scatter. A placement that is slower by a known factor needs no trials of its own: rates multiply, so that
+interval and truth move by the same amount. Exit status 1 where intervals hold the truth in less than 90% of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest import mock
+
+from benchmarks.common.tables import markdown
+from benchmarks.field.unseen import DECLARED, DEVICES, drawn
+from ov_hsdag.devices import virtual
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.comparison import SECONDS as TRIAL
+from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.problem.pricing import build_problem
+
+ONE, TWO = "once", "again"
+SECONDS = 5.0
+FLOOR = 0.9
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that do nothing but count."""
+    processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--models", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=10)
+    args = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    ratios: dict[int, list[choice.Ratio]] = {0: [], 1: [], 2: []}
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: DECLARED}):
+        core = virtual.new_core()
+        for one in drawn(args.seed, args.models):
+            model = one.build()
+            problem = build_problem(model, DEVICES, objective="throughput", core=core)
+            split = Candidate.placed(DEVICES, problem.affinity(Contiguous().place(problem)))
+            with Comparison(model, DEVICES, {ONE: split, TWO: split}, "throughput", core) as comparison:
+                for processes, found in ratios.items():
+                    with busy(processes):
+                        for _ in range(args.repeats):
+                            rounds = comparison.trials(rounds=int(SECONDS / (2 * TRIAL)))
+                            found.append(choice.infer(rounds).ratio(ONE, TWO))
+    rows, held = [], []
+    for processes, found in ratios.items():
+        hit = [one.low <= 1 <= one.high for one in found]
+        held += hit
+        half = [(one.high / one.low) ** 0.5 - 1 for one in found]
+        off = [abs(one.median - 1) for one in found]
+        cells = (statistics.mean(hit), statistics.median(half), max(half), statistics.median(off), max(off))
+        rows.append([str(processes), str(len(found)), *(f"{cell:.1%}" for cell in cells)])
+    head = ["busy beside", "comparisons", "hold 1", "half-width", "widest", "off by", "most"]
+    print(f"seed {args.seed}", markdown(head, rows), sep="\n")
+    return 0 if statistics.mean(held) >= FLOOR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
