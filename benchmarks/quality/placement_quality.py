@@ -58,6 +58,9 @@ _LONGER = 10
 # Floors: (geometric mean, worst cell), as shares.
 FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
 
+# Scores that differ by less are equal.
+EQUAL = 0.001
+
 REFINED, ALONE = "policy + refinement", "policy alone (greedy)"
 
 
@@ -268,6 +271,11 @@ def show(results: dict[str, Any]) -> None:
     head = [f"{kind.strip()}, {len(names)} cells" for kind, names in kinds.items()]
     print("gap to the best known: geometric mean (worst cell), and how many are infeasible\n")
     print(markdown(["", *head, "CPU ms, median (most)"], rows))
+    alone, null = (np.array([result["ratio"][name] for result in results.values()]) for name in (ALONE, "pipeline"))
+    print(
+        f"{ALONE} is better than the best contiguous partition in {(alone < null * (1 - EQUAL)).sum()} cells and worse"
+    )
+    print(f"in {(alone > null * (1 + EQUAL)).sum()} of {len(alone)}\n")
     for kind in ("two devices, latency, no limits", "all others"):
         worst_cells = sorted(kinds.get(kind, []), key=lambda name: -results[name]["ratio"][REFINED])[:5]
         print(f"worst cells of {REFINED}, {kind}:")
