@@ -38,11 +38,17 @@ from tests.graphs import convolutions
 from tests.simulated_machine import Machine
 from tests.worker_faults import starting
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
+pytestmark = pytest.mark.usefixtures("quiet_machine", "fast_search")
 
 PAIR = "HETERO:CPU_A,CPU_B"
 PROFILED = {"PERF_COUNT": True}
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
+
+
+@pytest.fixture
+def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No search follows what was measured: tests/test_learning_by_measuring.py has these."""
+    monkeypatch.setattr(selection, "_SEARCHES", 0)
 
 
 @pytest.mark.slow
@@ -102,6 +108,7 @@ def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, Plac
     return model, build_problem(model, DEVICES, objective=objective, core=core)
 
 
+@pytest.mark.usefixtures("searched_once")
 def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: ov.Core) -> None:
     """A die for each group: dozens of submodels. Equal ones and the single devices' own are measured once."""
     model, problem = problem_of("squeezenet", core, "latency")
@@ -176,6 +183,7 @@ def test_why_says_what_the_trials_showed() -> None:
         assert told in why(alone, failed={"hsdag": failed})
 
 
+@pytest.mark.usefixtures("searched_once")
 def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the machine has bf16: what is accepted follows from what the devices say they infer in."""
     limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT"
@@ -190,6 +198,7 @@ def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(figures["failed"] is None for figures in result.measured.values()), result.measured
 
 
+@pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize(
     "name",
     [
@@ -345,6 +354,7 @@ def test_costs_that_do_not_hold_are_measured_again_with_a_warning(core: ov.Core)
     assert placement.predicted["latency_us"] > 0
 
 
+@pytest.mark.usefixtures("searched_once")
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()
     names = [node.get_friendly_name() for node in model.get_ordered_ops() if node.get_type_name() == "Convolution"]
