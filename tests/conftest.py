@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from ov_hsdag.placers import multilevel
 from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.policy import tuned
 from research.zoo.catalog import select
+from tests.graphs import convolutions
 
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
+TWO_CORES = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
 
 # Converting all models of the zoo for the first time takes a quarter of an hour.
 ZOO_SAMPLE = (
@@ -101,9 +104,32 @@ def fast_search() -> Iterator[None]:
 
 
 @pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two virtual devices in the environment, CPU_A and CPU_B, of one core each in f32; placements are followed."""
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
+    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
+
+
+@pytest.fixture
+def silence() -> Iterator[None]:
+    """Any warning fails the test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a model for which a placement has a choice."""
+    path = tmp_path_factory.mktemp("model") / "model.xml"
+    ov.save_model(convolutions(), path, compress_to_fp16=False)
+    return path
+
+
+@pytest.fixture
 def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
-    """A Core with two virtual devices, CPU_A and CPU_B, of one core each in f32."""
-    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}")
+    """A Core with these devices."""
+    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
     core = ov.Core()
     virtual.register(core)
     return core

@@ -8,11 +8,14 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 from research.zoo.decoders import DecoderSize, decoder
 
 VOCABULARY = 64
+# The CPU plugin keeps states in u8 by default, and HETERO hands the option to no device.
+EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 class _Weights:
@@ -52,6 +55,18 @@ def decoder_of_experts(
         layers, heads, size, inner, VOCABULARY, shared=2, base=100, experts=experts, chosen=chosen, common=common
     )
     return decoder(sizes, _Weights(0))
+
+
+def compiled(
+    core: ov.Core, model: ov.Model, problem: PlacementProblem, placement: NDArray[np.uint8]
+) -> ov.CompiledModel:
+    """A model split on a problem's devices, a thread each."""
+    copy, devices = model.clone(), problem.devices
+    set_affinities(copy, problem.affinity(placement))
+    of_each = {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1, **EXACT}
+    return core.compile_model(
+        copy, f"HETERO:{','.join(devices)}", {"DEVICE_PROPERTIES": dict.fromkeys(devices, of_each)}
+    )
 
 
 def generate(compiled: ov.CompiledModel, steps: int = 6, *, batch: int = 2, prompt: int = 5) -> list[NDArray[Any]]:

@@ -50,13 +50,6 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("ov_hsdag.cli.bench"), "measure", of)  # the package has the function
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "convolutions.xml"
-    ov.save_model(convolutions(), path, compress_to_fp16=False)
-    return path
-
-
 def test_rivals_are_simple_first_and_told_apart() -> None:
     problem = random_problem(3, nodes=20, objective="throughput")
     devices = DeviceSet(problem.devices)

@@ -32,13 +32,6 @@ from tests.graphs import convolutions
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "model.xml"
-    ov.save_model(convolutions(), path, compress_to_fp16=False)
-    return path
-
-
-@pytest.fixture(scope="module")
 def placed(model: Path) -> tuple[Path, dict[str, Any]]:
     """A model that `place --json` has placed on both devices, and what it printed."""
     output = model.parent / "placed.xml"

@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.steps import REORDERED, StatefulInputs
 from ov_hsdag.model.workload import decoder_shapes
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from tests.decoders import convolution_decoder, cross_attention_decoder
+from tests.decoders import EXACT, compiled, convolution_decoder, cross_attention_decoder
 
 LAYERS = 4
 NAMES = ("CPU_A", "CPU_B", "CPU_C", "CPU_D")
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 families = pytest.mark.parametrize("build", [cross_attention_decoder, convolution_decoder])
 
@@ -86,9 +84,7 @@ def test_any_cuts_between_layers_compute_what_one_device_does(core: ov.Core, bui
         part = np.searchsorted(np.array(boundaries), layer_of_groups(problem), side="right")
         placement = np.array(devices, np.uint8)[part]
         assert not problem.evaluate(placement).infeasible[0]
-        set_affinities(model, problem.affinity(placement))
-        of_each = {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1, **EXACT}
-        split = core.compile_model(model, used.hetero, {"DEVICE_PROPERTIES": dict.fromkeys(used.names, of_each)})
+        split = compiled(core, model, problem, placement)
         assert split.get_property("HETERO_NUMBER_OF_SUBMODELS") == len(devices)
         assert problem.summary(placement)["submodels"] == len(devices)
         for own, other in zip(generated(model, split), expected, strict=True):

@@ -10,17 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
-from tests.decoders import generate, layered, stateful_decoder
+from tests.decoders import EXACT, compiled, generate, layered, stateful_decoder
 
 LAYERS = 4
 DEVICES = DeviceSet.parse("HETERO:CPU_A,CPU_B")
 SHAPES = {"input_ids": [1, 8], "attention_mask": [1, 136], "position_ids": [1, 8], "beam_idx": [1]}
-# The CPU plugin keeps states in u8 by default, and HETERO hands the option to no device.
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 @pytest.fixture
@@ -34,15 +31,6 @@ def crossing_bytes(problem: PlacementProblem, placement: NDArray[np.uint8]) -> l
     graph, device = problem.graph, placement[problem.groups]
     cut = device[graph.input_source] != device[graph.input_node]
     return sorted((int(graph.output_bytes[output]) for output in np.unique(graph.input_output[cut])), reverse=True)
-
-
-def compiled(
-    core: ov.Core, model: ov.Model, problem: PlacementProblem, placement: NDArray[np.uint8]
-) -> ov.CompiledModel:
-    copy = model.clone()
-    set_affinities(copy, problem.affinity(placement))
-    of_each = {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1, **EXACT}
-    return core.compile_model(copy, DEVICES.hetero, {"DEVICE_PROPERTIES": dict.fromkeys(DEVICES.names, of_each)})
 
 
 def assert_same(found: list[NDArray[Any]], expected: list[NDArray[Any]]) -> None:

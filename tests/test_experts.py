@@ -15,7 +15,6 @@ from ov_hsdag.costs import cost_model, fusions
 from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.explaining.explain import explain
-from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import ChosenAlone, experts
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.layer_lengths import _repeat_by_constants, _reshape_by_constants
@@ -31,10 +30,9 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from tests import legality_oracle
-from tests.decoders import decoder_of_experts, generate
+from tests.decoders import EXACT, compiled, decoder_of_experts, generate
 
 DEVICES = DeviceSet.parse("HETERO:CPU_A,CPU_B")
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 LAYERS, ALL, CHOSEN = 3, 8, 2
 WORKLOAD = Workload.parse("prompt=16,generate=16")
 
@@ -55,13 +53,6 @@ def away(problem: PlacementProblem, *layers: int) -> NDArray[np.uint8]:
 
 def executed(compiled: ov.CompiledModel) -> Counter[str]:
     return Counter(node.get_rt_info()["layerType"].astype(str) for node in compiled.get_runtime_model().get_ops())
-
-
-def compiled(core: ov.Core, model: ov.Model, problem: PlacementProblem, placement: NDArray[np.uint8]) -> Any:
-    copy = model.clone()
-    set_affinities(copy, problem.affinity(placement))
-    of_each = {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1, **EXACT}
-    return core.compile_model(copy, DEVICES.hetero, {"DEVICE_PROPERTIES": dict.fromkeys(DEVICES.names, of_each)})
 
 
 @pytest.mark.parametrize("common", [0, 32], ids=["alone", "shared expert"])

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import openvino as ov
 import pytest
 import typer.main
 
@@ -29,16 +28,9 @@ from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import MAIN, PACKAGE, assert_one_error_line, run, verified
 from tests.conftest import ONE_CORE
-from tests.graphs import convolutions, random_numbers
+from tests.graphs import random_numbers
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model") / "model.xml"
-    ov.save_model(convolutions(), path, compress_to_fp16=False)
-    return path
 
 
 def checks() -> dict[str, Check]:

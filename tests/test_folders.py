@@ -26,17 +26,11 @@ from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.decoders import generate, stateful_decoder
 
-pytestmark = pytest.mark.usefixtures("fast_search")
+pytestmark = pytest.mark.usefixtures("declared", "fast_search")
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 CONFIGURATION = '{"model_type": "llama"}'
 PLACE = ("--device", DEVICE, "--no-measure", "--policy", "none", "--objective", "throughput")
-
-
-@pytest.fixture(autouse=True)
-def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{limits};CPU_B:{limits}")
 
 
 def tiny(width: int = 8) -> ov.Model:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import inspect
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,19 +29,12 @@ try:
 except ImportError:  # 2024
     from openvino.runtime.passes import Manager
 
-pytestmark = pytest.mark.usefixtures("fast_search")
+pytestmark = pytest.mark.usefixtures("declared", "fast_search")
 
 DEVICE = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 SQUEEZENET = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
 ABSENT = "GPU.9"
-
-
-@pytest.fixture(autouse=True)
-def virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
-    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
 
 
 @pytest.fixture
@@ -82,14 +74,6 @@ def placed(directory: Path) -> Path:
 @pytest.fixture(scope="module")
 def image() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(1, 3, 224, 224)).astype(np.float32)
-
-
-@pytest.fixture
-def silence() -> Iterator[None]:
-    """Any warning fails the test."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def devices(compiled: ov.CompiledModel) -> list[str]:

@@ -16,11 +16,10 @@ from ov_hsdag.integration import extension
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
-from tests.decoders import layered, stateful_decoder
+from tests.decoders import EXACT, layered, stateful_decoder
 
 LAYERS = 4
 DEVICES = DeviceSet.parse("HETERO:CPU_A,CPU_B")
-EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 BLOCKS = 2
 """Of 32 tokens, for keys and values."""
 

@@ -23,16 +23,11 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 
+pytestmark = pytest.mark.usefixtures("declared")
+
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = ("CPU_A", "CPU_B")
 HETERO = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in DEVICES)
-
-
-@pytest.fixture(autouse=True)
-def virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
-    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
 
 
 def chain(length: int = 40) -> ov.Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,31 +24,22 @@ from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from research.zoo.compare import TOLERANCE, infer, largest_difference
 from research.zoo.generated import Case
+from tests.conftest import TWO_CORES
 
 pytestmark = pytest.mark.usefixtures("fast_search")
 
 DEVICE = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 @pytest.fixture(autouse=True)
-def virtual_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
-    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
+def hooked(declared: None) -> None:
     hook.patch(ov)
 
 
 @pytest.fixture
 def core() -> ov.Core:
     return ov.Core()
-
-
-@pytest.fixture
-def silence() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def network(seed: int = 0, layers: int = 4) -> Case:
@@ -157,7 +148,7 @@ def test_a_device_that_refuses_its_part_is_left_out(
 
 
 def test_two_of_three_that_refuse(core: ov.Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"{LIMITS};CPU_C:INFERENCE_PRECISION_HINT=f32")
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"{TWO_CORES};CPU_C:INFERENCE_PRECISION_HINT=f32")
     full = Refusing()
     full.refuse = ("CPU_A", "CPU_C")
     case = network()
