@@ -49,12 +49,7 @@ def command(*words: object, devices: str = "", cwd: Path | None = None) -> subpr
 
 
 class Nodes:
-    """A cluster whose head computes nothing.
-
-    Attributes:
-        address: of the head.
-        started: processes of the nodes.
-    """
+    """A cluster whose head, at `address`, computes nothing; `started` are the processes of its nodes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -17,11 +17,7 @@ from ov_hsdag.placing import selection
 
 
 class Machine:
-    """Devices with room for so many compiled candidates, which drift, and candidates of known speeds.
-
-    Attributes:
-        now: seconds; trials and compiling take as long as they say.
-    """
+    """Devices with room for so many compiled candidates, and candidates of known speeds; `now` is in seconds."""
 
     def __init__(self, speeds: Mapping[str, float], room: float = math.inf, broken: tuple[str, ...] = ()) -> None:
         self.speeds, self.room, self.broken = speeds, room, broken

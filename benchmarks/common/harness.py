@@ -146,19 +146,10 @@ def templates_of(models: Collection[str], folder: Path | None) -> Templates:
 
 
 class Runs(Generic[T, R]):
-    """Runs of tasks on all cores of this machine, without those that are known.
-
-    Attributes:
-        seconds: of wall time that runs took.
-        made: so many runs were made.
-    """
+    """Runs of tasks on all cores of this machine, without those that are known: how many, and seconds of wall time."""
 
     def __init__(self, function: Callable[[T], R], known: Callable[[T], R | None]) -> None:
-        """
-        Args:
-            function: a run.
-            known: its result where it is known; runs of methods that were not installed do not count.
-        """
+        """known: a run's result where it is known; runs of methods that were not installed do not count."""
         self.seconds, self.made = 0.0, 0
         self._function, self._known = function, known
 

@@ -55,15 +55,7 @@ class Baseline(Protocol):
 
 
 class Environment:
-    """A placement problem as baselines see it: an objective with a price.
-
-    Attributes:
-        problem: what is placed; graph, costs and limits may be read without a price.
-        budget: what may be spent.
-        evaluations: spent so far.
-        best: the best feasible placement so far by measured cost, None before the first.
-        curve: each improvement of `best`: (evaluations, processor seconds, cost in seconds).
-    """
+    """A placement problem as baselines see it: an objective with a price."""
 
     def __init__(
         self,
@@ -74,19 +66,15 @@ class Environment:
         noise: float = 0.0,
         seed: int = 0,
     ) -> None:
+        """budget: None: no limit. judge: of placements; None: the simulator with the problem's objective: seconds of one
+        request for latency, seconds between results with many requests in flight for throughput. noise: standard
+        deviation of the logarithm of a measured cost over the judge's. seed: of the noise alone.
         """
-        Args:
-            problem: its objective decides what is minimised.
-            budget: None: no limit.
-            judge: of placements; None: the simulator with the problem's objective: seconds of one request for latency,
-                seconds between results with many requests in flight for throughput.
-            noise: standard deviation of the logarithm of a measured cost over the judge's.
-            seed: of the noise alone.
-        """
-        self.problem = problem
+        self.problem = problem  # graph, costs and limits may be read without a price
         self.budget = budget or Budget()
-        self.evaluations = 0
-        self.best: Best | None = None
+        self.evaluations = 0  # spent so far
+        self.best: Best | None = None  # the best feasible placement so far by measured cost
+        # each improvement of `best`: (evaluations, processor seconds, cost in seconds)
         self.curve: list[tuple[int, float, float]] = []
         self._judge: Judge = judge or (lambda placements: problem.scores(placements) * 1e-6)
         self._noise = noise

@@ -159,12 +159,7 @@ class Network(nn.Module):
     """The policy of section 3.2."""
 
     def __init__(self, task: Task, hidden: int, rounds: int) -> None:
-        """
-        Args:
-            task: any with as many devices as all that will be placed.
-            hidden: size of embeddings.
-            rounds: of message passing.
-        """
+        """task: any with as many devices as all that will be placed."""
         super().__init__()
         devices = task.supported.shape[1]
         self.rounds = rounds

@@ -62,11 +62,6 @@ class Network(nn.Module):
     """The sequence-to-sequence model of section 3.2, for one graph."""
 
     def __init__(self, graph: UnitGraph, settings: RNN) -> None:
-        """
-        Args:
-            graph: whose units are placed.
-            settings: sizes.
-        """
         super().__init__()
         hidden, embedding = settings.hidden, settings.embedding
         devices = graph.supported.shape[1]
