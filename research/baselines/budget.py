@@ -66,7 +66,7 @@ class Environment:
         noise: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """budget: None: no limit. judge: of placements; None: the simulator with the problem's objective: seconds of one
+        """budget: None: no limit. judge: of placements; None: the simulator with the problem's objective: seconds of a
         request for latency, seconds between results with many requests in flight for throughput. noise: standard
         deviation of the logarithm of a measured cost over the judge's. seed: of the noise alone.
         """
