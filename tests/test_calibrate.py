@@ -36,7 +36,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import normalize
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem
@@ -79,7 +79,7 @@ def model(request: pytest.FixtureRequest) -> ov.Model:
 
 def executed(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov.CompiledModel, Counters]:
     compiled = core.compile_model(model, device, virtual.compile_properties(device, {"PERF_COUNT": True}))
-    counters = Counters(compiled, random_inputs(model))
+    counters = Counters(compiled, timed_inputs(model)[0])
     for _ in range(count):
         counters.run()
     return compiled, counters
@@ -168,7 +168,7 @@ def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model
     profile = builtin_profile(NAMES, two_cpu_core).device("CPU_A")
     weights = node_times.shares(graph, roofline, roofline.node_us(profile))
     found = node_times.node_times(
-        model, "CPU_A", two_cpu_core, graph=graph, weights=weights, inputs=random_inputs(model), submodel_us=1.0
+        model, "CPU_A", two_cpu_core, graph=graph, weights=weights, inputs=timed_inputs(model)[0], submodel_us=1.0
     )
     assert found.us.sum() == pytest.approx(found.latency_us - 1.0)
     assert (found.us >= 0).all()
@@ -589,7 +589,7 @@ def test_where_nothing_is_measured_in_time_it_is_an_error_in_one_line(
 
 
 def test_an_inference_is_cancelled_at_its_limit(two_cpu_core: ov.Core) -> None:
-    request = SingleRequest(two_cpu_core.compile_model(slow_model(), "CPU_A"), random_inputs(slow_model()))
+    request = SingleRequest(two_cpu_core.compile_model(slow_model(), "CPU_A"), timed_inputs(slow_model())[0])
     took = request.run()
     with pytest.raises(OutOfTime):
         request.run(took / 10)

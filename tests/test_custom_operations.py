@@ -17,7 +17,7 @@ import ov_hsdag
 from ov_hsdag.devices import extensions
 from ov_hsdag.integration.extension_build import installed_openvino, release
 from ov_hsdag.measuring.process import Candidate, Workshop
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from tests.commands import DEVICE, assert_one_error_line, run
 
@@ -80,8 +80,8 @@ def test_processes_that_measure_load_what_the_given_core_has(model: Path, librar
     read = two_cpu_core.read_model(model)
     placement = ov_hsdag.place(read, DEVICE, core=two_cpu_core)
     assert "own" in placement.affinity and Placement.of(read) is not None
-    inputs = random_inputs(read)
-    expected = two_cpu_core.compile_model(model, "CPU_A")(inputs)[0]
+    inputs = timed_inputs(read)
+    expected = two_cpu_core.compile_model(model, "CPU_A")(inputs[0].steps[0])[0]
     with Workshop(read, inputs, "latency", extensions=extensions.of(two_cpu_core)) as workshop:
         (output,) = workshop.start().compile(Candidate("CPU_A"), 120)
     np.testing.assert_allclose(output, expected, rtol=1e-4)

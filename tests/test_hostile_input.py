@@ -32,7 +32,7 @@ from ov_hsdag.integration import core as hook
 from ov_hsdag.integration import extension
 from ov_hsdag.measuring import process, worker
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
@@ -481,7 +481,7 @@ def test_what_others_put_into_the_temporary_folder_stops_no_measuring(
     os.utime(tmp_path / "kept", (1, 1))
     (tmp_path / f"{process._FOLDER}999999998-x").symlink_to(tmp_path / "kept")
     model = random_model(1)
-    with process.Workshop(model, random_inputs(model), "latency"):
+    with process.Workshop(model, timed_inputs(model), "latency"):
         assert (tmp_path / "kept").is_dir()
 
 

@@ -21,7 +21,7 @@ import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.storage import files
 from ov_hsdag.utils.compat import opset13 as ops
@@ -109,7 +109,7 @@ def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: P
             files_of_at_most(size),
             pytest.raises(RunError, match=r"^cannot write the model for measuring: .*File too large$"),
         ):
-            Workshop(model, random_inputs(model), "latency")
+            Workshop(model, timed_inputs(model), "latency")
         assert not list(temporary.iterdir())
     with files_of_at_most(0), pytest.warns(UserWarning, match="nothing could be measured, .* chosen by prediction"):
         placement = ov_hsdag.place(convolutions(), PAIR.hetero, core=core, measure=True, measure_seconds=2)
@@ -121,7 +121,7 @@ def test_outputs_that_the_disk_does_not_take_cost_their_candidate(
     core: ov.Core, temporary: Path, children: Children
 ) -> None:
     model = prepared()
-    with Workshop(model, random_inputs(model), "latency") as workshop:
+    with Workshop(model, timed_inputs(model), "latency") as workshop:
         with files_of_at_most(500):  # of the worker as well
             worker = workshop.start()
             with pytest.raises(WorkerError, match=r"requested and 0 written|File too large"):
@@ -138,7 +138,7 @@ def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Pat
     """As cleaners of temporary folders do: what is compiled runs on, what is yet to begin fails in one line."""
     model = prepared()
     affinity = dict.fromkeys((node.get_friendly_name() for node in model.get_ops()), "CPU_A")
-    with Workshop(model, random_inputs(model), "latency") as workshop:
+    with Workshop(model, timed_inputs(model), "latency") as workshop:
         first, second = workshop.start(), workshop.start()
         first.compile(Candidate("CPU_A"), 60)
         second.compile(Candidate("CPU_A"), 60)
@@ -193,7 +193,7 @@ def test_a_thread_that_the_system_does_not_give(
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with Workshop(model, random_inputs(model), "latency") as workshop:
+    with Workshop(model, timed_inputs(model), "latency") as workshop:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RunError, match=r"cannot start a process for measuring: .*can't start new thread"):
@@ -206,7 +206,7 @@ def test_a_thread_that_the_system_does_not_give(
 def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Path, children: Children) -> None:
     model = prepared()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Workshop(model, random_inputs(model), "latency") as workshop:
+    with Workshop(model, timed_inputs(model), "latency") as workshop:
         before, taken = len(os.listdir("/proc/self/fd")), []
         resource.setrlimit(resource.RLIMIT_NOFILE, (before + 20, hard))
         try:
@@ -270,7 +270,7 @@ def test_a_clock_that_is_changed_changes_nothing(
     monkeypatch.setattr(time, "time", lambda: now() + draw.choice((-1, 1)) * draw.uniform(0, 3e8))
     candidates = {name: Candidate(name) for name in PAIR}
     with (
-        Workshop(model, random_inputs(model), "latency") as older,
+        Workshop(model, timed_inputs(model), "latency") as older,
         Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=600) as comparison,
     ):
         found = measurements(candidates, comparison, comparison.trials(rounds=3, seconds=0.05), "latency")

@@ -13,7 +13,7 @@ from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.evaluator import Measurement, Measurer, alternate
 from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.measuring.runner import Runner
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import random_inputs, timed_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
@@ -108,7 +108,7 @@ def test_placements_are_compared_with_the_best_single_device(core: ov.Core, obje
 def test_rates_are_those_at_which_inferences_end(core: ov.Core, objective: str) -> None:
     """The rate of a trial is between those of its shortest and its longest interval."""
     model, _ = problem_of("squeezenet", core, objective)
-    runner = Runner(core.compile_model(model, "CPU_A"), random_inputs(model), objective, 1)
+    runner = Runner(core.compile_model(model, "CPU_A"), timed_inputs(model), objective, 1)
     rate = runner.rate(0.3)
     between = np.diff(runner.finished)
     assert len(between) >= 3
@@ -144,14 +144,14 @@ def test_a_placement_that_fails_in_inference_only_is_a_failure(core: ov.Core) ->
 
 def test_auto_is_timed_though_its_requests_do_not_tell_their_states(core: ov.Core) -> None:
     model = ZOO["mobilenet-v2-small"].build()
-    runner = Runner(core.compile_model(model, "AUTO:CPU"), random_inputs(model), "latency", 1)
+    runner = Runner(core.compile_model(model, "AUTO:CPU"), timed_inputs(model), "latency", 1)
     assert runner.rate(0.05) > 0
 
 
 def test_a_state_begins_anew_with_each_request(core: ov.Core) -> None:
     """A cache that grew with every inference would make later trials slower and slower."""
     model, problem = problem_of("llama-stateful", core, "throughput")
-    runner = Runner(core.compile_model(model, "CPU_A"), random_inputs(model), "throughput", 2)
+    runner = Runner(core.compile_model(model, "CPU_A"), timed_inputs(model), "throughput", 2)
     assert runner.rate(0.2) > 0
     sizes = [state.state.shape for state in runner.queue[0].query_state()]
     assert sizes and all(max(size) <= 64 for size in sizes)

@@ -22,7 +22,7 @@ from ov_hsdag.measuring import process
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.evaluator import Measurer
 from ov_hsdag.measuring.process import Candidate, WorkerError, WorkerTimeout, Workshop
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
@@ -64,7 +64,7 @@ def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
     x = ops.parameter([1], np.float32)
     with pytest.raises(RunError, match=r"^measuring needs a temporary folder \(TMPDIR\): .*No usable temporary"):
-        Workshop(ov.Model([ops.relu(x)], [x]), [np.ones(1, np.float32)], "latency")
+        Workshop(ov.Model([ops.relu(x)], [x]), [], "latency")
 
 
 @pytest.mark.slow
@@ -124,9 +124,9 @@ def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -
     model = ZOO[name].build()
     problem = build_problem(model, PAIR, core=core)
     placement = problem.random(np.random.default_rng(0), 1)[0]
-    inputs = random_inputs(model)
+    inputs = timed_inputs(model)
     request = core.compile_model(model, "CPU_A").create_infer_request()
-    request.infer(inputs)
+    request.infer(inputs[0].steps[0])
     with Workshop(model, inputs, "latency") as workshop:
         worker = workshop.start()
         outputs = worker.compile(Candidate.placed(PAIR, problem.affinity(placement)), 60)
@@ -139,7 +139,7 @@ def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -
 
 def test_a_worker_is_idle_between_its_trials(core: ov.Core, children: Children) -> None:
     model = prepared("squeezenet", core)
-    with Workshop(model, random_inputs(model), "throughput") as workshop:
+    with Workshop(model, timed_inputs(model), "throughput") as workshop:
         worker = workshop.start()
         worker.compile(Candidate("CPU_A"), 60)
         worker.rate(0.2, 60)
@@ -161,7 +161,7 @@ def test_a_process_that_no_signal_ends_is_not_waited_for(core: ov.Core, monkeypa
     """As one in the uninterruptible sleep of a driver."""
     monkeypatch.setattr(process, "_GRACE", 0.1)
     model = prepared("lstm", core)
-    with Workshop(model, random_inputs(model), "latency", starting({"x": "hangs_compiling"})) as workshop:
+    with Workshop(model, timed_inputs(model), "latency", starting({"x": "hangs_compiling"})) as workshop:
         worker = workshop.start("x")
         with monkeypatch.context() as patch, pytest.raises(WorkerTimeout):
             patch.setattr(subprocess.Popen, "kill", lambda self: None)
@@ -174,11 +174,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the backgrou
 import openvino as ov
 from ov_hsdag.devices import virtual
 from research.zoo.catalog import ZOO
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.measuring.process import Candidate, Workshop
 from tests.worker_faults import starting
 model = ZOO["squeezenet"].build()
-workshop = Workshop(model, random_inputs(model), "latency", starting({"slow": "hangs_compiling"}))
+workshop = Workshop(model, timed_inputs(model), "latency", starting({"slow": "hangs_compiling"}))
 workers = [workshop.start(), workshop.start("slow")]
 workers[0].compile(Candidate("CPU"), 60)
 print(workshop.folder, *(worker._process.pid for worker in workers), flush=True)
@@ -218,13 +218,13 @@ def test_folders_of_processes_that_are_gone_are_removed(core: ov.Core, temporary
     model = prepared("lstm", core)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    with Workshop(model, random_inputs(model), "latency") as workshop:
+    with Workshop(model, timed_inputs(model), "latency") as workshop:
         old = workshop.folder.with_name(workshop.folder.name.replace(f"-{os.getpid()}-", f"-{gone.pid}-"))
         old.mkdir()
         for age, kept in ((60, {old}), (7200, set())):
             os.utime(old, (time.time() - age,) * 2)
             os.utime(workshop.folder, (time.time() - age,) * 2)
-            with Workshop(model, random_inputs(model), "latency") as other:
+            with Workshop(model, timed_inputs(model), "latency") as other:
                 assert set(temporary.iterdir()) == {workshop.folder, other.folder} | kept
     assert not list(temporary.iterdir())
 
@@ -238,14 +238,14 @@ def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(core: ov.Core, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np, "savez", fail)
         with pytest.raises(RunError, match="No space left on device"):
-            Workshop(model, random_inputs(model), "latency")
+            Workshop(model, timed_inputs(model), "latency")
     assert not list(temporary.iterdir())
 
 
 def test_a_process_that_does_not_begin_is_no_worker(core: ov.Core) -> None:
     model = prepared("lstm", core)
     with (
-        Workshop(model, random_inputs(model), "latency", starting({"x": "no_such_fault"})) as workshop,
+        Workshop(model, timed_inputs(model), "latency", starting({"x": "no_such_fault"})) as workshop,
         pytest.raises(WorkerError, match="no_such_fault"),
     ):
         workshop.start("x").compile(Candidate("CPU_A"), 60)

@@ -65,7 +65,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.affinities import set_affinities
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
@@ -176,7 +176,7 @@ def measure(
     known = json.loads(path.read_text())["placements"] if path.exists() else []
     if [entry["placement"] for entry in known] != [_text(placement) for _, placement in drawn[: len(known)]]:
         raise UserError(f"{path} has other placements: remove it")
-    inputs = random_inputs(model)
+    (inputs,) = timed_inputs(model)
     singles = [SingleRequest(compiled(core, model, name), inputs) for name in DEVICES]
     for single in singles:
         once(single)
@@ -247,12 +247,12 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     model = ZOO[name].build()
     problem = build_problem(model, DEVICES, core=core)
     affinity = problem.affinity(np.array([int(digit) for digit in text], np.uint8))
-    inputs = random_inputs(model)
+    inputs = timed_inputs(model)
     placed = model.clone()
     set_affinities(placed, affinity)
     # Stays here while the others run: what is freed leaves threads behind, which the next model takes over.
     profiled = core.compile_model(placed, DEVICES.hetero, virtual.compile_properties(DEVICES.hetero, PERF_COUNT))
-    order = submodel_devices(profiled, inputs, affinity)
+    order = submodel_devices(profiled, inputs[0].steps[0], affinity)
     with bound_to_cores([DEVICES.names[0]]) as rivals:
         rival = Runner(compiled(core, model, DEVICES.names[0]), inputs, "throughput", 2)
     with bound_to_cores(order, before=1) as stages:

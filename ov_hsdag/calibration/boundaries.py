@@ -23,6 +23,7 @@ from ov_hsdag.calibration.regression import fit_costs
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.inputs import TimedInputs
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -132,7 +133,7 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
 def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tuple[float, float, float, Floats]:
     """What the boundaries cost, its error, all of both splits, and what inserted nodes take [devices]; all in µs."""
     graph = ComputationGraph.from_model(chain.model)
-    inputs = [np.ones(port.get_shape(), np.float32) for port in chain.model.inputs]
+    inputs = TimedInputs([[np.ones(port.get_shape(), np.float32) for port in chain.model.inputs]])
     hetero = f"HETERO:{','.join(names)}"
     runs: list[Counters] = []
     compiled: list[tuple[Any, int]] = []

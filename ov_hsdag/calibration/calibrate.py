@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -338,7 +338,7 @@ def measure_scale_factors(
     problem: PlacementProblem,
     alone: Sequence[str],
     core: ov.Core,
-    inputs: Sequence[NDArray[Any]] | TimedInputs,
+    inputs: TimedInputs,
     advance: Advance,
     deadline: Deadline = UNLIMITED,
 ) -> NDArray[np.float64] | None:

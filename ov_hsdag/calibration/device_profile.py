@@ -26,7 +26,7 @@ from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.inputs import random_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.progress import Stages
@@ -135,7 +135,7 @@ def _probed(
     """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
     prepared = prepare(network, names, core, profile)
     graph = prepared.graph
-    roofline, inputs = Roofline(graph), random_inputs(network)
+    roofline, (inputs,) = Roofline(graph), timed_inputs(network)
     times = {
         name: node_times(
             network,
@@ -200,7 +200,7 @@ def _samples(
     device: DeviceProfile,
     advance: Advance,
 ) -> Samples:
-    inputs = random_inputs(model)
+    (inputs,) = timed_inputs(model)
     config = {**virtual.compile_properties(name), "PERF_COUNT": True}
     times: dict[str, list[float]] = {}
     executions: Executions | None = None

@@ -11,15 +11,13 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.model.replay import Replay, as_timed
+from ov_hsdag.model.replay import Replay
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 if TYPE_CHECKING:
@@ -42,10 +40,10 @@ class SingleRequest:
     # Seconds that inferences are timed by. On a machine that others use, `time.process_time` shows what this one took.
     clock: Callable[[], float] = staticmethod(time.perf_counter)
 
-    def __init__(self, compiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]] | TimedInputs) -> None:
-        """`inputs` in the order of the model's parameters, or what is timed of a model with states."""
+    def __init__(self, compiled: ov.CompiledModel, inputs: TimedInputs) -> None:
+        """`inputs`: of what is timed."""
         self.request = compiled.create_infer_request()
-        self._replay = Replay(self.request, as_timed(inputs))
+        self._replay = Replay(self.request, inputs)
         self._runs = 0
 
     @property
@@ -96,11 +94,7 @@ class Counters:
     """
 
     def __init__(
-        self,
-        compiled: ov.CompiledModel,
-        inputs: Sequence[NDArray[Any]] | TimedInputs,
-        warm_up: int = WARM_UP,
-        deadline: Deadline = UNLIMITED,
+        self, compiled: ov.CompiledModel, inputs: TimedInputs, warm_up: int = WARM_UP, deadline: Deadline = UNLIMITED
     ) -> None:
         """Runs the warm-up: so many inferences do not count.
 

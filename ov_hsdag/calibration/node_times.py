@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ def node_times(
     *,
     graph: ComputationGraph,
     weights: Floats,
-    inputs: Sequence[NDArray[Any]] | TimedInputs,
+    inputs: TimedInputs,
     submodel_us: float = 0.0,
     advance: Advance = lambda _: None,
     inside: NDArray[np.bool_] | None = None,
@@ -72,8 +72,7 @@ def node_times(
 
     device: that runs the whole model, or HETERO on the device that is measured and another (`model` has affinities
     then). weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
-    inputs: of the model; what is timed of one with states. submodel_us: what calling the model costs beside its
-    operations.
+    inputs: what is timed. submodel_us: what calling the model costs beside its operations.
 
     inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
     boundaries add. Times of the others follow from `weights` and from how wrong these are inside. counted: whether
@@ -131,14 +130,7 @@ class _Session:
     Each copy's inferences alternate with plain ones, so that both see the same machine.
     """
 
-    def __init__(
-        self,
-        model: ov.Model,
-        device: str,
-        core: ov.Core,
-        inputs: Sequence[NDArray[Any]] | TimedInputs,
-        deadline: Deadline,
-    ) -> None:
+    def __init__(self, model: ov.Model, device: str, core: ov.Core, inputs: TimedInputs, deadline: Deadline) -> None:
         """Compiles it and runs it once or twice. Raises as `node_times`."""
         self._model, self._device, self._core, self._inputs = model, device, core, inputs
         self._deadline = deadline

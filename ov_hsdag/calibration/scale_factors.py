@@ -11,7 +11,7 @@ launch costs) is part of the latency of a device that runs the model alone, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,7 @@ def measure_latencies(
     problem: PlacementProblem,
     alone: Sequence[str],
     core: ov.Core,
-    inputs: Sequence[NDArray[Any]] | TimedInputs,
+    inputs: TimedInputs,
     placements: Sequence[NDArray[np.uint8]],
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
@@ -133,8 +133,8 @@ def measure_latencies(
     deadline is left out: rounds first, then placements (uint8 [groups] each), so that the result may be shorter than
     `placements`.
 
-    model: normalised, without affinities; not changed. alone: devices that run the whole model. inputs: of the model;
-    what is timed of one with states. Raises RuntimeError where a device, or HETERO, does not run the model.
+    model: normalised, without affinities; not changed. alone: devices that run the whole model. inputs: what is timed.
+    Raises RuntimeError where a device, or HETERO, does not run the model.
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
     model = model.clone()
@@ -185,14 +185,7 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
 class _Yardstick:
     """A compiled model whose inferences are timed: seconds of `compiling` it, and of a `typical` one."""
 
-    def __init__(
-        self,
-        core: ov.Core,
-        model: ov.Model,
-        device: str,
-        inputs: Sequence[NDArray[Any]] | TimedInputs,
-        deadline: Deadline,
-    ) -> None:
+    def __init__(self, core: ov.Core, model: ov.Model, device: str, inputs: TimedInputs, deadline: Deadline) -> None:
         """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
         self._deadline = deadline
         begin = deadline.now()

@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
-from ov_hsdag.measuring.runner import phases_of
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import process_runs, save_model
@@ -114,7 +113,7 @@ class Workshop:
     def __init__(
         self,
         model: ov.Model,
-        inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
+        inputs: Sequence[TimedInputs],
         objective: str,
         start_worker: StartWorker | None = None,
         extensions: Sequence[str] = (),
@@ -138,7 +137,7 @@ class Workshop:
         Placement.strip(copy)
         try:
             save_model(copy, self.folder / worker.MODEL, False, self.folder / worker.MODEL, sync=False)
-            worker.write_inputs(self.folder / worker.INPUTS, phases_of(inputs))
+            worker.write_inputs(self.folder / worker.INPUTS, inputs)
             (self.folder / worker.EXTENSIONS).write_text(json.dumps(list(extensions)), encoding="utf-8")
         except (UserError, RunError, OSError) as error:
             self.close()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.model.replay import Replay, as_timed, infer, mean_rate
+from ov_hsdag.model.replay import Replay, infer, mean_rate
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -39,15 +39,15 @@ class Runner:
     def __init__(
         self,
         compiled: ov.CompiledModel,
-        inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs],
+        inputs: Sequence[TimedInputs],
         objective: str,
         requests: int,
         threads: Sequence[int] = (),
     ) -> None:
         """Warms up. Raises RuntimeError where inference fails.
 
-        inputs: of each inference, or what is timed, the phases of a workload one after the other. requests: in flight,
-        at least. threads: that compiling made, in order: those of CPU devices, one of which runs each submodel.
+        inputs: of what is timed, the phases of a workload one after the other. requests: in flight, at least. threads:
+        that compiling made, in order: those of CPU devices, one of which runs each submodel.
         """
         import openvino as ov
 
@@ -55,7 +55,7 @@ class Runner:
         # Processor time of each submodel in an inference of the last trial, in the order in which they were compiled,
         # µs; empty where it is not known.
         self.busy_us: list[float] = []
-        self._timed = phases_of(inputs)
+        self._timed = inputs
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
@@ -177,12 +177,6 @@ class ConcurrentTrials:
         """Counts one that has what it needs."""
         with self._lock:
             self._unfinished -= 1
-
-
-def phases_of(inputs: Sequence[NDArray[Any]] | Sequence[TimedInputs]) -> list[TimedInputs]:
-    """What is timed: the phases, or one of an inference with these inputs."""
-    phases = [one for one in inputs if isinstance(one, TimedInputs)]
-    return phases or [as_timed([one for one in inputs if not isinstance(one, TimedInputs)])]
 
 
 class _Phase:

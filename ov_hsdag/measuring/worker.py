@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ov_hsdag.devices.requests import requests_in_flight
-from ov_hsdag.measuring.runner import Copies, Runner, phases_of, submodels_of, thread_ids
+from ov_hsdag.measuring.runner import Copies, Runner, submodels_of, thread_ids
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.reading import parse_json
@@ -121,7 +121,7 @@ class Station:
         device = command["device"]
         if device.startswith(ON_EACH):
             names = device.removeprefix(ON_EACH).split(",")
-            runner: Runner | Copies = Copies([self._compiled(name, command) for name in names], phases_of(self._inputs))
+            runner: Runner | Copies = Copies([self._compiled(name, command) for name in names], self._inputs)
         else:
             runner = self._compiled(device, command)
         if command["outputs"] is not None:

@@ -102,11 +102,6 @@ class Replay:
         return self._timed.steps[self._done - 1]
 
 
-def as_timed(inputs: Sequence[NDArray[Any]] | TimedInputs) -> TimedInputs:
-    """One inference with these inputs, again and again, or what is timed itself."""
-    return inputs if isinstance(inputs, TimedInputs) else TimedInputs([list(inputs)])
-
-
 def mean_rate(rates: Mapping[str, float], phases: Sequence[TimedInputs]) -> float:
     """Inferences per second of a whole workload, from those of its phases."""
     return sum(one.count for one in phases) / sum(one.count / rates[one.name] for one in phases)
