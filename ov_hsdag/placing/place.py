@@ -258,14 +258,9 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     check_in_memory("place", model)
     measure_seconds = selection.SECONDS if options.measure_seconds is None else options.measure_seconds
     search_seconds, costs, profile = options.search_seconds, options.costs, options.profile
-    if not 0 < measure_seconds <= _LONGEST_SECONDS:
-        raise UserError(
-            f"measuring must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {measure_seconds}"
-        )
-    if search_seconds is not None and not 0 < search_seconds <= _LONGEST_SECONDS:
-        raise UserError(
-            f"the search must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {search_seconds}"
-        )
+    for what, seconds in (("measuring", measure_seconds), ("the search", search_seconds)):
+        if seconds is not None and not 0 < seconds <= _LONGEST_SECONDS:
+            raise UserError(f"{what} must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {seconds}")
     check_objective(options.objective)
     devices = DeviceSet.parse(device)
     given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
