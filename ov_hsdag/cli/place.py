@@ -12,9 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, placed, remote
+from ov_hsdag.cli import console, place_job, placed, remote
 from ov_hsdag.cli.command_lines import this_command
-from ov_hsdag.cli.place_job import PlaceJob
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -116,9 +115,8 @@ def place(
         check_not_input(report, files[0])
 
     if ray is not None:
-        job = PlaceJob(model, files, output, device, report, given.shapes, hardlinks)
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
-            job.place(fleet, show, as_json)
+            place_job.place(fleet, show, model, files, output, device, report, given.shapes, hardlinks, as_json)
         return
 
     unmeasured = "not measured: --no-measure" if given.measure is False else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,87 +22,88 @@ if TYPE_CHECKING:
     import openvino as ov
 
 
-@dataclass(frozen=True)
-class PlaceJob:
-    """A placing on the machines of a cluster, which measure; the outputs are written here."""
+def place(
+    fleet: remote.Fleet,
+    show: console.Show,
+    model: Path,
+    files: Sequence[Path],
+    output: Path,
+    device: str,
+    report: Path | None,
+    shapes: Sequence[str] | None,
+    hardlinks: bool,
+    as_json: bool,
+) -> None:
+    """Places the model on each kind of machine, which measure; writes the outputs here, and shows what was found."""
+    for kind in fleet.kinds:
+        common.check_output(fleet.target(output, kind), model)
+    rows: list[tuple[Kind, str, Placement]] = []
+    written: dict[Path, list[str]] = {}
 
-    model: Path
-    files: Sequence[Path]
-    output: Path
-    device: str
-    report: Path | None
-    shapes: Sequence[str] | None
-    hardlinks: bool
+    with remote.scratch() as scratch:
+        job = _job(model, files, report)
 
-    def place(self, fleet: remote.Fleet, show: console.Show, as_json: bool) -> None:
-        """Places the model on each kind of machine, and shows what was found."""
-        for kind in fleet.kinds:
-            common.check_output(fleet.target(self.output, kind), self.model)
-        rows: list[tuple[Kind, str, Placement]] = []
-        written: dict[Path, list[str]] = {}
+        def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+            target = fleet.target(output, kind)
+            _write(model, files, scratch / kind.number, target, hardlinks)
+            if report is not None:
+                came = scratch / kind.number / report.name
+                write_bytes(fleet.target(report, kind), [came.read_bytes()])
+            written[target] = []
+            models = data.get("models", {model.name: data})
+            for name, one in models.items():
+                one["output"] = str(target / name if "models" in data else target)
+                one["messages"] = [job.translated(line) for line in one.get("messages", ())]
+                written[target] += one["messages"]
+                placement = placed.of_json(one)
+                rows.append((kind, name, placement))
+                if not as_json:
+                    lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
+                    show({}, "\n".join(lines), placed.table(placement))
+            return data | ({"output": str(target)} if "models" in data else {})
 
-        with remote.scratch() as scratch:
-            job = self.job()
+        jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
+        failures = fleet.each(f"placing {model}", jobs, use, show if as_json else None)
+    if not as_json and fleet.several and rows:
+        show({}, "all machines:", _overview(rows))
+    named = files[0].stem if len(files) > 1 else None
+    placed.show_what_next(show, written, device, named, shapes, here=False)
+    remote.end(failures)
 
-            def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
-                target = fleet.target(self.output, kind)
-                self.write(scratch / kind.number, target)
-                if self.report is not None:
-                    came = scratch / kind.number / self.report.name
-                    write_bytes(fleet.target(self.report, kind), [came.read_bytes()])
-                written[target] = []
-                models = data.get("models", {self.model.name: data})
-                for name, one in models.items():
-                    one["output"] = str(target / name if "models" in data else target)
-                    one["messages"] = [job.translated(line) for line in one.get("messages", ())]
-                    written[target] += one["messages"]
-                    placement = placed.of_json(one)
-                    rows.append((kind, name, placement))
-                    if not as_json:
-                        lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
-                        show({}, "\n".join(lines), placed.table(placement))
-                return data | ({"output": str(target)} if "models" in data else {})
 
-            jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
-            failures = fleet.each(f"placing {self.model}", jobs, use, show if as_json else None)
-        if not as_json and fleet.several and rows:
-            show({}, "all machines:", _overview(rows))
-        named = self.files[0].stem if len(self.files) > 1 else None
-        placed.show_what_next(show, written, self.device, named, self.shapes, here=False)
-        remote.end(failures)
+def _job(model: Path, files: Sequence[Path], report: Path | None) -> Job:
+    """The command for a machine."""
+    inputs = Inputs()
+    folder = is_model_folder(model)
+    if folder:
+        # Parts are named by the files that there are; weights of those that are placed are needed.
+        needed = [*model.glob("*.xml"), *(one for file in files for one in model_files_of(file))]
+        name = inputs.folder(model, list(dict.fromkeys(needed)))
+    else:
+        name = inputs.model(model)
+    own = {
+        "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
+        "--report": None if report is None else f"{OUT}/{report.name}",
+        "--hardlinks": None,
+    }
+    return Job(tuple(remote.words(inputs, [name], own)), inputs.files, inputs.shown)
 
-    def job(self) -> Job:
-        """The command for a machine."""
-        inputs = Inputs()
-        folder = is_model_folder(self.model)
-        if folder:
-            # Parts are named by the files that there are; weights of those that are placed are needed.
-            needed = [*self.model.glob("*.xml"), *(one for file in self.files for one in model_files_of(file))]
-            name = inputs.folder(self.model, list(dict.fromkeys(needed)))
+
+def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlinks: bool) -> None:
+    """Writes what a machine placed as it is written here."""
+    core = common.new_core()
+
+    def read(path: Path) -> tuple[ov.Model, bool]:
+        one = common.read_model(core, path)
+        return one, common.has_fp16_weights(one)
+
+    with console.progress(f"writing {target}"):
+        if is_model_folder(model):
+            placed = {file.name: read(came / _PLACED / file.name) for file in files}
+            write_folder(target, model, placed, hard_links=hardlinks)
         else:
-            name = inputs.model(self.model)
-        own = {
-            "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
-            "--report": None if self.report is None else f"{OUT}/{self.report.name}",
-            "--hardlinks": None,
-        }
-        return Job(tuple(remote.words(inputs, [name], own)), inputs.files, inputs.shown)
-
-    def write(self, came: Path, target: Path) -> None:
-        """Writes what a machine placed as it is written here."""
-        core = common.new_core()
-
-        def read(path: Path) -> tuple[ov.Model, bool]:
-            model = common.read_model(core, path)
-            return model, common.has_fp16_weights(model)
-
-        with console.progress(f"writing {target}"):
-            if is_model_folder(self.model):
-                placed = {file.name: read(came / _PLACED / file.name) for file in self.files}
-                write_folder(target, self.model, placed, hard_links=self.hardlinks)
-            else:
-                model, compressed = read(came / f"{_PLACED}.xml")
-                save_model_atomically(model, target, compress_to_fp16=compressed)
+            one, compressed = read(came / f"{_PLACED}.xml")
+            save_model_atomically(one, target, compress_to_fp16=compressed)
 
 
 # What a job calls its output.
