@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 _COPY = re.compile(r"(/copy_\d+)+$")
 
 
-def normalize(
-    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None
-) -> ComputationGraph:
+def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> ComputationGraph:
     """See `normalize_by_excerpt`, whose graph it returns."""
-    return normalize_by_excerpt(model, shapes, clock)[0]
+    return normalize_by_excerpt(model, shapes)[0]
 
 
 def normalize_by_excerpt(

@@ -136,14 +136,14 @@ def extract(model: Any, rule: int) -> PlacementProblem:
     return assemble(empty, names, profile, "latency")
 
 
-def write_generated(folder: Path, count: int = 256, seed: int = 0) -> None:
+def write_generated(folder: Path, count: int = 256) -> None:
     """Writes random graphs as generated/NUMBER.npz, a corpus that needs no models; those that are there stay."""
     rule = split_rule(ov.__version__)
     for number in range(count):
         path = folder / GENERATED / f"{number:03d}.npz"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            generated_template(np.random.default_rng([seed, RECIPE, number]), rule).save(path)
+            generated_template(np.random.default_rng([0, RECIPE, number]), rule).save(path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class Corpus:
     generated: float = 0.15  # share of problems on generated DAGs
 
     @classmethod
-    def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE, generated: float = 0.15) -> Corpus:
+    def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE) -> Corpus:
         """The training part of a corpus folder: without held-out families and graphs that are too large.
 
         Raises UserError where there is nothing to learn from, or a file is not a problem.
@@ -174,7 +174,7 @@ class Corpus:
                 f"no training problems in '{folder}': expected FAMILY/MODEL.npz files (in the source tree,"
                 " `python -m research.corpus DIR` makes them)"
             )
-        return cls(tuple(templates), tuple(names), seed, generated)
+        return cls(tuple(templates), tuple(names), seed)
 
     @property
     def fingerprint(self) -> str:

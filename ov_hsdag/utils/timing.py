@@ -11,23 +11,21 @@ from contextlib import contextmanager
 class Clock:
     """Adds up the seconds that phases take."""
 
-    def __init__(
-        self, now: Callable[[], float] = time.perf_counter, begins: Callable[[str], None] | None = None
-    ) -> None:
-        """now: the time in seconds, or `time.thread_time`; begins: called with each phase's name when it begins."""
+    def __init__(self, begins: Callable[[str], None] | None = None) -> None:
+        """begins: called with each phase's name when it begins."""
         self.seconds: dict[str, float] = {}  # of each phase, in the order in which they ended first
-        self._now, self._begins = now, begins
+        self._begins = begins
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         """Counts what is inside, whether it succeeds or not."""
         if self._begins:
             self._begins(phase)
-        start = self._now()
+        start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
 class OutOfTime(Exception):
