@@ -104,7 +104,7 @@ def test_the_same_problem_gets_the_same_placement(untrained: Path) -> None:
 def test_proposals_are_distinct_supported_and_hold_the_single_devices(untrained: Path) -> None:
     problem = random_problem(5, nodes=80, devices=3, missing=0.15, grouped=True)
     proposals = HSDAGPlacer(untrained).propose(problem)
-    assert len({row.tobytes() for row in proposals}) == len(proposals) > 10
+    assert len({row.tobytes() for row in proposals}) == len(proposals) > 5
     everywhere = problem.group_supported.all(axis=0)
     for device in range(3):
         assert (proposals == device).all(axis=1).any()

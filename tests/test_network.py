@@ -16,7 +16,7 @@ from ov_hsdag.training.network import HSDAGNetwork, tensors
 from research.baselines import published
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
-BASE = HSDAGConfig.base(Widths(**WIDTHS))
+BASE = dataclasses.replace(HSDAGConfig.base(Widths(**WIDTHS)), residual=False)
 PAPER = published.paper(Widths(**WIDTHS))
 SMALL = dataclasses.replace(BASE, hidden=16, layers=2, context=1)
 CONFIGS = {"base": BASE, "paper": PAPER}

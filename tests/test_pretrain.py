@@ -95,7 +95,7 @@ def example(seed: int, **options: object) -> Example:
     return Example.of(problem, x, weighted(problem, x, found.elites), found.score, found.score * 1.2)
 
 
-def network(examples: list[Example], seed: int = 0, residual: bool = True) -> HSDAGNetwork:
+def network(examples: list[Example], seed: int = 0, residual: bool = False) -> HSDAGNetwork:
     torch.manual_seed(seed)
     base = HSDAGConfig.base(Widths.of(examples[0].x))
     return HSDAGNetwork(replace(base, hidden=16, layers=1, context=1, min_clusters=4, residual=residual))
@@ -180,7 +180,7 @@ def test_of_several_elites_the_likeliest_is_imitated() -> None:
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_policy_gradients_raise_the_return(clip: float | None) -> None:
     item = example(1)
-    net, generator, means = network([item], residual=False), torch.Generator().manual_seed(0), []
+    net, generator, means = network([item]), torch.Generator().manual_seed(0), []
     kl, clipped = [], []
     for _ in range(60):
         rollouts = sample(run_policy(net, item), item, 16, generator)
@@ -275,7 +275,7 @@ def test_the_entropy_bonus_keeps_the_policy_from_being_sure() -> None:
     settings = replace(TINY, imitation_steps=10**6)
 
     def entropy(coefficient: float) -> float:
-        net, chosen = network([item]), replace(settings, ent_coef=coefficient)
+        net, chosen = network([item], residual=True), replace(settings, ent_coef=coefficient)
         learn(net, lambda: problem_loss(net, chosen, 0, item, math.nan, torch.Generator())[0], 80)
         return float(run_policy(net, item).entropy)
 

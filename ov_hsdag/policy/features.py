@@ -19,7 +19,7 @@ from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous
 from ov_hsdag.problem.coarse import CoarseView, Floats, share
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Changes with the meaning or the number of features. 3 has one feature of pairs more than 2, the last.
+# Changes with the meaning or the number of features. 3 has more features of pairs than 2, behind those.
 FEATURE_VERSION = 3
 
 # Operation types by what they do; each line is one feature. Types in none of them count as the last one.
@@ -122,13 +122,14 @@ def policy_input(problem: PlacementProblem, threads: int = 1) -> PolicyInput:
     ]
     found = _Contiguous.of(partitions)
     partition = problem.where_supported(Contiguous().place(problem))
-    held = np.bincount(coarse.astype(np.int64) * len(problem.devices) + partition, None, view.us.size)
-    parts = share(held.reshape(view.us.shape), np.bincount(coarse, None, view.size)[:, None])
+    counted = np.bincount(coarse.astype(np.int64) * len(problem.devices) + partition, None, view.us.size)
+    parts = share(counted.reshape(view.us.shape), np.bincount(coarse, None, view.size)[:, None])
+    pairs = [_pairs(view, found), _moves(partitions, parts.argmax(1)), parts[..., None]]
     return PolicyInput(
         node_x=np.concatenate(columns, axis=1).astype(np.float32),
         edge_index=view.edge_index,
         edge_x=_edges(view, position, found).astype(np.float32),
-        pair_x=np.concatenate([_pairs(view, found), parts[..., None]], axis=2).astype(np.float32),
+        pair_x=np.concatenate(pairs, axis=2).astype(np.float32),
         device_x=_devices(problem, view, found).astype(np.float32),
         coarse=coarse,
         partition=partition,
@@ -350,6 +351,70 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
         ],
         axis=2,
     )
+
+
+def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
+    """What moving a group alone to each device changes of a placement, [size, D, 4]; device: of groups [size].
+
+    The sum of all times; the largest time of a device; that device's share of it now; and its memory after the move.
+    """
+    view, us = partitions.view, partitions.us
+    problem = view.problem
+    size, count = us.shape
+    rows, places = np.arange(size), np.arange(count)
+    own = np.eye(count)[device]
+    source, target = view.producer[view.received], view.receiver
+    fixed, rate = (np.where(np.eye(count), 0.0, cost) for cost in (problem.transfer_us, problem.transfer_us_per_byte))
+
+    def summed(group: NDArray[Any], values: Floats, rows: int = size) -> Floats:
+        """Sums of rows by group, [R, D] → [rows, D]."""
+        return np.stack([np.bincount(group, column, rows) for column in values.T], axis=1)
+
+    # A tensor goes to each device once, whoever reads it there.
+    readers = summed(view.received, own[target], len(view.producer))
+    alone = readers[view.received] == own[target]
+    per_byte = rate[device[source]] * view.tensor_bytes[view.received][:, None]
+    received = summed(target * count + device[source], alone * (fixed[device[source]] + per_byte), size * count)
+    # Times of transfers between the device that a group is moved to and each device, [size, D, D].
+    between = received.reshape(size, count, count).transpose(0, 2, 1)
+    sent = np.stack(
+        [
+            summed(view.producer, (readers > 0) * (fixed[place] + rate[place] * view.tensor_bytes[:, None]))
+            for place in places
+        ],
+        axis=1,
+    )
+    between = between + sent
+    # A group with no neighbour on its device is a submodel there, and one between two of its device leaves two behind.
+    reads, feeds = summed(target, own[source]) > 0, summed(source, own[target]) > 0
+    computing = us + problem.submodel_us * ~(reads | feeds)
+    behind = np.where(own > 0, 0.0, (problem.submodel_us[device] * (reads & feeds)[rows, device])[:, None])
+    total = computing + between.sum(axis=2)
+    change = total - total[rows, device][:, None] + behind
+    # Both ends of a transfer are busy. Of each device (last axis), after each move:
+    shares = problem.transfer_shares
+    busy = between * shares
+    busy[:, places, places] = computing + between.sum(axis=2) * shares
+    load = own.T @ us.astype(np.float64)
+    load = load.diagonal() + (sent[rows, device] * shares).sum(axis=0) + own.T @ sent[rows, device].sum(axis=1) * shares
+    after = load + busy - busy[rows, device][:, None]
+    after[rows, :, device] += behind
+    worst = after.max(axis=2) - load.max()
+    held = (own.T @ partitions.weights).diagonal() + np.where(own > 0, 0.0, partitions.weights)
+    return np.stack(
+        [
+            _signed(share(change * size, view.best.sum())),
+            _signed(share(worst * size, view.best.sum())),
+            np.broadcast_to(share(load, load.max()), us.shape),
+            np.where(np.isfinite(partitions.room), share(held, partitions.room), 0.0).clip(0, 2),
+        ],
+        axis=2,
+    )
+
+
+def _signed(ratio: Floats) -> Floats:
+    """Logarithm of a size beside its sign, for what is about 0 and may be negative."""
+    return np.asarray(np.sign(ratio) * np.log1p(10 * np.abs(ratio)).clip(0, _CLIP) / _CLIP)
 
 
 def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) -> Floats:
