@@ -107,8 +107,8 @@ def find_candidates(
 
     UserError: a policy does not fit the problem. RunError: a policy does not run.
     """
-    found = _learned_candidates(problem, learned if len(problem.devices) > 1 else ())
-    return [run(placer, problem) for placer in unlearned_placers(problem, search)] + found
+    found = [run(placer, problem) for placer in unlearned_placers(problem, search)]
+    return found + _learned_candidates(problem, learned if len(problem.devices) > 1 else ())
 
 
 def find_within_memory(
