@@ -3,10 +3,10 @@
     python -m benchmarks.speed.policy_cost [--sizes 300 2000 6000 22000 110000] [--rounds 9]
 
 Each run is a process of its own, which reads an IR, places it on HETERO:CPU_A,CPU_B without measuring and writes it;
-with and without the policy they take turns. Added time is that of loading and asking in such a process, the least of the
-rounds; whole processes differ by more on a shared machine, and their difference stands beside it. Memory is the median:
-peaks of equal runs differ by 20 MiB at times. Exit status 1 where a limit is exceeded: 30 ms up to 250 coarse groups and
-60 ms above, 5% of the whole, 10 MiB; 10 ms to load and check the policy.
+with and without the policy they take turns. Added time is that of loading and asking in such a process, the least of
+the rounds; whole processes differ by more on a shared machine, and their difference stands beside it. Memory is the
+median: peaks of equal runs differ by 20 MiB at times. Exit status 1 where a limit is exceeded: 30 ms up to 250 coarse
+groups and 60 ms above, 5% of the whole, 10 MiB; 10 ms to load and check the policy.
 """
 
 from __future__ import annotations
