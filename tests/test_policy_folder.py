@@ -25,10 +25,12 @@ from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import FORMAT_VERSION, WEIGHTS_FILE, PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
-from ov_hsdag.policy.features import PolicyInput
+from ov_hsdag.policy.features import PolicyInput, policy_input
+from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.training.network import HSDAGNetwork, export, load
 from ov_hsdag.utils.errors import UserError
+from tests.graphs import random_problem
 from tests.policy_inputs import WIDTHS, random_input
 
 
@@ -320,3 +322,17 @@ def test_a_policy_of_one_machine_is_kept_for_its_devices(
         (fallback,) = policy_placers(None, two_cpu_core, devices)
     assert Path(str(fallback.policy)).name == bundle.DEFAULT
     assert policy_placers("none", two_cpu_core, devices) == []
+
+
+def test_a_policy_of_the_features_before_is_asked_as_it_was(tmp_path: Path) -> None:
+    """It knows the first thirteen features of pairs, and of no partition to begin with."""
+    problem = random_problem(3, nodes=60, objective="throughput")
+    widths = dataclasses.replace(Widths.of(policy_input(problem)), pair=13)
+    config = HSDAGConfig(widths, hidden=16, layers=1, context=1)
+    export(HSDAGNetwork(config), tmp_path)
+    record = json.loads((tmp_path / "policy.json").read_text())
+    del record["config"]["residual"]  # which that release did not write
+    (tmp_path / "policy.json").write_text(json.dumps({**record, "features": 2}))
+    found = HSDAGPlacer(tmp_path).cluster_logits(problem)
+    assert found.partition is None and np.isfinite(found.logits).all()
+    assert load(tmp_path).config == config
