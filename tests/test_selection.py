@@ -15,7 +15,7 @@ import pytest
 import ov_hsdag
 from ov_hsdag.calibration.calibrate import calibrate_model
 from ov_hsdag.costs.builtin import builtin_profile
-from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash
+from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import inference_precision
 from ov_hsdag.devices.memory import MOST, parse_memory
@@ -326,6 +326,29 @@ def test_a_device_that_fails_is_not_chosen_where_there_was_no_time_for_the_other
     machine.compiling = 0.35 * selection.SECONDS
     placement = placed_on(machine, core, monkeypatch)
     assert machine.compiled == 2 and placement.chosen == "CPU_B", placement.measured
+
+
+def test_what_the_profile_would_choose_runs_whatever_was_measured_of_costs(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs in which CPU_B takes a thousand times as long, on a machine where it does not."""
+    model = ZOO["squeezenet"].build()
+    graph = build_problem(ZOO["squeezenet"].build(), DEVICES, core=core).graph
+    nodes, times = graph.nodes, {"CPU_A": 100.0, "CPU_B": 100_000.0}
+    costs = {
+        name: DeviceCosts(identity(core, name), "", np.full(nodes, us), np.full(nodes, -1, np.int32), np.zeros(nodes))
+        for name, us in times.items()
+    }
+    machine = Varying(1.8, 0.005)
+    monkeypatch.setattr(process, "Worker", machine.start)
+    machine.keep_time(monkeypatch)
+    placement = ov_hsdag.place(
+        model, PAIR, objective="throughput", core=core, measure=True, costs=ModelCosts(graph_hash(graph), costs)
+    )
+    assert placement.measured is not None
+    (name,) = (name for name in placement.measured if name.endswith(selection.BY_PROFILE))
+    assert placement.measured[name]["ratio"] > 1.7
+    assert placement.chosen not in DEVICES.names
 
 
 @pytest.mark.slow

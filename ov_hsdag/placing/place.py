@@ -43,6 +43,7 @@ from ov_hsdag.placing.candidates import (
     best_by_prediction,
     describe_enough,
     enough_memory,
+    find_candidates,
     find_within_memory,
     policy_placers,
     require_runnable,
@@ -159,6 +160,9 @@ def place(
         problem = priced.problem
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request)
+        if measure and not request.decided and (costs is not None or phase_costs):
+            unmeasured = session.price(analysis, options.objective, None, phases).problem
+            candidates += _by_profile(unmeasured, candidates, request)
     with clock("choose"):
         if request.given is not None:
             chosen = _completed(model, problem, request.given)
@@ -390,6 +394,21 @@ def _candidates(
         )
         problem = found_for
     return problem, candidates
+
+
+def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], request: _Request) -> list[NamedPlacement]:
+    """What would be chosen without measured costs, where nothing else found it: on a machine that others use, costs
+    that were measured while they worked may be the worse ones.
+
+    problem: priced by the profile.
+    """
+    try:
+        found = best_by_prediction(problem, find_candidates(problem, request.learned, search=request.search))
+    except (RunError, UserError):  # what the costs do not change has been told
+        return []
+    if any(np.array_equal(found.placement, one.placement) for one in known):
+        return []
+    return [NamedPlacement(f"{found.name} {selection.BY_PROFILE}", found.placement)]
 
 
 def _completed(model: ov.Model, problem: PlacementProblem, given: Placement) -> NamedPlacement:

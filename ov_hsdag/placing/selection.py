@@ -55,6 +55,9 @@ _ERRORS, _BUSY_ERROR = {True: 0.05, False: 0.14}, 0.04
 # Searches with corrected costs, the share of the time in which they may begin, and what they have to promise.
 _SEARCHES, _SEARCHING, _PROMISING = 5, 0.6, 0.002
 
+BY_PROFILE = "(by profile)"
+"""Behind the name of what finds a placement without measured costs, which is measured whatever these say of it."""
+
 CORRECTED = "search (corrected)"
 """Name of what the search finds with costs that are corrected by what was measured, with a number for later ones."""
 
@@ -157,7 +160,9 @@ def select(
         _warn(str(error))
         return Result({}, None, placements)
     with comparison:
-        trials = _Trials(comparison, problem, placements, simple, _ERRORS[measured_costs], end)
+        # Where the profile says otherwise, costs that were measured are not sure.
+        sure = measured_costs and not any(name.endswith(BY_PROFILE) for name in others)
+        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end)
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
@@ -504,5 +509,6 @@ def _others(
             known.add(placement.tobytes())
             distinct[name] = placement
     scores = {name: float(problem.scores(placement)[0]) for name, placement in distinct.items()}
-    best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)[:_MEASURED]
+    best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)
+    best = [name for rank, name in enumerate(best) if rank < _MEASURED or name.endswith(BY_PROFILE)]
     return {name: distinct[name] for name in distinct if name in best}
