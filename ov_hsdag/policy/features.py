@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous
-from ov_hsdag.problem.coarse import CoarseView, Floats, share
+from ov_hsdag.problem.coarse import CoarseView, Floats, off_diagonal, share
 from ov_hsdag.problem.problem import PlacementProblem
 
 # Changes with the meaning or the number of features. 3 has more features of pairs than 2, behind those.
@@ -364,7 +364,7 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     rows, places = np.arange(size), np.arange(count)
     own = np.eye(count)[device]
     source, target = view.producer[view.received], view.receiver
-    fixed, rate = (np.where(np.eye(count), 0.0, cost) for cost in (problem.transfer_us, problem.transfer_us_per_byte))
+    fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
     def summed(group: NDArray[Any], values: Floats, rows: int = size) -> Floats:
         """Sums of rows by group, [R, D] → [rows, D]."""

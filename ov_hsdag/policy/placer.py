@@ -46,8 +46,15 @@ class ClusterLogits:
     """What the policy makes of a problem."""
 
     logits: NDArray[np.float32]  # of devices for clusters [c, D]
-    of_group: NDArray[np.int32]  # cluster of each group [groups]
+    of_group: NDArray[np.integer]  # cluster of each group [groups]
     partition: NDArray[np.uint8] | None  # see `expand`
+
+    @classmethod
+    def of(
+        cls, logits: NDArray[np.float32], cluster: NDArray[np.integer], x: PolicyInput, residual: bool
+    ) -> ClusterLogits:
+        """Of the nodes of an input; cluster: of each [n]; residual: see `HSDAGConfig`."""
+        return cls(logits, cluster[x.coarse], x.partition if residual else None)
 
     def expanded(self, problem: PlacementProblem, choices: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Placements of a problem's groups, see `expand`; choices: devices of clusters, uint8 [batch, c]."""
@@ -89,16 +96,14 @@ class HSDAGPlacer:
         policy = PolicyFolder.load(self.policy)
         x = policy_input(problem)
         h, edge_score = policy.encode(x)
-        nodes = len(x.node_x)
-        cluster = np.arange(nodes, dtype=np.int32)
-        if policy.config.levels:
-            cluster = parse(policy.config, x, edge_score, policy.config.levels)
-        partition = x.partition if policy.config.residual else None
-        return ClusterLogits(policy.place(x, h, edge_score, cluster), cluster[x.coarse], partition)
+        cluster = parse(policy.config, x, edge_score, policy.config.levels)
+        return ClusterLogits.of(policy.place(x, h, edge_score, cluster), cluster, x, policy.config.residual)
 
 
 def parse(config: HSDAGConfig, x: PolicyInput, edge_score: NDArray[np.float32], levels: int) -> NDArray[np.int32]:
     """Cluster of each node, int32 [n]; levels: how often parsing merges, see `ov_hsdag._native.parse`."""
+    if not levels:
+        return np.arange(len(x.node_x), dtype=np.int32)
     edges = x.edge_index
     if config.residual:
         device = x.pair_x[..., -1].argmax(1)

@@ -115,19 +115,14 @@ def run_policy(
 def parse(network: HSDAGNetwork, example: Example, edge_score: Tensor, levels: int | None = None) -> Tensor:
     """Cluster of each node, int64 [n]; for the arguments see `run_policy`."""
     levels = network.config.levels if levels is None else levels
-    nodes = len(example.x.node_x)
-    if levels == 0:
-        return torch.arange(nodes)
     cluster = placer.parse(network.config, example.x, edge_score.detach().numpy(), levels)
     return torch.from_numpy(cluster.astype(np.int64))
 
 
 def expand(example: Example, actions: NDArray[np.int64], policy: Policy) -> NDArray[np.uint8]:
     """Devices of clusters, int64 [samples, c], as placements of groups, uint8 [samples, groups]."""
-    of_group = policy.cluster.numpy()[example.x.coarse]
     log_probability = policy.log_probability.detach().numpy()
-    partition = example.x.partition if policy.residual else None
-    clusters = placer.ClusterLogits(log_probability, of_group.astype(np.int32), partition)
+    clusters = placer.ClusterLogits.of(log_probability, policy.cluster.numpy(), example.x, policy.residual)
     return clusters.expanded(example.problem, actions.astype(np.uint8))
 
 

@@ -87,8 +87,7 @@ def policy_placements(
             cluster = parse(network, example, edge_score, levels)
             logits = network.logits(example.inputs, h, edge_score, cluster).numpy()
             choices = np.concatenate([placer.lean(logits), placer.sample(logits, settings.draws, generator)])
-            partition = x.partition if network.config.residual else None
-            clusters = ClusterLogits(logits, cluster.numpy()[x.coarse], partition)
+            clusters = ClusterLogits.of(logits, cluster.numpy(), x, network.config.residual)
             found.append(clusters.expanded(problem, choices))
     return np.concatenate(found)
 
