@@ -62,6 +62,7 @@ import sys
 sys.modules.update(dict.fromkeys(("torch", "safetensors")))  # importing them fails
 import openvino as ov, ov_hsdag
 from openvino.tools.ovc import main as ovc
+from ov_hsdag.cli import app
 from ov_hsdag.integration import ovc as hook
 
 def told(placement):
@@ -75,15 +76,18 @@ manager = ov.passes.Manager()
 placing = manager.register_pass(ov_hsdag.HSDAGPlacement(device=devices))
 manager.run_passes(model)
 told(ov_hsdag.Placement.of(model))
-sys.argv = ["ovc", source, "--placement", devices, "--output_model", sys.argv[2]]
-sys.stdout = sys.stderr
 hook.patch(ovc)
-ovc.main()
-sys.stdout = sys.__stdout__
-told(ov_hsdag.Placement.of(ov.Core().read_model(sys.argv[-1])))
+for run, *argv in (
+    (ovc.main, "ovc", source, "--placement", devices, "--output_model", sys.argv[2]),
+    (app.run, "ov-hsdag", "place", source, "--device", devices, "--no-measure", "--output", sys.argv[3]),
+):
+    sys.argv, sys.stdout = argv, sys.stderr
+    assert not run()
+    sys.stdout = sys.__stdout__
+    told(ov_hsdag.Placement.of(ov.Core().read_model(argv[-1])))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, LIGHT / "light_squeezenet.onnx", tmp_path / "placed.xml"],
+        [sys.executable, "-c", code, LIGHT / "light_squeezenet.onnx", tmp_path / "ovc.xml", tmp_path / "place.xml"],
         capture_output=True,
         text=True,
         env={key: value for key, value in os.environ.items() if key != "OV_HSDAG_DISABLE"},
@@ -91,7 +95,7 @@ told(ov_hsdag.Placement.of(ov.Core().read_model(sys.argv[-1])))
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "base True True", "base True True", "None False True", "base True True", "base True True"
+        "base True True", "base True True", "None False True", "base True True", "base True True", "base True True"
     ]  # fmt: skip
 
 
