@@ -23,22 +23,19 @@ def test_costs_are_the_simulators_in_seconds_and_the_best_is_kept(objective: str
     row = int(costs.argmin())
     np.testing.assert_array_equal(environment.best.placement, placements[row])
     assert (environment.best.cost, environment.best.evaluations) == (costs[row], row + 1)
-    counts, seconds, found = zip(*environment.curve, strict=True)
-    assert list(counts) == sorted(set(counts)) and list(seconds) == sorted(seconds)
-    assert list(found) == sorted(found, reverse=True) and found[-1] == costs.min()
 
 
 def test_a_budget_of_evaluations_is_never_exceeded() -> None:
     problem = random_problem(3)
     environment = Environment(problem, Budget(evaluations=5))
     environment.costs(np.stack([problem.single(0)] * 3))
-    assert environment.remaining == 2 and environment.spent == 0.6
+    assert environment.remaining == 2
     with pytest.raises(BudgetSpent):
         environment.costs(np.stack([problem.single(1)] * 3))
     assert environment.evaluations == 5
     with pytest.raises(BudgetSpent):
         environment.cost(problem.single(0))
-    assert environment.evaluations == 5 and len(environment.exact(problem.single(0))) == 1
+    assert environment.evaluations == 5
 
 
 def test_a_budget_of_seconds_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,15 +47,6 @@ def test_a_budget_of_seconds_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BudgetSpent):
         environment.cost(problem.single(0))
     assert environment.evaluations == 1
-
-
-def test_noise_is_multiplicative_and_repeatable() -> None:
-    problem = random_problem(3)
-    batch = np.stack([problem.single(0)] * 400)
-    costs, again = (Environment(problem, noise=0.05, seed=7).costs(batch) for _ in range(2))
-    np.testing.assert_array_equal(costs, again)
-    logs = np.log(costs / (problem.scores(problem.single(0))[0] * 1e-6))
-    assert abs(logs.mean()) < 0.01 and 0.04 < logs.std() < 0.06
 
 
 def test_run_ends_a_baseline_that_never_stops() -> None:

@@ -6,10 +6,8 @@ device run on real devices alone (measured.py).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +24,14 @@ from research.baselines.package import (
     Shipped,
 )
 
-if TYPE_CHECKING:
-    from ov_hsdag.policy.config import HSDAGConfig
-
 SHIPPED = Shipped().name
 """The name of what users get by default: the policy that ships proposes beside search."""
 
 NO_NETWORK = "place, no network"
 """The name of what `--policy none` gives: no network takes part."""
 
-# Clusters at which parsing stops where it is not to be limited to four.
-MANY_CLUSTERS = 48
+LEARNING_RATE = 1e-3
+"""Of the authors' published code."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +44,9 @@ class Contestant:
     learns: bool = False  # whether it learns from its evaluations, and takes accordingly long
 
 
-def _learned(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
-    def make() -> Baseline:
-        found: Baseline = getattr(importlib.import_module(f"research.baselines.{module}"), name)(**settings)
-        return found
-
-    return make
-
-
 @dataclass(frozen=True)
 class Published:
     """HSDAG as published, learned on the problem itself: `published.paper` with every placement measured."""
-
-    without: tuple[str, ...] = ()  # groups of features that are left out (`research.baselines.published.ABLATIONS`)
-    clusters: int | None = None  # at which parsing stops
-    learning_rate: float = 1e-3  # of the authors' published code; 0: nothing is learned
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
@@ -78,14 +61,12 @@ class Published:
                 return environment.costs(placements) * 1e6
 
         devices = len(environment.problem.devices)
-        plain = published.Task.of(environment.problem, published.paper(Widths(0, 0, 0, 0), devices, self.without))
+        plain = published.Task.of(environment.problem)
         task = Measured(plain.problem, plain.x, plain.inputs, plain.reference)
-        config: HSDAGConfig = published.paper(Widths.of(task.x), devices, self.without)
-        if self.clusters is not None:
-            config = replace(config, min_clusters=self.clusters)
+        config = published.paper(Widths.of(task.x), devices)
         left = environment.remaining
         episodes = published.EPISODES if left is None else max(-(-left // config.steps), 1)
-        published.train(task, config, episodes=episodes, learning_rate=self.learning_rate, seed=seed)
+        published.train(task, config, episodes=episodes, learning_rate=LEARNING_RATE, seed=seed)
 
 
 SIMPLE = (
@@ -99,43 +80,8 @@ SIMPLE = (
 """What learns nothing while it places."""
 
 
-def learned(*, colocate: bool = True) -> tuple[Contestant, ...]:
-    """What learns on the very problem.
-
-    colocate: whether the RNN placer's rule of co-location, which Placeto takes over, makes one node of each chain.
-    Graphs of layers are chains of what it would have made.
-    """
-    return (
-        *(
-            Contestant(label, _learned(module, name, colocate=colocate), seeded=True, learns=True)
-            for label, module, name in (("Placeto", "placeto", "Placeto"), ("RNN-based", "rnn", "RNN"))
-        ),
-        Contestant("HSDAG as published", Published, seeded=True, learns=True),
-    )
-
-
-LEARNED = learned()
+LEARNED = (Contestant("HSDAG as published", Published, seeded=True, learns=True),)
 """What learns on the very problem, as published."""
-
-ABLATIONS = (
-    Contestant("HSDAG as published", lambda: Published(clusters=MANY_CLUSTERS), seeded=True, learns=True),
-    *(
-        Contestant(
-            f"without {label}",
-            lambda group=group: Published((group,), clusters=MANY_CLUSTERS),  # type: ignore[misc]
-            seeded=True,
-            learns=True,
-        )
-        for group, label in (
-            ("output_shape", "output shape"),
-            ("node_id", "node id"),
-            ("structure", "structural features"),
-        )
-    ),
-    Contestant("not trained", lambda: Published(clusters=MANY_CLUSTERS, learning_rate=0.0), seeded=True, learns=True),
-    Contestant("four clusters", Published, seeded=True, learns=True),
-)
-"""HSDAG as published with parsing that stops at `MANY_CLUSTERS`, and with one thing changed each."""
 
 OURS = (Contestant(NO_NETWORK, lambda: Shipped(policy="none", name=NO_NETWORK)), Contestant(SHIPPED, Shipped))
 """What users get with `--policy none`, and by default, with the policy that ships."""

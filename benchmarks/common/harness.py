@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import tempfile
 import time
@@ -35,19 +34,17 @@ def run(
     contestant: Contestant,
     budget: Budget,
     *,
-    noise: float = 0.0,
     seed: int = 0,
     judge: Judge | None = None,
 ) -> dict[str, Any]:
     """Lets a contestant place a problem within a budget, which the environment keeps.
 
-    contestant: who places it. budget: of evaluations and of processor seconds. noise: standard deviation of the
-    logarithm of a measurement. seed: of the contestant and of the noise. judge: of placements; None: the simulator.
-    Returns a dict. us: of the best placement as it is, without noise, µs; None where there is none, and then `why` says
-    why. drawn_us: as it was measured when it was found; again_us: measured once more. evaluations, seconds: that were
-    spent. devices: how many the placement uses. placement: the bytes of its device numbers as hexadecimal digits.
+    contestant: who places it. budget: of evaluations and of processor seconds. seed: of the contestant. judge: of
+    placements; None: the simulator. Returns a dict. us: of the best placement, µs; None where there is none, and then
+    `why` says why. evaluations, seconds: that were spent. devices: how many the placement uses. placement: the bytes of
+    its device numbers as hexadecimal digits.
     """
-    environment = Environment(problem, budget, judge=judge, noise=noise, seed=seed)
+    environment = Environment(problem, budget, judge=judge)
     why = ""
     try:
         environment.run(contestant.make(), seed)
@@ -58,13 +55,9 @@ def run(
     best = environment.best
     spent = {"evaluations": environment.evaluations, "seconds": round(environment.seconds, 3)}
     if best is None:
-        return {"us": None, "drawn_us": None, "again_us": None, "why": why or _why(environment), **spent}
-    exact = float(environment.exact(best.placement)[0]) * 1e6
-    again = exact * math.exp(noise * np.random.default_rng([seed, 1]).standard_normal())
+        return {"us": None, "why": why or _why(environment), **spent}
     return {
-        "us": exact,
-        "drawn_us": best.cost * 1e6,
-        "again_us": again,
+        "us": best.cost * 1e6,
         "why": why,
         **spent,
         "devices": len(np.unique(best.placement)),

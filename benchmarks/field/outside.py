@@ -5,9 +5,8 @@
 
 The instances, and how ours and their problems differ, are in research/instances.py. What counts is *their* objective,
 the largest load of a device for one inference. Contestants that compute with costs see them through the placement
-problem made of the instance; what its simulator charges is never less. What learns has its rule of co-location on
-operator graphs; on layer graphs, where that would make one node of a whole chain of layers, it has none. The instances
-for latency are left out: devices there work at the same time on one inference, which HETERO does not do.
+problem made of the instance; what its simulator charges is never less. The instances for latency are left out: devices
+there work at the same time on one inference, which HETERO does not do.
 
 Exits with status 1 where `place` by default is worse than the published optimum of contiguous splits.
 """
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import harness
-from benchmarks.common.contestants import OURS, SHIPPED, SIMPLE, Contestant, learned, single
+from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE, single
 from benchmarks.common.tables import Result, markdown, middle, spread, write
 from benchmarks.common.workers import start
 from ov_hsdag.problem.problem import PlacementProblem
@@ -41,15 +40,14 @@ EVALUATIONS = 500
 SEEDS = 5
 
 
-def contestants(layers: bool = False) -> list[Contestant]:
-    """Rows of the table, on a graph of layers or of operations."""
-    return [
-        single(CPU, "CPU alone"),
-        single(CPU + 1, "one accelerator alone"),
-        *SIMPLE,
-        *learned(colocate=not layers),
-        *OURS,
-    ]
+CONTESTANTS = (
+    single(CPU, "CPU alone"),
+    single(CPU + 1, "one accelerator alone"),
+    *SIMPLE,
+    *LEARNED,
+    *OURS,
+)
+"""Rows of the table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +81,7 @@ class Task:
     """One run."""
 
     instance: str  # what `name_of` calls it
-    contestant: int  # number in `contestants()`
+    contestant: int  # number in `CONTESTANTS`
     seed: int  # of the contestant
     seconds: float  # of the budget
 
@@ -93,14 +91,13 @@ def run(instances: Instances, task: Task) -> dict[str, Any]:
     instance, problem = instances.of[task.instance], _problem(instances, task.instance)
     cell = harness.run(
         problem,
-        contestants(task.instance.startswith("LayerGraphs/"))[task.contestant],
+        CONTESTANTS[task.contestant],
         Budget(EVALUATIONS, task.seconds),
         seed=task.seed,
         judge=lambda placements: judge(instance, problem, placements),
     )
     us = cell.pop("us")
-    for left_out in ("drawn_us", "again_us", "placement"):
-        cell.pop(left_out, None)
+    cell.pop("placement", None)
     return {"load_ms": None if us is None else us * 1e-3, **cell}
 
 
@@ -121,7 +118,7 @@ def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]
     earlier: a result with the same settings whose runs are not made again, or nothing.
     """
     paths = {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
-    there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), contestants()
+    there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), CONTESTANTS
     tasks = [
         Task(name, row, seed, settings["seconds"])
         for row, contestant in enumerate(rows)

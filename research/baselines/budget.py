@@ -2,7 +2,7 @@
 
 environment = Environment(problem, Budget(evaluations=1000))
 environment.run(baseline, seed=0)          # calls baseline.place(environment, 0) until it returns or the budget ends
-environment.best.placement, environment.best.cost, environment.curve
+environment.best.placement, environment.best.cost
 """
 
 from __future__ import annotations
@@ -63,22 +63,15 @@ class Environment:
         budget: Budget | None = None,
         *,
         judge: Judge | None = None,
-        noise: float = 0.0,
-        seed: int = 0,
     ) -> None:
         """budget: None: no limit. judge: of placements; None: the simulator with the problem's objective: seconds of a
-        request for latency, seconds between results with many requests in flight for throughput. noise: standard
-        deviation of the logarithm of a measured cost over the judge's. seed: of the noise alone.
+        request for latency, seconds between results with many requests in flight for throughput.
         """
         self.problem = problem  # graph, costs and limits may be read without a price
         self.budget = budget or Budget()
         self.evaluations = 0  # spent so far
-        self.best: Best | None = None  # the best feasible placement so far by measured cost
-        # each improvement of `best`: (evaluations, processor seconds, cost in seconds)
-        self.curve: list[tuple[int, float, float]] = []
+        self.best: Best | None = None  # the best feasible placement so far
         self._judge: Judge = judge or (lambda placements: problem.scores(placements) * 1e-6)
-        self._noise = noise
-        self._generator = np.random.default_rng(seed)
         self._begin = time.process_time()
 
     @property
@@ -92,14 +85,6 @@ class Environment:
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
             return 0
         return None if self.budget.evaluations is None else max(self.budget.evaluations - self.evaluations, 0)
-
-    @property
-    def spent(self) -> float:
-        """Share of the budget that is spent, 0 … 1; 0 where there is no limit."""
-        evaluations, seconds = self.budget.evaluations, self.budget.seconds
-        shares = [self.evaluations / max(evaluations, 1)] if evaluations is not None else []
-        shares += [self.seconds / max(seconds, 1e-9)] if seconds is not None else []
-        return min(max(shares, default=0.0), 1.0)
 
     def cost(self, placement: NDArray[np.integer[Any]]) -> float:
         """Measures one placement [groups]: seconds, inf where infeasible.
@@ -120,8 +105,6 @@ class Environment:
         batch = np.asarray(placements, np.uint8)[:left]
         if len(batch):
             costs = self._judge(batch)
-            if self._noise:
-                costs = costs * np.exp(self._noise * self._generator.standard_normal(len(batch)))
             for placement, cost in zip(batch, costs.tolist(), strict=True):
                 self._count(placement, cost)
         if len(batch) < len(placements):
@@ -132,11 +115,6 @@ class Environment:
         self.evaluations += 1
         if cost < (math.inf if self.best is None else self.best.cost):
             self.best = Best(placement.copy(), cost, self.evaluations, self.seconds)
-            self.curve.append((self.evaluations, self.best.seconds, cost))
-
-    def exact(self, placements: NDArray[np.integer[Any]]) -> Floats:
-        """Costs without noise, for reports: not counted, and not for baselines to learn from. As `costs` otherwise."""
-        return self._judge(np.atleast_2d(np.asarray(placements, np.uint8)))
 
     def run(self, baseline: Baseline, seed: int = 0) -> Best | None:
         """Lets a baseline place until it returns or the budget is spent.

@@ -66,15 +66,11 @@ class Alone:
 class HeteroRule:
     """What HETERO does without a placement: the first device of a list takes all that it supports, and so on."""
 
-    reverse: bool = False  # the list of the problem's devices from its end
     name: str = "HETERO's rule"  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
-        supported = environment.problem.group_supported
-        last = supported.shape[1] - 1
-        chosen = last - supported[:, ::-1].argmax(axis=1) if self.reverse else supported.argmax(axis=1)
-        environment.cost(chosen.astype(np.uint8))
+        environment.cost(environment.problem.group_supported.argmax(axis=1).astype(np.uint8))
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,15 @@ result; what the trained policy says by itself is the `greedy` one.
 
 Sources: Duan et al., NeurIPS 2024 (arXiv:2405.14185); REINFORCE: Williams 1992, Machine Learning 8; the authors' code,
 github.com/hping666/HSDAG, main.py. That code weighs all steps of an episode with one discounted sum of their rewards,
-cuts the gradient at what a step adds to the features, and counts placements on a single device as failed (here an
-option). Rewards here are relative to the best single device, which changes neither their order nor, with Adam, the size
-of an update.
+cuts the gradient at what a step adds to the features, and counts placements on a single device as failed.
+Rewards here are relative to the best single device, which changes neither their order nor, with Adam, the size of an
+update.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,25 +42,19 @@ from ov_hsdag.training.network import HSDAGNetwork, parameter_shapes, tensors
 EPISODES = 100
 LEARNING_RATE = 1e-4
 
-ABLATIONS = ("output_shape", "node_id", "structure")
-"""Groups of features that the paper leaves out in turn (its ablation study)."""
 
-
-def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HSDAGConfig:
+def paper(widths: Widths, devices: int = 2) -> HSDAGConfig:
     """Returns the algorithm as published (Duan et al., NeurIPS 2024, arXiv:2405.14185), with the authors' sizes.
 
     Source of the sizes: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends
     with 1 to 4 clusters; here it ends with 4, as a single cluster can only be a single device, which that code
     rewards with 0.
 
-    widths: numbers of features, of `paper_input`. devices: number of fixed devices. without: the ablation: some of
-    `ABLATIONS`. Raises ValueError: `without` names something else.
+    widths: numbers of features, of `paper_input`. devices: number of fixed devices.
     """
-    if unknown := sorted(set(without) - set(ABLATIONS)):
-        raise ValueError(f"expected ablations among {ABLATIONS}, got {unknown}")
     return HSDAGConfig(
         widths,
-        without=("ours", *without),
+        without=("ours",),
         hidden=128,
         layers=2,
         conv="gcn",
@@ -79,16 +72,12 @@ def paper(widths: Widths, devices: int = 2, without: tuple[str, ...] = ()) -> HS
     )
 
 
-def paper_input(problem: PlacementProblem, without: Sequence[str] = ()) -> PolicyInput:
-    """Returns the features that the paper has: none of costs, bytes, weights, depth and edges.
-
-    without: groups of features that are left out, see `paper`.
-    """
+def paper_input(problem: PlacementProblem) -> PolicyInput:
+    """Returns the features that the paper has: none of costs, bytes, weights, depth and edges."""
     x = policy_input(problem)
-    kept = np.r_[tuple(np.arange(*columns) for name, columns in _COLUMNS.items() if name not in without)]
     return replace(
         x,
-        node_x=x.node_x[:, kept],
+        node_x=x.node_x[:, :_COLUMNS],
         edge_x=np.zeros_like(x.edge_x),
         pair_x=np.where(np.arange(x.pair_x.shape[2]) < 1, x.pair_x, 0),  # support
         device_x=np.where(
@@ -97,10 +86,9 @@ def paper_input(problem: PlacementProblem, without: Sequence[str] = ()) -> Polic
     )
 
 
-# Columns of `node_x`: dimensions and rank of the output, place in the order, degrees, fractal dimension and closeness.
-_COLUMNS = dict(
-    zip(("types", *ABLATIONS), itertools.pairwise(np.cumsum([0, TYPE_COLUMNS, 6, 1, 5]).tolist()), strict=True)
-)
+# Columns of `node_x` that the paper has: types, dimensions and rank of the output, place in the order, degrees, fractal
+# dimension and closeness.
+_COLUMNS = TYPE_COLUMNS + 6 + 1 + 5
 
 
 class Network(HSDAGNetwork):
@@ -161,28 +149,20 @@ class Task:
     x: PolicyInput  # its features, n of them nodes
     inputs: Any  # the same as tensors
     reference: float  # score of the best single device, or of HETERO's rule where none is feasible, µs
-    split_only: bool = False  # placements on a single device count as infeasible
 
     @classmethod
-    def of(cls, problem: PlacementProblem, config: HSDAGConfig, split_only: bool = False) -> Task:
-        """Computes the features that the configuration asks for.
-
-        config: of the network, which decides the features. split_only: placements on a single device count as
-        infeasible.
-        """
-        x = paper_input(problem, config.without)
+    def of(cls, problem: PlacementProblem) -> Task:
+        """Computes the features of the paper."""
+        x = paper_input(problem)
         reference = float(problem.scores(problem.singles).min())
         if not np.isfinite(reference):
             reference = float(problem.scores(problem.repair(HeteroDefault().place(problem)))[0])
         # Where memory limits rule that out, too, the unit of rewards is a second.
-        return cls(problem, x, tensors(x), reference if np.isfinite(reference) else 1e6, split_only)
+        return cls(problem, x, tensors(x), reference if np.isfinite(reference) else 1e6)
 
     def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Returns simulated scores of placements, uint8 [batch, groups]: µs, inf where infeasible, float64 [batch]."""
-        scores = self.problem.scores(placements)
-        if self.split_only:
-            scores[(placements == placements[:, :1]).all(axis=1)] = np.inf
-        return scores
+        return self.problem.scores(placements)
 
     def rewards(self, scores: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
         """Returns rewards of scores, float64 [batch].
@@ -283,16 +263,14 @@ def train(
     episodes: int = EPISODES,
     learning_rate: float = LEARNING_RATE,
     seed: int = 0,
-    report: Callable[[int, float, float], None] | None = None,
 ) -> Trained:
     """Trains a new network on one problem; the same arguments give the same result on the same machine.
 
     task: the problem, with the features of `config`. config: settings of the network and of the learning. episodes: at
     least 1. The paper's 100; the authors' published code has 25. learning_rate: of Adam. The paper's 1e-4; the authors'
     published code has 1e-3. 0: the network keeps its initial weights, and the best placement is that of a random
-    search. seed: of weights, draws and dropout. torch's global generator is left as it was. report: called after each
-    episode with its number (from 0), its mean reward and the best score so far in µs. Returns the trained network, the
-    best placement that it drew, and its greedy placement.
+    search. seed: of weights, draws and dropout. torch's global generator is left as it was. Returns the
+    trained network, the best placement that it drew, and its greedy placement.
     """
     start = time.process_time()
     best = _Best(task.problem.single(0))
@@ -311,8 +289,6 @@ def train(
             best.update(episode, number)
             means[number] = episode.rewards.mean()
             failed += int((~np.isfinite(episode.scores)).sum())
-            if report is not None:
-                report(number, float(means[number]), best.score)
         network.eval()
         with torch.no_grad():
             greedy = run_episode(network, task, greedy=True)
