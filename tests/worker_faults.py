@@ -17,6 +17,7 @@ import numpy as np
 from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.process import Candidate, StartWorker, Worker
 from ov_hsdag.measuring.runner import Copies, Runner
+from ov_hsdag.measuring.together import Together
 
 
 def starting(faults: Mapping[str, str]) -> StartWorker:
@@ -98,7 +99,7 @@ def computing(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Entry:
     """Runs a worker whose outputs are changed."""
 
     class Faulty(worker.Station):
-        def outputs(self, runner: Runner | Copies) -> list[np.ndarray]:
+        def outputs(self, runner: Runner | Copies | Together) -> list[np.ndarray]:
             return change(super().outputs(runner))
 
     return lambda folder, objective: worker.main(folder, objective, Faulty)

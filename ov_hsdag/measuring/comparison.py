@@ -33,6 +33,7 @@ from ov_hsdag.measuring.process import (
     WorkerTimeout,
     Workshop,
 )
+from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import RunError
@@ -79,6 +80,7 @@ class Comparison:
         limit: float = math.inf,
         report: Callable[[str], None] | None = None,
         start_worker: StartWorker | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """Compiles what there is room for of a normalized model, which is not changed.
 
@@ -87,7 +89,7 @@ class Comparison:
         candidates need on each device, as the simulator counts them, as far as known. first: names in the order in
         which they are compiled, where there may not be time or memory for all. phases: of a workload, in place of
         example shapes: rates are those of its inferences together. patience: seconds that compiling one, or a trial,
-        may take.
+        may take. beside: other models that run at the same time, as an application; rates are those of its runs.
 
         Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
         """
@@ -102,13 +104,13 @@ class Comparison:
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
-        self._accepted = tolerance(core, devices.names, model)
+        self._accepted = max(tolerance(core, devices.names, one) for one in (model, *(beside.models if beside else ())))
         self._room = Room(core, needs or {})
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
         self._waiting: list[str] = []
         inputs = timed_inputs(model, shapes, phases)
-        self._workshop = Workshop(model, inputs, objective, start_worker, extensions.of(core))
+        self._workshop = Workshop(model, inputs, objective, start_worker, extensions.of(core), beside)
         try:
             order = [*(name for name in first if name in candidates), *(n for n in candidates if n not in first)]
             self._compile_what_fits(order)

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import process_runs, save_model
@@ -76,6 +77,12 @@ class Candidate:
     device: str
     affinity: Mapping[str, str] | None = None  # device of each node by friendly name; None: HETERO decides
     properties: Mapping[str, Any] = field(default_factory=dict)  # of `compile_model`, besides what virtual devices need
+    beside: Sequence[Candidate] = ()  # how the other models of an application run
+
+    def way(self) -> dict[str, Any]:
+        """What a worker is told of one model."""
+        affinity = None if self.affinity is None else dict(self.affinity)
+        return {"device": self.device, "affinity": affinity, "properties": dict(self.properties)}
 
     @classmethod
     def copies(cls, names: Sequence[str]) -> Candidate:
@@ -117,12 +124,13 @@ class Workshop:
         objective: str,
         start_worker: StartWorker | None = None,
         extensions: Sequence[str] = (),
+        beside: Beside | None = None,
     ) -> None:
         """Writes the folder. Raises RunError where there is no temporary one, or the model cannot be written.
 
         model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out. inputs:
         an array for each input of the model, or what is timed, the phases of a workload. extensions: libraries with
-        operations of the model.
+        operations of the model. beside: other models that run at the same time.
         """
         try:
             _remove_leftovers()
@@ -133,12 +141,20 @@ class Workshop:
         self._start_worker = start_worker or Worker
         self._workers: list[Worker] = []
         self._end = weakref.finalize(self, _close, self.folder, self._workers, os.getpid())
-        copy = model.clone()
-        Placement.strip(copy)
+        parts = [(model, inputs), *zip(beside.models, beside.inputs, strict=True)] if beside else [(model, inputs)]
+        settings = {
+            "extensions": list(extensions),
+            "counts": list(beside.counts) if beside else [1.0],
+            "after": [list(one) for one in beside.after] if beside else [[]],
+        }
         try:
-            save_model(copy, self.folder / worker.MODEL, False, self.folder / worker.MODEL, sync=False)
-            worker.write_inputs(self.folder / worker.INPUTS, inputs)
-            (self.folder / worker.EXTENSIONS).write_text(json.dumps(list(extensions)), encoding="utf-8")
+            for number, (one, timed) in enumerate(parts):
+                copy = one.clone()
+                Placement.strip(copy)
+                path, array = (self.folder / name for name in worker.files(number))
+                save_model(copy, path, False, path, sync=False)
+                worker.write_inputs(array, timed)
+            (self.folder / worker.SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
         except (UserError, RunError, OSError) as error:
             self.close()
             raise RunError(f"cannot write the model for measuring: {one_line(error.__cause__ or error)}") from error
@@ -220,22 +236,11 @@ class Worker:
         if not self._ready:
             self._receive(_START, "starting")
             self._ready = True
-        affinity, outputs = (self._folder / f"{self._number}.{suffix}" for suffix in ("json", "npz"))
+        ways, outputs = (self._folder / f"worker-{self._number}.{suffix}" for suffix in ("json", "npz"))
         try:
             # By way of files: a pipe takes only so much from a writer whose reader hangs.
-            if candidate.affinity is not None:
-                affinity.write_text(json.dumps(dict(candidate.affinity)), encoding="utf-8")
-            answer = self._ask(
-                {
-                    "do": "compile",
-                    "device": candidate.device,
-                    "properties": dict(candidate.properties),
-                    "affinity": None if candidate.affinity is None else str(affinity),
-                    "outputs": str(outputs),
-                },
-                limit,
-                "compiling",
-            )
+            ways.write_text(json.dumps([one.way() for one in (candidate, *candidate.beside)]), encoding="utf-8")
+            answer = self._ask({"do": "compile", "ways": str(ways), "outputs": str(outputs)}, limit, "compiling")
             self.submodels, self.shortest_trial = int(answer["submodels"]), float(answer["shortest_trial"])
             arrays = list(read_arrays(outputs).values())
             self.compiled = True
@@ -244,7 +249,7 @@ class Worker:
             self._kill()
             raise WorkerError(f"its files or answers are damaged: {one_line(error)}") from error
         finally:
-            affinity.unlink(missing_ok=True)
+            ways.unlink(missing_ok=True)
             outputs.unlink(missing_ok=True)
 
     def rate(self, seconds: float, limit: float) -> float:

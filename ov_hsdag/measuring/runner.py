@@ -74,9 +74,28 @@ class Runner:
         times = 2 * len(self.queue) + 1 if self._objective == "throughput" else 2
         return sum(phase.inference * times for phase in self._phases)
 
+    @property
+    def mean_inference(self) -> float:
+        """Seconds of an inference in the warm-up, the mean over those of a workload."""
+        counts = [timed.count for timed in self._timed]
+        return sum(n * one.inference for n, one in zip(counts, self._phases, strict=True)) / sum(counts)
+
     def phase(self, number: int) -> _Phase:
         """One kind of the inferences that are timed."""
         return self._phases[number]
+
+    def start_next(self, number: int) -> None:
+        """Starts the inference of this number, the phases of a workload one after the other, when a request is idle."""
+        place = number % max(sum(max(round(timed.count), 1) for timed in self._timed), 1)
+        for timed, phase in zip(self._timed, self._phases, strict=True):
+            length = max(round(timed.count), 1)
+            if place < length:
+                changes = place == 0 and len(self._phases) > 1
+                if changes:  # its states are others than those of the phase before
+                    self.queue.wait_all()
+                phase.start(first=changes or number == 0)
+                return
+            place -= length
 
     def rate(self, seconds: float) -> float:
         """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
@@ -244,6 +263,12 @@ class _Phase:
         if len(self.timed.steps) > 1:
             for replay in self._replays:
                 replay.rewind()
+
+    def start(self, *, first: bool) -> None:
+        """Starts a request; the first one of several in a row begins with the first step."""
+        if first:
+            self._rewind()
+        self._start()
 
     def _start(self) -> None:
         """Starts a request, which takes the time in which its states are set as well."""

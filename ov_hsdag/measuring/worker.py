@@ -5,9 +5,9 @@ A plugin that crashes, hangs or runs out of memory takes its process with it and
 framed, over the two pipes that were the process's standard input and output. Those descriptors are then given away,
 as OpenVINO's plugins print to them.
 
-Commands, by "do": "compile" (device, properties, affinity: file or null, outputs: file or null), "trial" (seconds),
-"quit". An answer with "error" says that OpenVINO refused; the worker is as good as before. The first answer comes
-unasked, when OpenVINO is imported and the model is read.
+Commands, by "do": "compile" (ways: a file, what runs each model; outputs: file or null), "trial" (seconds), "quit". An
+answer with "error" says that OpenVINO refused; the worker is as good as before. The first answer comes unasked, when
+OpenVINO is imported and the model is read.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.measuring.runner import Copies, Runner, submodels_of, thread_ids
+from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.reading import parse_json
@@ -34,8 +35,14 @@ from ov_hsdag.utils.reading import parse_json
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MODEL, INPUTS, EXTENSIONS = "model.xml", "inputs.npz", "extensions.json"
-"""Files of the folder that all workers of a model share."""
+SETTINGS = "settings.json"
+"""File of the folder that all workers share, with the libraries of extensions; of an application counts and order."""
+
+
+def files(number: int) -> tuple[str, str]:
+    """Names in that folder of a model, by its number in an application, and of its inputs."""
+    return f"{number or 'model'}.xml", f"{number or 'inputs'}.npz"
+
 
 ON_EACH = "MULTI:"
 """What the device of a command begins with where the whole model is to run on each of those that follow."""
@@ -105,11 +112,13 @@ class Station:
 
         self._objective = objective
         self._core = new_core()
-        for path in json.loads((folder / EXTENSIONS).read_text(encoding="utf-8")):
+        self._settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        for path in self._settings["extensions"]:
             self._core.add_extension(path)
-        self._model = self._core.read_model(folder / MODEL)
-        self._inputs = read_inputs(folder / INPUTS)
-        self._runner: Runner | Copies | None = None
+        names = [files(number) for number in range(len(self._settings["counts"]))]
+        self._models = [self._core.read_model(folder / model) for model, _ in names]
+        self._inputs = [read_inputs(folder / inputs) for _, inputs in names]
+        self._runner: Runner | Copies | Together | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Raises whatever OpenVINO does."""
@@ -118,37 +127,45 @@ class Station:
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Compiles, warms up and infers once."""
         self._runner = None  # frees its memory before the next is compiled
-        device = command["device"]
-        if device.startswith(ON_EACH):
-            names = device.removeprefix(ON_EACH).split(",")
-            runner: Runner | Copies = Copies([self._compiled(name, command) for name in names], self._inputs)
-        else:
-            runner = self._compiled(device, command)
+        ways = json.loads(Path(command["ways"]).read_text(encoding="utf-8"))
+        runners = [self._runners(number, way) for number, way in enumerate(ways)]
+        runner: Runner | Copies | Together = runners[0]
+        if len(runners) > 1:
+            runner = Together(runners, self._objective, self._settings["counts"], self._settings["after"])
         if command["outputs"] is not None:
             # Texts would be pickles, and the pairs of outputs stay pairs without them.
             np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
         self._runner = runner
         return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
 
-    def _compiled(self, device: str, command: Mapping[str, Any]) -> Runner:
-        """The model on a device, or on HETERO, warm."""
+    def _runners(self, number: int, way: Mapping[str, Any]) -> Runner | Copies:
+        """A model in one way, warm."""
+        device = way["device"]
+        if not device.startswith(ON_EACH):
+            return self._compiled(number, device, way)
+        names = device.removeprefix(ON_EACH).split(",")
+        return Copies([self._compiled(number, name, way) for name in names], self._inputs[number])
+
+    def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
+        """A model on a device, or on HETERO, warm."""
         from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.affinities import remove_affinities, set_affinities
 
-        config = compile_properties(self._core, self._model, device, command["properties"])
+        model = self._models[number]
+        config = compile_properties(self._core, model, device, way["properties"])
         try:
-            if command["affinity"] is not None:
-                set_affinities(self._model, json.loads(Path(command["affinity"]).read_text(encoding="utf-8")))
+            if way["affinity"] is not None:
+                set_affinities(model, way["affinity"])
             before = thread_ids()
-            compiled = self._core.compile_model(self._model, device, config)
+            compiled = self._core.compile_model(model, device, config)
             threads = sorted(thread_ids() - before)
         finally:
-            remove_affinities(self._model)
+            remove_affinities(model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
         requests = requests_in_flight(2 * split, split, submodels_of(compiled))
-        return Runner(compiled, self._inputs, self._objective, requests, threads)
+        return Runner(compiled, self._inputs[number], self._objective, requests, threads)
 
-    def outputs(self, runner: Runner | Copies) -> list[NDArray[Any]]:
+    def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
         """What the compiled model computes."""
         return runner.outputs()
 

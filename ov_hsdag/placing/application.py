@@ -1,0 +1,304 @@
+"""An application: several models on the devices of one machine, judged together, and what places them together.
+
+It is the disjoint union of its models' graphs, each of whose times counts as often as its model runs in one run of the
+application. HETERO splits each model for itself, so each keeps its own problem: loads and memory of devices add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing.candidates import MARGIN, NamedPlacement, require_runnable
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.errors import RunError, UserError
+
+SPLIT = "split for the others"
+"""Name of a placement that the search finds for a model beside the others."""
+
+# Whole-device assignments that are all looked at; of more, those that single changes of good ones lead to.
+_ENUMERATED = 100_000
+
+# Assignments that splits are tried from, and passes over the models from each.
+_STARTS, _PASSES = 3, 3
+
+# Behind all times, µs.
+_NO_FIT = 1e18
+
+# How often a model's search follows from the period that the last one reached, and the least part of a device that the
+# others leave it.
+_SEARCHES, _LEAST_LEFT = 2, 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A model of an application, with the ways to place it that are known."""
+
+    name: str  # of the model in the application
+    problem: PlacementProblem  # of one inference, or of the mean one of a workload
+    count: float  # inferences in one run of the application
+    ways: list[NamedPlacement]  # as `find_candidates` finds them; more are added
+    after: tuple[str, ...] = ()  # models whose outputs it waits for
+
+    @cached_property
+    def whole(self) -> list[int]:
+        """Numbers of the ways on one device; of all that run, where there is none, int."""
+        scores = self.problem.scores(np.stack([way.placement for way in self.ways]))
+        runs = np.flatnonzero(np.isfinite(scores)).tolist()
+        return [number for number in runs if self.ways[number].name in self.problem.devices] or runs
+
+    def way(self, placement: NDArray[np.uint8]) -> int:
+        """Number of the way with this placement, which is added if it is new."""
+        for number, known in enumerate(self.ways):
+            if np.array_equal(known.placement, placement):
+                return number
+        self.ways.append(NamedPlacement(SPLIT, placement))
+        return len(self.ways) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What the simulator says of a batch of assignments."""
+
+    busy_us: NDArray[np.float64]  # work of each device in one run of the application, µs, float64 [batch, devices]
+    memory_bytes: NDArray[np.int64]  # that each device stores, int64 [batch, devices]
+    latency_us: NDArray[np.float64]  # time of one run alone, µs, float64 [batch]
+
+    over: NDArray[np.float64]  # bytes beyond the devices' memory, inf where a model does not run, float64 [batch]
+
+    def score(self, objective: str) -> NDArray[np.float64]:
+        """What is minimised, µs: time of one run, or between runs with many in flight; inf where it does not fit."""
+        value = self.latency_us if objective == "latency" else self.busy_us.max(axis=1)
+        return np.where(self.over > 0, np.inf, value)
+
+    def rank(self, objective: str) -> NDArray[np.float64]:
+        """As `score`, with what exceeds memory behind all that fits, by how much it does, float64 [batch]."""
+        return np.where(self.over > 0, _NO_FIT * (1 + self.over), self.score(objective))
+
+
+@dataclass(frozen=True, eq=False)
+class Application:
+    """Models with what they are run for. An assignment is the number of a way for each, int64 [members]."""
+
+    members: tuple[Member, ...]
+    objective: str  # "throughput" of runs, many in flight, or "latency" of one run
+
+    def __post_init__(self) -> None:
+        """Raises UserError: no model, a count that is not positive, an unknown name or a circle in the order."""
+        if not self.members:
+            raise UserError("an application has at least one model")
+        names = [member.name for member in self.members]
+        for member in self.members:
+            if not 0 < member.count < float("inf"):
+                raise UserError(f"'{member.name}' has a count of {member.count:g}: it has to be more than 0")
+            if unknown := sorted(set(member.after) - set(names)):
+                raise UserError(f"'{member.name}' comes after '{unknown[0]}', which is no model of the application")
+        try:
+            TopologicalSorter({member.name: member.after for member in self.members}).prepare()
+        except CycleError as error:
+            raise UserError(f"the order goes in a circle: {' after '.join(error.args[1])}") from error
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices."""
+        return self.members[0].problem.devices
+
+    @cached_property
+    def limits(self) -> NDArray[np.float64]:
+        """Bytes that the models may store on each device together, inf without a limit, float64 [devices]."""
+        return np.array([np.inf if one is None else one for one in self.members[0].problem.stored_limits])
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Members in an order in which they can run, those that most has to wait for first."""
+        place = {member.name: number for number, member in enumerate(self.members)}
+        after = {place[one.name]: [place[name] for name in one.after] for one in self.members}
+        ahead: dict[int, float] = {}
+        for number in reversed(list(TopologicalSorter(after).static_order())):
+            behind = [ahead[other] for other, sources in after.items() if number in sources]
+            member = self.members[number]
+            alone = member.problem.evaluate(np.stack([way.placement for way in member.ways])).latency_us.min()
+            ahead[number] = float(alone) * member.count + max(behind, default=0.0)
+        waiting, found = {number: set(sources) for number, sources in after.items()}, list[int]()
+        while waiting:
+            ready = [number for number, sources in waiting.items() if sources <= set(found)]
+            found.append(max(ready, key=ahead.__getitem__))
+            del waiting[found[-1]]
+        return found
+
+    def judge(self, assignments: NDArray[np.integer]) -> Judged:
+        """Simulates assignments, int64 [batch, members]; see `Judged`."""
+        batch, devices = len(assignments), len(self.devices)
+        busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
+        runs = np.ones(batch, bool)
+        free, ends = np.zeros((batch, devices)), dict[str, NDArray[np.float64]]()
+        for number in self.order:
+            member = self.members[number]
+            chosen, of_row = np.unique(assignments[:, number], return_inverse=True)
+            result = member.problem.evaluate(np.stack([member.ways[way].placement for way in chosen]))
+            busy += member.count * result.busy_us[of_row]
+            memory += np.array([member.problem.stored_bytes(row) for row in result.memory_bytes])[of_row]
+            runs &= result.infeasible[of_row] == 0
+            # One run alone: a model begins when its inputs are there, and no other uses one of its devices.
+            uses = result.busy_us[of_row] > 0
+            begin = np.where(uses, free, 0.0).max(axis=1)
+            for name in member.after:
+                begin = np.maximum(begin, ends[name])
+            ends[member.name] = end = begin + member.count * result.latency_us[of_row]
+            free = np.where(uses, end[:, None], free)
+        latency = np.stack(list(ends.values())).max(axis=0)
+        over = np.where(runs, np.maximum(memory - self.limits, 0.0).sum(axis=1), np.inf)
+        return Judged(busy, memory, latency, over)
+
+    def ranks(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
+        """See `Judged.rank`, float64 [batch]."""
+        return self.judge(assignments).rank(self.objective)
+
+    def scores(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The objective of each assignment, see `Judged.score`, float64 [batch]."""
+        return self.judge(assignments).score(self.objective)
+
+    def describe(self, assignment: Sequence[int]) -> dict[str, str]:
+        """Where each model is, in a word: its device, or what found its split."""
+        return {one.name: one.ways[way].name for one, way in zip(self.members, assignment, strict=True)}
+
+    def whole_assignments(self) -> NDArray[np.int64]:
+        """Each model on one device, the best ones first, int64 [assignments, members]: all of them, if not too many."""
+        choices = [member.whole for member in self.members]
+        if np.prod([float(len(one)) for one in choices]) <= _ENUMERATED:
+            found = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices))
+        else:
+            found = self._climbed(choices)
+        return found[np.argsort(self.ranks(found), kind="stable")]
+
+    def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """Assignments on the way of single changes and exchanges, from everything on each device."""
+        seen: dict[bytes, NDArray[np.int64]] = {}
+        for device in range(len(self.devices)):
+            best = np.array([one[min(device, len(one) - 1)] for one in choices], np.int64)
+            now = None
+            while now is None or not np.array_equal(now, best):
+                now = best
+                near = np.stack([now, *_neighbours(now, choices)])
+                seen |= {row.tobytes(): row for row in near}
+                best = near[self.ranks(near).argmin()]
+        return np.stack(list(seen.values()))
+
+    def with_splits(self, start: NDArray[np.int64], search: Multilevel) -> NDArray[np.int64]:
+        """An assignment in which models are split where that gains more than `MARGIN`, int64 [members]."""
+        now, value = start, float(self.ranks(start[None])[0])
+        for _ in range(_PASSES):
+            before, busy = value, self.judge(now[None]).busy_us[0]
+            for number in sorted(range(len(now)), key=lambda n: -float(self._busy_us(n, now)[busy.argmax()])):
+                for _ in range(_SEARCHES):
+                    self._search_beside(number, now, value, search)
+                    tried = np.repeat(now[None], len(self.members[number].ways), axis=0)
+                    tried[:, number] = np.arange(len(tried))
+                    ranks = self.ranks(tried)
+                    best = int(ranks.argmin())
+                    if not ranks[best] < value * (1 - MARGIN):
+                        break
+                    now, value = tried[best], float(ranks[best])
+            if value == before:
+                break
+        return now
+
+    def _busy_us(self, number: int, assignment: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Work of each device for one model in a run of the application, µs, float64 [devices]."""
+        member = self.members[number]
+        return member.count * member.problem.evaluate(member.ways[assignment[number]].placement).busy_us[0]
+
+    def _search_beside(self, number: int, now: NDArray[np.int64], value: float, search: Multilevel) -> None:
+        """Adds what the search finds for one model on what the others leave of the devices.
+
+        For throughput a device of whose period the others take three quarters is one that is four times slower.
+        """
+        member, others = self.members[number], self.judge(now[None])
+        own = member.problem.evaluate(member.ways[now[number]].placement)
+        stored = np.array(member.problem.stored_bytes(own.memory_bytes[0]))
+        left = self.limits - (others.memory_bytes[0] - stored)
+        limits = {name: max(int(room), 0) for name, room in zip(self.devices, left, strict=True) if np.isfinite(room)}
+        problem = member.problem.with_memory(limits) if limits else member.problem
+        if self.objective == "throughput" and value < _NO_FIT:
+            taken = others.busy_us[0] - self._busy_us(number, now)
+            slower = 1 / np.maximum(1 - taken / max(value, 1e-30), _LEAST_LEFT)
+            problem = replace(
+                problem,
+                node_us=problem.node_us * slower,
+                submodel_us=problem.submodel_us * slower,
+                fusion_penalty_us=None if problem.fusion_penalty_us is None else problem.fusion_penalty_us * slower,
+                transfer_share=problem.transfer_shares * slower,
+            )
+        member.way(problem.legalized(search.place(problem)))
+
+    def plan(self, search: Multilevel | None = None) -> dict[str, NDArray[np.int64]]:
+        """Assignments by name, those that need no split first; the best of them is never worse than any whole one.
+
+        "on GPU": everything on one device, where that fits; "whole": the best with each model on one device; "alone":
+        each where it would be best without the others; "together": with splits. Raises RunError: nothing fits.
+        """
+        whole = self.whole_assignments()
+        found: dict[str, NDArray[np.int64]] = {}
+        for device in self.devices:
+            same = [self._number(member, device) for member in self.members]
+            if None not in same:
+                found[f"on {device}"] = np.array(same, np.int64)
+        alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
+        found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
+        split = [self.with_splits(start, search or Multilevel()) for start in self._starts(whole, found["alone"])]
+        found["together"] = split[int(self.ranks(np.stack(split)).argmin())]
+        fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
+        if not fitting.any():
+            raise RunError(self._why_nothing_fits(found["together"]))
+        return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
+
+    def _starts(self, whole: NDArray[np.int64], alone: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        yield from whole[: _STARTS - 1]
+        yield alone
+
+    def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
+        """Name of the best of `plan`; a later one has to win by more than `MARGIN`."""
+        names, scores = list(found), self.scores(np.stack(list(found.values())))
+        best = 0
+        for number in range(1, len(names)):
+            if scores[number] < scores[best] * (1 - MARGIN):
+                best = number
+        return names[best]
+
+    @staticmethod
+    def _number(member: Member, device: str) -> int | None:
+        return next((number for number in member.whole if member.ways[number].name == device), None)
+
+    def _why_nothing_fits(self, assignment: NDArray[np.int64]) -> str:
+        for member in self.members:
+            require_runnable(member.problem, member.ways)
+        needs = self.judge(assignment[None]).memory_bytes[0].tolist()
+        over = [
+            f"{format_bytes(need)} of the {format_bytes(int(limit))} on {name}"
+            for name, need, limit in zip(self.devices, needs, self.limits.tolist(), strict=True)
+            if need > limit
+        ]
+        return f"the models do not fit together: they need {', '.join(over)}" if over else "no model fits alone"
+
+
+def _neighbours(now: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:
+    """Assignments that differ in one model, or in two that change places."""
+    for number, ways in enumerate(choices):
+        for way in ways:
+            if way != now[number]:
+                other = now.copy()
+                other[number] = way
+                yield other
+        for second in range(number):
+            if now[number] != now[second] and now[second] in ways and now[number] in choices[second]:
+                other = now.copy()
+                other[[number, second]] = now[[second, number]]
+                yield other
