@@ -21,6 +21,7 @@ from ov_hsdag.cli.extension import extension
 from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.fit import fit
 from ov_hsdag.cli.place import place
+from ov_hsdag.cli.plan import plan
 from ov_hsdag.cli.pretrain import pretrain
 from ov_hsdag.cli.report import report
 from ov_hsdag.cli.show import show
@@ -55,6 +56,7 @@ class _Command(TyperCommand):
 
 EXAMPLES: dict[Callable[..., None], str] = {
     place: "ov-hsdag place model.onnx --device HETERO:GPU,CPU --objective throughput",
+    plan: "ov-hsdag plan app.toml --device HETERO:GPU,CPU --output placed",
     fit: "ov-hsdag fit llama/ --device HETERO:GPU.0,GPU.1,CPU --context 32768",
     verify: "ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU",
     show: "ov-hsdag show model_placed.xml --output affinity.json",

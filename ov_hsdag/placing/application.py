@@ -209,7 +209,18 @@ class Application:
                     now, value = tried[best], float(ranks[best])
             if value == before:
                 break
-        return now
+        return self._simpler(now, value)
+
+    def _simpler(self, found: NDArray[np.int64], value: float) -> NDArray[np.int64]:
+        """The assignment without splits whose gain is within `MARGIN`."""
+        most = value * (1 + MARGIN)
+        for number, member in enumerate(self.members):
+            if found[number] not in member.whole:
+                tried = np.repeat(found[None], len(member.whole), axis=0)
+                tried[:, number] = member.whole
+                ranks = self.ranks(tried)
+                found = tried[ranks.argmin()] if ranks.min() <= most else found
+        return found
 
     def _busy_us(self, number: int, assignment: NDArray[np.int64]) -> NDArray[np.float64]:
         """Work of each device for one model in a run of the application, µs, float64 [devices]."""
@@ -229,14 +240,8 @@ class Application:
         problem = member.problem.with_memory(limits) if limits else member.problem
         if self.objective == "throughput" and value < _NO_FIT:
             taken = others.busy_us[0] - self._busy_us(number, now)
-            slower = 1 / np.maximum(1 - taken / max(value, 1e-30), _LEAST_LEFT)
-            problem = replace(
-                problem,
-                node_us=problem.node_us * slower,
-                submodel_us=problem.submodel_us * slower,
-                fusion_penalty_us=None if problem.fusion_penalty_us is None else problem.fusion_penalty_us * slower,
-                transfer_share=problem.transfer_shares * slower,
-            )
+            factors = 1 / np.maximum(1 - taken / max(value, 1e-30), _LEAST_LEFT)
+            problem = replace(slower(problem, factors), transfer_share=problem.transfer_shares * factors)
         member.way(problem.legalized(search.place(problem)))
 
     def plan(self, search: Multilevel | None = None) -> dict[str, NDArray[np.int64]]:
@@ -287,6 +292,17 @@ class Application:
             if need > limit
         ]
         return f"the models do not fit together: they need {', '.join(over)}" if over else "no model fits alone"
+
+
+def slower(problem: PlacementProblem, factors: NDArray[np.float64]) -> PlacementProblem:
+    """The problem on devices that take so many times as long, float64 [devices]; transfers stay as they are."""
+    penalty = problem.fusion_penalty_us
+    return replace(
+        problem,
+        node_us=problem.node_us * factors,
+        submodel_us=problem.submodel_us * factors,
+        fusion_penalty_us=None if penalty is None else penalty * factors,
+    )
 
 
 def _neighbours(now: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:

@@ -80,7 +80,7 @@ def write_folder(
 ) -> dict[str, bool]:
     """Write a copy of a folder with other models in it: all but hidden files, caches of models and folders written so.
 
-    output: The folder to write; see :func:`check_folder_output`. models: By the name of the .xml file in the source:
+    output: The folder to write; see :func:`check_folder_output`. models: By the path of the .xml file in the source:
     what takes its place, and whether its weights are compressed to FP16 as in openvino.save_model. hard_links: Share
     files of weights with the source, where the file system can. Returns for each of the models whether its .bin is the
     file of the source.
@@ -96,9 +96,10 @@ def write_folder(
         shared = {}
         for name, (model, compress) in models.items():
             xml = new / name
+            xml.parent.mkdir(parents=True, exist_ok=True)
             shared[name] = _write_model(model, xml, source / name, compress, output / name, hard_links)
         with writing(output):
-            own = {name for xml in models for name in (xml, str(Path(xml).with_suffix(".bin")))}
+            own = {new / name for xml in models for name in (xml, Path(xml).with_suffix(".bin"))}
             _copy_others(source, new, own, hard_links)
             files = sorted(path.relative_to(new).as_posix() for path in _files(new))
             digests = {name: file_digest(new / name) for name in files if not name.endswith(_LINKED)}
@@ -172,14 +173,14 @@ def _refuse_uncopyable(source: Path) -> None:
         raise UserError(f"cannot copy '{source}': {error.strerror or error}") from None
 
 
-def _copy_others(source: Path, new: Path, own: Collection[str], hard_links: bool) -> None:
-    """Copy what is not there yet, links followed. own: names of files at the top that are not copied."""
+def _copy_others(source: Path, new: Path, own: Collection[Path], hard_links: bool) -> None:
+    """Copy what is not there yet, links followed. own: files of the copy that are not copied."""
     for entry in _copied(source):
         copy = new / entry.name
         if entry.is_dir():
-            copy.mkdir()
-            _copy_others(entry, copy, (), hard_links)
-        elif entry.name not in own:
+            copy.mkdir(exist_ok=True)
+            _copy_others(entry, copy, own, hard_links)
+        elif copy not in own:
             _copy(entry, copy, hard_links)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ov_hsdag.utils.errors import UserError
@@ -17,6 +18,16 @@ _NEVER_PLACED = ("tokenizer", "detokenizer")
 # What is placed unless parts are named: the first of these rows that a folder has some of. The models that take most of
 # the memory and the time; embeddings, vision encoders and the like are small and stay as they are.
 _MAIN = (("language_model",), ("encoder_model", "decoder_model", "decoder_with_past_model"), ("model",))
+
+# In a run of a pipeline after the encoders, and after those; models that only other uses of a pipeline run.
+_DENOISERS = ("unet", "transformer")
+_STAGES = (("decoder_model", "decoder_with_past_model", "language_model", *_DENOISERS), ("vae_decoder",))
+_NOT_IN_RUNS = ("vae_encoder",)
+
+DENOISING_STEPS = 20.0
+"""Runs of a UNet, or of a diffusion transformer, for one image, unless another count is given."""
+
+_WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": "prompt=256,generate=64"}
 
 # Where transformers' configurations say how many positions a model has.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
@@ -59,6 +70,43 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
         if main:
             return main
     raise UserError(f"{path} has several models: name those to use with --part, one or several of {', '.join(found)}")
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a model of a folder does in one run of its pipeline."""
+
+    path: Path  # its file
+    count: float  # runs of it (of prompt and tokens together, where it has states)
+    after: tuple[str, ...]  # parts whose outputs it waits for
+    workload: str | None  # of a part with states, unless another is asked for
+
+
+def pipeline(folder: Path) -> dict[str, Role]:
+    """The models that a pipeline of openvino.genai or optimum-intel runs, by their parts, in the order of their runs.
+
+    Encoders once, decoders for a prompt and tokens, denoisers for `DENOISING_STEPS`, then what decodes images. Of
+    folders in the folder, as pipelines of diffusers have them, the part is the folder's name. UserError: no model.
+    """
+    found = models_of(folder) if is_model_folder(folder) else {}
+    found |= {
+        path.parent.name: path
+        for path in sorted(folder.glob(f"*/{_PREFIX}model{_SUFFIX}"))
+        if not path.parent.name.startswith(_NEVER_PLACED)
+    }
+    found = {name: path for name, path in found.items() if name not in _NOT_IN_RUNS}
+    if not found:
+        raise UserError(f"no model in folder {folder}: it has no openvino_*.xml, as optimum-intel exports them")
+    stages: list[list[str]] = [[], [], []]
+    for name in found:
+        stages[next((n for n, names in enumerate(_STAGES, 1) if name in names), 0)].append(name)
+    roles, before = {}, tuple[str, ...]()
+    for stage in stages:
+        for name in stage:
+            count = DENOISING_STEPS if name in _DENOISERS else 1.0
+            roles[name] = Role(found[name], count, before, _WORKLOADS.get(name))
+        before = tuple(stage) or before
+    return roles
 
 
 def longest_context(model: Path) -> int | None:

@@ -1,0 +1,243 @@
+"""`ov-hsdag plan`: several models on one machine, placed together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import absent
+from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.placing import selection
+from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application
+from ov_hsdag.placing.candidates import policy_placers
+from ov_hsdag.placing.plan import Plan
+from ov_hsdag.problem.problem import check_objective
+from ov_hsdag.storage.files import check_writable, save_model_atomically
+from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
+from ov_hsdag.storage.model_folder import is_model_folder
+from ov_hsdag.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+PLAN = "plan.json"
+"""The file of a plan in the folder of its models."""
+
+Counts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--count",
+        metavar="NAME=N",
+        help="Runs of a model in one run of the application, instead of the usual number; can be given several times.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder for the placed models and plan.json; by default APPLICATION_plan.",
+        show_default=False,
+    ),
+]
+
+
+def plan(
+    application: Annotated[
+        Path,
+        typer.Argument(
+            help="A file in TOML that names the models, a folder of a pipeline's models, or plan.json to show again."
+        ),
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="HETERO:A,B",
+            help="Devices in the order of preference, where the file does not name them.",
+            callback=common.upper_device,
+        ),
+    ] = None,
+    output: Output = None,
+    objective: Annotated[
+        str | None, typer.Option(metavar="throughput|latency", help="What is to be best, of runs of the application.")
+    ] = None,
+    count: Counts = None,
+    workload: common.WorkloadOption = None,
+    memory: common.Memory = None,
+    profile: common.ProfileFile = None,
+    policy: Annotated[str | None, typer.Option(metavar="NAME|DIR", help='The policy; "none" for no policy.')] = None,
+    measure: Annotated[
+        bool | None,
+        typer.Option(
+            "--measure/--no-measure",
+            help="Run the best plans, all models at the same time; by default where all devices are here.",
+        ),
+    ] = None,
+    measure_seconds: Annotated[
+        float | None, typer.Option(min=1, help="Time for measuring, about (default 60).")
+    ] = None,
+    as_json: common.Json = False,
+) -> None:
+    """Decide where the models of an application run that share a machine, and write them with their placements.
+
+    A run of the application is so many inferences of each model. Whole models go to devices; one is split only where
+    that gains. Programs that load the written models on the same device list follow the plan unchanged.
+    """
+    if application.suffix == ".json":
+        with console.result(as_json) as show:
+            shown(show, Plan.load(application), as_json)
+        return
+    if is_model_folder(application):
+        spec = of_folder(application, parse_counts(count), workload)
+    else:
+        common.check_model(application)
+        if count or workload:
+            raise UserError("--count and --workload are for a folder: the file has counts and workloads of its models")
+        spec = read_application(application)
+    listed = device or spec.device
+    if listed is None:
+        raise UserError('no device is given: give --device, or device = "HETERO:GPU,CPU" in the file')
+    named = application.absolute().name if application.is_dir() else application.stem
+    write(
+        spec,
+        listed,
+        output or Path(f"{named}_plan"),
+        application,
+        {
+            "objective": objective or spec.objective or "throughput",
+            "memory": memory,
+            "profile": profile,
+            "policy": policy,
+            "measure": measure,
+            "measure_seconds": measure_seconds,
+        },
+        as_json,
+    )
+
+
+def write(
+    spec: ApplicationSpec, device: str, output: Path, source: Path, given: Mapping[str, Any], as_json: bool
+) -> None:
+    """Places the models of an application together and writes them; see `plan`.
+
+    given: options by name as they were given. Raises UserError, RunError.
+    """
+    check_objective(given["objective"])
+    devices = DeviceSet.parse(device)
+    if given["memory"] is not None:
+        limits: Mapping[str, int | str] = parse_memory(given["memory"], devices.names)
+    else:
+        limits = spec.memory or {}
+    profile = Profile.load(given["profile"]) if given["profile"] else None
+    policy_placers(given["policy"])
+    folders = {one.folder for one in spec.models.values()}
+    alone = source if folders == {source} else None  # the output is a copy of it then
+    if alone is not None:
+        check_folder_output(output, source)
+    else:
+        check_writable(output / PLAN)
+        for of, folder in {(one.of, one.folder) for one in spec.models.values()}:
+            if folder is not None:
+                check_folder_output(output / of, folder)
+
+    with console.result(as_json) as show:
+        core = common.new_core()
+        measure = given["measure"]
+        if measure is None:
+            measure = not absent(core, devices)
+        elif measure:
+            selection.check_possible(core, devices)
+        from ov_hsdag.placing.together import ModelOf, place_together
+
+        models: dict[str, Any] = {}
+        half: dict[str, bool] = {}
+        for name, one in spec.models.items():
+            with console.progress(f"reading {one.path}"):
+                model = common.read_model(core, one.path)
+            (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
+            if one.asked and one.folder is None and not model.get_sinks():
+                raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
+            half[name] = common.has_fp16_weights(model)
+            models[name] = ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
+        with console.progress(f"placing {len(models)} models on {device}") as tell:
+            found = place_together(
+                models,
+                device,
+                objective=given["objective"],
+                rates=spec.rates,
+                measure=measure,
+                measure_seconds=given["measure_seconds"],
+                memory=limits,
+                profile=profile,
+                policy=given["policy"],
+                core=core,
+                report=tell,
+            )
+        with console.progress(f"writing {output}"):
+            found = _written(found, spec, {name: one.model for name, one in models.items()}, half, output, alone)
+        where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
+        found.save(where)
+        shown(show, found, as_json, where)
+        show.next("verify", *_verified(found, where), "--device", device)
+
+
+def _written(
+    plan: Plan,
+    spec: ApplicationSpec,
+    models: Mapping[str, ov.Model],
+    half: Mapping[str, bool],
+    output: Path,
+    alone: Path | None,
+) -> Plan:
+    """Writes the models; the plan says where they are."""
+    paths: dict[str, str] = {}
+    pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
+    for name, one in spec.models.items():
+        if one.folder is None:
+            paths[name] = f"{name}.xml"
+            save_model_atomically(models[name], output / paths[name], compress_to_fp16=half[name])
+        else:
+            inside = one.path.relative_to(one.folder).as_posix()
+            pipelines.setdefault((one.of, one.folder), {})[inside] = models[name], half[name]
+            paths[name] = f"{output.name if alone else one.of}/{inside}"
+    for (of, folder), placed in pipelines.items():
+        write_folder(output if alone else output / of, folder, placed)
+    return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
+
+
+def _verified(plan: Plan, where: Path) -> tuple[Path]:
+    """What `verify` is told: the model with the most work."""
+    largest = max(plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
+    return (where.parent / (largest.path or ""),)
+
+
+def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = None) -> None:
+    """Prints a plan."""
+    if as_json:
+        show(plan.to_dict())
+        return
+    table = Table(*("model", "runs", "where", *plan.devices, "memory"), title=None, title_justify="left")
+    for row in plan.rows():
+        table.add_row(*row)
+    total = [
+        f"{plan.predicted['busy_us'][name] / max(plan.predicted['busy_us'].values()):.0%}" for name in plan.devices
+    ]
+    table.add_row("all", "", "", *total, "", style="bold")
+    show({}, f"{where}: {plan.summary()}" if where else plan.summary(), table)
+    others = Table("plan", "predicted", "measured", "interval", "")
+    for row in plan.compared():
+        others.add_row(*row)
+    show({}, "", others)

@@ -1,0 +1,173 @@
+"""Applications as people write them: a file in TOML, or a folder of a pipeline's models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ov_hsdag.model.inputs import parse_shapes
+from ov_hsdag.model.workload import Workload
+from ov_hsdag.storage.model_folder import is_model_folder, pipeline
+from ov_hsdag.utils.arguments import check_argument
+from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.reading import SETTINGS, read_bytes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_KEYS: dict[str, Any] = {"device": str, "objective": str, "memory": dict, "models": dict}
+_MODEL_KEYS: dict[str, Any] = {
+    "path": str,
+    "count": float | int,
+    "rate": float | int,
+    "after": list,
+    "shape": str,
+    "workload": str,
+    "counts": dict,
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model of an application, not read yet."""
+
+    path: Path  # its file
+    count: float = 1.0  # runs of it in one run of the application
+    after: tuple[str, ...] = ()  # models whose outputs it waits for
+    shape: str | None = None  # example shapes of its inputs, as `parse_shapes` reads them
+    workload: str | None = None  # if it has states
+    asked: bool = False  # whether the workload was asked for, and did not come with the kind of pipeline
+    folder: Path | None = None  # the pipeline's folder that it is in
+    of: str = ""  # name of the model, or of the pipeline, in the application
+
+
+@dataclass(frozen=True)
+class ApplicationSpec:
+    """An application as it is asked for."""
+
+    models: dict[str, ModelSpec]  # by name; of a pipeline "whisper/encoder_model"
+    device: str | None = None
+    objective: str | None = None
+    memory: Mapping[str, int | str] | None = None
+    rates: bool = False  # whether counts are rates, inferences a second
+
+
+def read_application(path: Path) -> ApplicationSpec:
+    """Reads an application's file; paths in it are relative to its folder.
+
+    UserError: it cannot be read, or asks for what cannot be: unknown keys, models that are not there, rates of some
+    models and counts of others, or one that is not positive.
+    """
+    try:
+        data = tomllib.loads(read_bytes(path, SETTINGS).decode("utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"'{path}' is no TOML: {one_line(error)}") from error
+    try:
+        _check(data, _KEYS, "the application")
+        models = data.get("models") or {}
+        if not models:
+            raise UserError('it names no models: give each as [models.NAME] with path = "…"')
+        for name, one in models.items():
+            if not isinstance(one, dict):
+                raise UserError(f"'models.{name}' is no table: give [models.{name}] with a path")
+            _check(one, _MODEL_KEYS, f"[models.{name}]")
+        rates = {name: "rate" in one for name, one in models.items()}
+        if len(set(rates.values())) > 1:
+            lacks = next(name for name, given in rates.items() if not given)
+            raise UserError(f"some models have a rate and '{lacks}' has none: give rates of all or counts of all")
+        found: dict[str, ModelSpec] = {}
+        for name, one in models.items():
+            found |= _expanded(name, one, path.parent)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    # Whoever waits for a pipeline waits for its last models.
+    ends = {name: [other for other, spec in found.items() if spec.of == name] for name in models}
+    for name, parts in ends.items():
+        waited = {source for part in parts for source in found[part].after}
+        ends[name] = [part for part in parts if part not in waited]
+    found = {
+        name: replace(spec, after=tuple(end for other in spec.after for end in ends.get(other, [other])))
+        for name, spec in found.items()
+    }
+    return ApplicationSpec(found, data.get("device"), data.get("objective"), data.get("memory"), any(rates.values()))
+
+
+def of_folder(folder: Path, counts: Mapping[str, float], workload: str | None) -> ApplicationSpec:
+    """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
+    return ApplicationSpec(_of_pipeline("", folder, 1.0, (), None, workload, counts))
+
+
+def parse_counts(texts: list[str] | None) -> dict[str, float]:
+    """Reads "unet=30". UserError: it cannot be read."""
+    found = {}
+    for text in texts or ():
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise UserError(f"cannot read count '{text}': give it as NAME=NUMBER") from None
+    return found
+
+
+def _check(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
+    """UserError: a key that there is not, or a value of another type."""
+    for key, value in given.items():
+        if key not in known:
+            raise UserError(f"{what} has no '{key}'; there are {', '.join(known)}")
+        check_argument(f"{what}: {key}", value, known[key])
+
+
+def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
+    """The models that an entry stands for."""
+    if "path" not in given:
+        raise UserError(f"[models.{name}] has no path")
+    if "rate" in given and "count" in given:
+        raise UserError(f"[models.{name}] has a rate and a count: give one of them")
+    key = "rate" if "rate" in given else "count"
+    count = float(given.get(key, 1.0))
+    if not 0 < count < float("inf"):
+        raise UserError(f"[models.{name}] has a {key} of {count:g}: it has to be more than 0")
+    after = tuple(given.get("after", ()))
+    check_argument(f"[models.{name}]: after", list(after), list[str])
+    path, shape, workload = base / given["path"], given.get("shape"), given.get("workload")
+    if not path.exists():
+        raise UserError(f"[models.{name}]: there is no '{path}'")
+    parse_shapes([shape] if shape else ())
+    Workload.asked(workload, None)
+    if is_model_folder(path):
+        return _of_pipeline(name, path, count, after, shape, workload, given.get("counts", {}))
+    if "counts" in given:
+        raise UserError(f"[models.{name}] is one model and has no parts: give 'count'")
+    return {name: ModelSpec(path, count, after, shape, workload, workload is not None, of=name)}
+
+
+def _of_pipeline(
+    name: str,
+    folder: Path,
+    count: float,
+    after: tuple[str, ...],
+    shape: str | None,
+    workload: str | None,
+    counts: Mapping[str, Any],
+) -> dict[str, ModelSpec]:
+    roles = pipeline(folder)
+    if unknown := sorted(set(counts) - set(roles)):
+        raise UserError(f"there is a count of '{unknown[0]}', and {folder} has {', '.join(roles)}")
+    prefix = f"{name}/" if name else ""
+    found = {}
+    for part, role in roles.items():
+        own = float(counts.get(part, role.count))
+        if not 0 < own < float("inf"):
+            raise UserError(f"'{part}' has a count of {own:g}: it has to be more than 0")
+        sources = tuple(f"{prefix}{source}" for source in role.after) or after
+        found[f"{prefix}{part}"] = ModelSpec(
+            role.path, count * own, sources, shape, workload or role.workload, workload is not None, folder, name
+        )
+    return found

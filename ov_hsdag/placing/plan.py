@@ -1,0 +1,166 @@
+"""A plan: where each model of an application runs, and what the whole is predicted and measured to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import Any
+
+from ov_hsdag.model.gains import times
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.storage.files import write_json
+from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.reading import TABLES, read_json
+
+FORMAT_VERSION = 1
+
+REACHED = 0.99
+"""Share of what is asked for from which a rate counts as reached."""
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model of the application."""
+
+    count: float  # runs of the model (of its workload, if it has one) in one run of the application
+    after: tuple[str, ...]  # models whose outputs it waits for
+    where: str  # its device, or what found its split
+    devices: tuple[str, ...]  # that it uses
+    busy_us: dict[str, float]  # work of each device for it in a run of the application, µs
+    memory_bytes: dict[str, int]  # that it needs on each device
+    path: str | None = None  # where it was written; relative to the plan's file
+    workload: str | None = None  # as `Workload.describe`
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Several models on the devices of one machine.
+
+    Attributes:
+        devices: names in HETERO's order.
+        objective: "throughput" of runs of the application, or "latency" of one run.
+        models: by name.
+        predicted: runs_per_second, latency_us of one run alone, busy_us and memory_bytes of each device.
+        baselines: the same, and where each model is, of other plans by name: "on GPU" has everything there, "whole" is
+            the best with each model on one device, "alone" has each where it would be best without the others.
+        measured: None, or of each plan: runs_per_second or latency_us, ratio to the best without splits and its ci
+            (95%), failed (why, or null).
+        chosen: name of the plan.
+        asked: runs a second that were asked for, None where rates were not.
+        placements: of the models, by name; they are written in the models' files. Not part of the stored plan.
+    """
+
+    devices: tuple[str, ...]
+    objective: str
+    models: dict[str, PlannedModel]
+    predicted: dict[str, Any]
+    baselines: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] | None = None
+    chosen: str = "together"
+    asked: float | None = None
+    placements: dict[str, Placement] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times better than everything on the best one device; None where that does not fit or run."""
+        key, figures = self._figures()
+        single = [one[key] for name, one in figures.items() if name.startswith("on ") and one.get(key)]
+        own = figures.get(self.chosen, {}).get(key)
+        if not single or not own:
+            return None
+        return float(own / max(single) if key == "runs_per_second" else min(single) / own)
+
+    def _figures(self) -> tuple[str, Mapping[str, Any]]:
+        """What is compared, and of each plan: as measured where that is known, else as predicted."""
+        key = "latency_us" if self.objective == "latency" else "runs_per_second"
+        if self.measured and (self.measured.get(self.chosen) or {}).get(key):
+            return key, self.measured
+        return key, {**self.baselines, self.chosen: self.predicted}
+
+    def summary(self) -> str:
+        """A few lines: what was chosen, what it does, and of a rate that is not reached, why."""
+        _, figures = self._figures()
+        how = "measured" if figures is self.measured else "predicted"
+        own = figures[self.chosen]
+        does = (
+            f"{own['latency_us'] / 1e3:.2f} ms a run"
+            if self.objective == "latency"
+            else f"{own['runs_per_second']:.4g} runs a second"
+        )
+        gain = "" if self.gain is None else f", {times(self.gain, over='everything on the best device')}"
+        lines = [f"HETERO:{','.join(self.devices)} ({self.objective}): {self.chosen}, {how} {does}{gain}"]
+        return "\n".join([*lines, *([self.shortfall()] if self.shortfall() else [])])
+
+    def shortfall(self) -> str:
+        """Of a rate that was asked for and is not reached: which device is full, and with what; "" otherwise."""
+        if self.asked is None:
+            return ""
+        _, figures = self._figures()
+        reached = (figures[self.chosen].get("runs_per_second") or 0.0) / self.asked
+        busy = self.predicted["busy_us"]
+        full = max(busy, key=busy.__getitem__)
+        if reached >= REACHED:
+            return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
+        most = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
+        share = self.models[most].busy_us.get(full, 0.0) / max(busy[full], 1e-30)
+        return (
+            f"rates: not reached, {reached:.2f} times what was asked for: {full} is full, and {share:.0%} of its work"
+            f" is {most}; another device, a smaller {most} or a lower rate of it would help"
+        )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A table: model, runs in a run of the application, where it is, its share of each device, its memory."""
+        total = max(self.predicted["busy_us"].values()) or 1.0
+        return [
+            (
+                name,
+                f"{one.count:g}",
+                one.where if len(one.devices) < 2 else f"{', '.join(one.devices)} ({one.where})",
+                *(f"{one.busy_us.get(device, 0.0) / total:.0%}" for device in self.devices),
+                format_bytes(sum(one.memory_bytes.values())),
+            )
+            for name, one in self.models.items()
+        ]
+
+    def compared(self) -> list[tuple[str, ...]]:
+        """A table of all plans: name, predicted and measured figure, times the best without splits, and why failed."""
+        key, unit, scale = (
+            ("latency_us", " ms", 1e-3) if self.objective == "latency" else ("runs_per_second", "/s", 1.0)
+        )
+
+        def told(one: Mapping[str, Any] | None) -> str:
+            return f"{one[key] * scale:.4g}{unit}" if one and one.get(key) else ""
+
+        rows = list[tuple[str, ...]]()
+        for name, one in {self.chosen: self.predicted, **self.baselines}.items():
+            real = (self.measured or {}).get(name, {})
+            ci = real.get("ci")
+            interval = f"{real['ratio']:.2f} ({ci[0]:.2f} to {ci[1]:.2f})" if ci else ""
+            rows.append((name, told(one), told(real), interval, real.get("failed") or ""))
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `load` reads it back."""
+        found = {key: value for key, value in asdict(self).items() if key != "placements"}
+        return {"format": FORMAT_VERSION, **found}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes it as JSON. UserError: it cannot be written."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Plan:
+        """Reads what `save` wrote. UserError: it cannot be read, or is no plan of this release."""
+        try:
+            data = dict(read_json(path, TABLES))
+            if data.pop("format") != FORMAT_VERSION:
+                raise ValueError("another format")
+            models = {
+                name: PlannedModel(**{**one, "after": tuple(one["after"]), "devices": tuple(one["devices"])})
+                for name, one in data.pop("models").items()
+            }
+            return cls(models=models, devices=tuple(data.pop("devices")), **data)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"'{path}' is no plan of several models: {one_line(error)}") from error

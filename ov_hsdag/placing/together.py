@@ -1,0 +1,385 @@
+"""Several models on one machine, placed together."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.memory import memory_limits
+from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.evaluator import in_unit
+from ov_hsdag.measuring.process import Candidate, StartWorker
+from ov_hsdag.measuring.together import Beside
+from ov_hsdag.model.affinities import set_affinities
+from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.workload import Phase, Workload
+from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing import selection
+from ov_hsdag.placing.application import Application, Judged, Member, slower
+from ov_hsdag.placing.candidates import find_candidates, policy_placers
+from ov_hsdag.placing.plan import Plan, PlannedModel
+from ov_hsdag.problem.analysis import ModelAnalysis
+from ov_hsdag.problem.pricing import Session
+from ov_hsdag.problem.problem import PlacementProblem, check_objective
+from ov_hsdag.utils.arguments import check_in_memory
+from ov_hsdag.utils.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+# Seconds of a trial, in which each model has to run some times; rounds of all plans; and of the whole-device plans
+# behind the best one those that are measured, too.
+_TRIAL, _FIRST_ROUNDS, _MORE_WHOLE = 0.5, 2, 1
+
+# Rounds in which a model is timed on each device, and the share of all time that this may take.
+_TIMED_ROUNDS, _TIMING = 4, 0.4
+
+# Error of the logarithm of what a plan is predicted to be better than another, where each model was timed.
+_ERROR = 0.1
+
+# For a model beside others: a fifth of the moves of a search for it alone, as there are several of them.
+_SEARCH = Multilevel(settings="fast")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelOf:
+    """A model of an application, and what it is run for."""
+
+    model: ov.Model  # normalized and annotated in place
+    count: float = 1.0  # runs of it in one run of the application; of its workload, if it has one
+    after: tuple[str, ...] = ()  # models whose outputs it waits for
+    shapes: Mapping[str, Sequence[int]] | None = None  # example shapes of dynamic inputs
+    workload: Workload | str | None = None  # of a decoder with states
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A model as it is placed and measured."""
+
+    given: ModelOf
+    analysis: ModelAnalysis
+    phases: tuple[Phase, ...]
+    member: Member
+
+
+def place_together(
+    models: Mapping[str, ov.Model | ModelOf],
+    device: str | Sequence[str],
+    *,
+    counts: Mapping[str, float] | None = None,
+    objective: str = "throughput",
+    rates: bool = False,
+    measure: bool = False,
+    measure_seconds: float | None = None,
+    memory: Mapping[str, int | str] | None = None,
+    profile: Profile | str | PathLike[str] | None = None,
+    policy: str | PathLike[str] | None = None,
+    core: ov.Core | None = None,
+    report: Callable[[str], None] | None = None,
+    start_worker: StartWorker | None = None,
+) -> Plan:
+    """Decides where several models run that share the devices; each is normalized, annotated and carries its placement.
+
+    Args:
+        models: by name, as they are or with what else is known of them (`ModelOf`).
+        device: the devices, in order of preference: "HETERO:GPU,CPU".
+        counts: inferences of each model in one run of the application, 1 by default.
+        objective: "throughput" of runs of the application, or "latency" of one run alone.
+        rates: counts are rates: inferences a second that are asked for.
+        measure: run the best plans on the devices, all models at the same time, and choose by that.
+        measure_seconds: time budget of calibrating and measuring together, 60 by default.
+        memory: what all models may have together on a device, by its name: a number of bytes, or "8GiB".
+        profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
+        policy: name or folder of the HSDAG policy; "none" for no policy.
+        core: asked what the devices support. A new one by default.
+        report: called with a few words whenever something else is done.
+
+    Returns:
+        The plan: never predicted worse than any assignment of whole models to devices that was looked at (all of up to
+        100,000), and with `measure` not measurably worse than those that ran.
+
+    Raises:
+        UserError: bad input. RunError: the models do not fit into the devices' memory together.
+    """
+    tell = report or (lambda _: None)
+    check_objective(objective)
+    seconds = selection.SECONDS if measure_seconds is None else measure_seconds
+    end = time.monotonic() + seconds
+    given = {name: one if isinstance(one, ModelOf) else ModelOf(one) for name, one in models.items()}
+    if unknown := sorted(set(counts or {}) - set(given)):
+        raise UserError(f"there is a count of '{unknown[0]}', which is no model of the application")
+    given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
+    for name, one in given.items():
+        check_in_memory(f"place '{name}' of", one.model)
+    core, devices = core or new_core(), DeviceSet.parse(device)
+    if measure:
+        selection.check_possible(core, devices)
+    session = Session.of(devices, core, profile, memory=memory_limits(memory or {}, devices.names))
+    learned = policy_placers(policy, core, devices.names)
+    prepared, share = [], _TIMING * seconds / max(len(given), 1)
+    for name, one in given.items():
+        tell(f"placing {name}")
+        try:
+            found = _prepared(name, one, session, objective, share if measure else 0.0, tell, start_worker)
+        except UserError as error:
+            raise UserError(f"'{name}': {error}") from error
+        found.member.ways.extend(find_candidates(found.member.problem, learned))
+        prepared.append(found)
+    tell("placing them together")
+    application = Application(tuple(one.member for one in prepared), objective)
+    plans = application.plan(_SEARCH)
+    chosen, measured = application.best(plans), None
+    if measure:
+        whole = application.whole_assignments()[: _MORE_WHOLE + 1]
+        plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
+        result = _measured(application, plans, prepared, devices, core, end, tell, start_worker)
+        if result is not None:
+            chosen, measured = result
+    return _plan(application, plans, chosen, measured, prepared, rates)
+
+
+def _prepared(
+    name: str,
+    given: ModelOf,
+    session: Session,
+    objective: str,
+    seconds: float,
+    tell: Callable[[str], None],
+    start_worker: StartWorker | None,
+) -> _Prepared:
+    """A model, analysed and priced, without ways to place it. seconds: for timing it on each device; 0: it is not."""
+    asked = Workload.asked(given.workload, None)
+    phases = asked.phases_with(given.model, given.shapes) if asked else ()
+    analysis = session.analyse(given.model, given.shapes, phases)
+    problem = session.price(analysis, objective, None, phases).problem
+    if seconds:
+        problem = _timed(name, problem, analysis, phases, session, seconds, tell, start_worker)
+    count = given.count * (sum(phase.count for phase in phases) or 1.0)
+    return _Prepared(given, analysis, phases, Member(name, problem, count, [], given.after))
+
+
+def _timed(
+    name: str,
+    problem: PlacementProblem,
+    analysis: ModelAnalysis,
+    phases: Sequence[Phase],
+    session: Session,
+    seconds: float,
+    tell: Callable[[str], None],
+    start_worker: StartWorker | None,
+) -> PlacementProblem:
+    """The problem with times of each device scaled so that the whole model takes there what it took now.
+
+    Where each model runs matters more than how it is split, and a model is timed much sooner than its operations are.
+    """
+    devices, end = session.devices, time.monotonic() + seconds
+    able = np.flatnonzero(np.isfinite(problem.scores(problem.singles))).tolist()
+    ways = {devices.names[device]: Candidate(devices.names[device]) for device in able}
+    factors = np.full(len(devices.names), np.nan)
+    try:
+        with Comparison(
+            analysis.model,
+            devices,
+            ways,
+            problem.objective,
+            session.core,
+            shapes=analysis.shapes,
+            phases=phases,
+            limit=seconds,
+            report=lambda text: tell(f"{name}: {text}"),
+            start_worker=start_worker,
+        ) as comparison:
+            posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
+    except RunError as error:
+        warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
+        return problem
+    for device in able:
+        if devices.names[device] in posterior.names:
+            took = 1e6 / posterior.rate(devices.names[device])
+            factors[device] = took / float(problem.scores(problem.single(device))[0])
+    if np.isnan(factors).all():
+        return problem
+    factors = np.where(np.isnan(factors), np.exp(np.nanmean(np.log(factors))), factors)
+    return slower(problem, factors)
+
+
+def _measured(
+    application: Application,
+    found: dict[str, NDArray[np.int64]],
+    prepared: Sequence[_Prepared],
+    devices: DeviceSet,
+    core: ov.Core,
+    end: float,
+    tell: Callable[[str], None],
+    start_worker: StartWorker | None,
+) -> tuple[str, dict[str, Any]] | None:
+    """The best plan as measured, and the figures of all; None where nothing ran, with a warning."""
+    distinct: dict[bytes, str] = {}
+    names = [name for name, one in found.items() if distinct.setdefault(one.tobytes(), name) == name]
+    judged = application.judge(np.stack([found[name] for name in names]))
+    scores = dict(zip(names, judged.score(application.objective), strict=True))
+    simple = [name for name in names if _is_whole(application, found[name])]
+    names = [*simple, *(name for name in names if name not in simple)]
+    needs = {
+        name: dict(zip(devices.names, row.tolist(), strict=True))
+        for name, row in zip(scores, judged.memory_bytes, strict=True)
+    }
+    place = {one.member.name: number for number, one in enumerate(prepared)}
+    first, *others = prepared
+    left = max(end - time.monotonic(), 1.0)
+    try:
+        comparison = Comparison(
+            first.analysis.model,
+            devices,
+            {name: _candidate(application, found[name], devices) for name in names},
+            application.objective,
+            core,
+            simple=simple,
+            needs=needs,
+            first=sorted(names, key=scores.__getitem__),
+            shapes=first.analysis.shapes,
+            phases=first.phases,
+            patience=max(left / 3, 5.0),
+            limit=left,
+            report=tell,
+            start_worker=start_worker,
+            beside=Beside(
+                [one.analysis.model for one in others],
+                [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in others],
+                [one.member.count for one in prepared],
+                [[place[name] for name in one.given.after] for one in prepared],
+            ),
+        )
+    except RunError as error:
+        warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {error}", stacklevel=3)
+        return None
+    predicted = {name: 1 / score for name, score in scores.items()}
+    with comparison:
+        rounds, turn, decision = comparison.trials(rounds=_FIRST_ROUNDS, seconds=_TRIAL, until=end), _FIRST_ROUNDS, None
+        while ready := [name for name in comparison.ready if any(name == one for row in rounds for one, _ in row)]:
+            decision = choice.decide(rounds, ready, simple, {name: predicted[name] for name in names}, _ERROR)
+            if decision.settled or len(ready) < 2 or time.monotonic() + 3 * _TRIAL > end:
+                break
+            pair = choice.next_pair(decision, ready, turn)
+            rounds += comparison.trials(pair, 1, _TRIAL, until=end, begin=turn)
+            turn += 1
+        if decision is None:
+            reasons = "; ".join(sorted(set(comparison.failed.values()))) or "the time is too short"
+            warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {reasons}", stacklevel=3)
+            return None
+        figures: dict[str, Any] = {}
+        key = "latency_us" if application.objective == "latency" else "runs_per_second"
+        for name in names:
+            why = comparison.failed.get(name) or ("" if name in decision.names else "it was not measured")
+            ratio = None if why else decision.ratio(name, decision.rival or decision.leader)
+            figures[name] = {
+                key: None if why else round(in_unit(decision.posterior.rate(name), application.objective), 6),
+                "ratio": ratio and round(ratio.median, 4),
+                "ci": ratio and [round(ratio.low, 4), round(ratio.high, 4)],
+                "failed": why or None,
+            }
+    return decision.chosen, figures
+
+
+def _is_whole(application: Application, assignment: NDArray[np.int64]) -> bool:
+    return all(
+        member.ways[way].name in application.devices
+        for member, way in zip(application.members, assignment.tolist(), strict=True)
+    )
+
+
+def _candidate(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
+    """How a plan is run."""
+    ways = []
+    for member, number in zip(application.members, assignment.tolist(), strict=True):
+        way = member.ways[number]
+        single = way.name in application.devices
+        ways.append(
+            Candidate(way.name) if single else Candidate.placed(devices, member.problem.affinity(way.placement))
+        )
+    return replace(ways[0], beside=ways[1:])
+
+
+def _figures(application: Application, judged: Judged, row: int) -> dict[str, Any]:
+    """See `Plan.predicted`."""
+    busy = judged.busy_us[row]
+    return {
+        "runs_per_second": round(1e6 / max(float(busy.max()), 1e-9), 6),
+        "latency_us": round(float(judged.latency_us[row]), 3),
+        "busy_us": dict(zip(application.devices, busy.round(3).tolist(), strict=True)),
+        "memory_bytes": dict(zip(application.devices, judged.memory_bytes[row].tolist(), strict=True)),
+    }
+
+
+def _plan(
+    application: Application,
+    found: Mapping[str, NDArray[np.int64]],
+    chosen: str,
+    measured: dict[str, Any] | None,
+    prepared: Sequence[_Prepared],
+    rates: bool,
+) -> Plan:
+    """The plan, written into the models."""
+    judged = application.judge(np.stack(list(found.values())))
+    figures = {
+        name: {**_figures(application, judged, row), "where": application.describe(one.tolist())}
+        for row, (name, one) in enumerate(found.items())
+    }
+    models, placements = {}, {}
+    for one, number in zip(prepared, found[chosen].tolist(), strict=True):
+        member = one.member
+        way, problem = member.ways[number], member.problem
+        result, workload = problem.evaluate(way.placement), Workload.asked(one.given.workload, None)
+        settings: dict[str, Any] = {"command": "plan"}
+        if one.given.shapes:
+            settings["shapes"] = {name: [int(size) for size in shape] for name, shape in one.given.shapes.items()}
+        if workload is not None:
+            settings["workload"] = workload.describe()
+        placement = Placement(
+            devices=application.devices,
+            affinity=set_affinities(one.analysis.model, problem.affinity(way.placement)),
+            objective=application.objective,
+            predicted=problem.summary(way.placement),
+            baselines={
+                other.name: problem.summary(other.placement)
+                for other in member.ways
+                if np.isfinite(problem.scores(other.placement)[0])
+            },
+            chosen=way.name,
+            settings=settings,
+            why="it shares the devices with other models",
+        )
+        placement.embed(one.analysis.model)
+        placements[member.name] = placement
+        models[member.name] = PlannedModel(
+            count=one.given.count,
+            after=one.given.after,
+            where=way.name,
+            devices=placement.used(),
+            busy_us=dict(zip(application.devices, (member.count * result.busy_us[0]).round(3).tolist(), strict=True)),
+            memory_bytes=dict(zip(application.devices, problem.stored_bytes(result.memory_bytes[0]), strict=True)),
+            workload=settings.get("workload"),
+        )
+    return Plan(
+        devices=application.devices,
+        objective=application.objective,
+        models=models,
+        predicted=figures[chosen],
+        baselines={name: one for name, one in figures.items() if name != chosen},
+        measured=measured,
+        chosen=chosen,
+        asked=1.0 if rates else None,
+        placements=placements,
+    )
