@@ -28,19 +28,24 @@ if TYPE_CHECKING:
     from ov_hsdag.placing.memory_fit import fit
     from ov_hsdag.placing.options import PlaceOptions
     from ov_hsdag.placing.place import place
+    from ov_hsdag.placing.plan import Plan
+    from ov_hsdag.placing.together import ModelOf, place_together
     from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 
 __all__ = [
-    "Copies", "HSDAGPlacement", "PlaceOptions", "Placement", "PlacementNotFollowedWarning", "RunError", "UserError",
-    "__version__", "calibrate", "explain", "extension_path", "fit", "place", "verify",
+    "Copies", "HSDAGPlacement", "ModelOf", "PlaceOptions", "Placement", "PlacementNotFollowedWarning", "Plan",
+    "RunError", "UserError", "__version__", "calibrate", "explain", "extension_path", "fit", "place", "place_together",
+    "verify",
 ]  # fmt: skip
 
 _HOMES = {
     "Copies": "ov_hsdag.integration.copies",
     "HSDAGPlacement": "ov_hsdag.integration.passes",
+    "ModelOf": "ov_hsdag.placing.together",
     "PlaceOptions": "ov_hsdag.placing.options",
     "Placement": "ov_hsdag.model.placement",
     "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",
+    "Plan": "ov_hsdag.placing.plan",
     "RunError": "ov_hsdag.utils.errors",
     "UserError": "ov_hsdag.utils.errors",
     "calibrate": "ov_hsdag.calibration.machine",
@@ -48,6 +53,7 @@ _HOMES = {
     "extension_path": "ov_hsdag.integration.extension",
     "fit": "ov_hsdag.placing.memory_fit",
     "place": "ov_hsdag.placing.place",
+    "place_together": "ov_hsdag.placing.together",
     "verify": "ov_hsdag.measuring.verification",
 }
 

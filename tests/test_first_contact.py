@@ -178,7 +178,7 @@ def test_hints_come_last_and_not_with_quiet_or_json(model: Path, tmp_path: Path)
 
 def test_messages_name_what_was_typed(model: Path) -> None:
     assert_one_error_line(run("place", model), "Missing option '--device' / '-d' (see ov-hsdag place --help)")
-    assert_one_error_line(run("plac"), "Did you mean 'place'?", "(see ov-hsdag --help)")
+    assert_one_error_line(run("verfy"), "Did you mean 'verify'?", "(see ov-hsdag --help)")
     for command in (("show",), ("verify", "--device", "HETERO:CPU_B,CPU_A")):
         device = command[-1] if len(command) > 1 else "HETERO:GPU,CPU"
         again = f"carries no placement; run: ov-hsdag place {model} --device {device}"

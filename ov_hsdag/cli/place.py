@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, place_job, placed, remote
+from ov_hsdag.cli import console, place_job, placed, plan, remote
 from ov_hsdag.cli.command_lines import this_command
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
@@ -28,6 +28,7 @@ from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
+from ov_hsdag.placing.application_file import of_folder, parse_counts
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.problem.problem import check_objective
@@ -74,6 +75,11 @@ def place(
     part: common.Parts = None,
     given: Any = None,
     compress_to_fp16: CompressToFp16 = None,
+    together: Annotated[
+        bool,
+        typer.Option("--together", help="Of a folder, place all models that a run of its pipeline has, in proportion."),
+    ] = False,
+    count: plan.Counts = None,
     hardlinks: common.HardLinks = True,
     report: Report = None,
     ray: remote.Ray = None,
@@ -86,6 +92,16 @@ def place(
     others), and a folder is written that openvino.genai and optimum-intel load.
     """
     common.check_model(model)
+    if together:
+        if not is_model_folder(model):
+            raise UserError("--together is for a folder of several models; ov-hsdag plan takes any models")
+        if ray is not None:
+            raise UserError("--together places on this machine alone: leave out --ray")
+        spec = of_folder(model, parse_counts(count), given.workload)
+        plan.write(spec, device, default_output(model) if output is None else output, model, vars(given), as_json)
+        return
+    if count:
+        raise UserError("--count says how often a model runs among others: give --together as well")
     folder = is_model_folder(model)
     files = model_files(model, part or ())
     output = default_output(model) if output is None else output

@@ -27,6 +27,9 @@ SPLIT = "split for the others"
 # Whole-device assignments that are all looked at; of more, those that single changes of good ones lead to.
 _ENUMERATED = 100_000
 
+# Norms of the devices' loads that climbing goes by: in the largest alone, most changes change nothing.
+_POWERS = (3, 8, 32)
+
 # Assignments that splits are tried from, and passes over the models from each.
 _STARTS, _PASSES = 3, 3
 
@@ -50,9 +53,9 @@ class Member:
 
     @cached_property
     def whole(self) -> list[int]:
-        """Numbers of the ways on one device; of all that run, where there is none, int."""
-        scores = self.problem.scores(np.stack([way.placement for way in self.ways]))
-        runs = np.flatnonzero(np.isfinite(scores)).tolist()
+        """Numbers of the ways on one device; of all that HETERO runs, where there is none."""
+        broken = self.problem.evaluate(np.stack([way.placement for way in self.ways])).broken
+        runs = np.flatnonzero(~broken).tolist()
         return [number for number in runs if self.ways[number].name in self.problem.devices] or runs
 
     def way(self, placement: NDArray[np.uint8]) -> int:
@@ -182,14 +185,16 @@ class Application:
     def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Assignments on the way of single changes and exchanges, from everything on each device."""
         seen: dict[bytes, NDArray[np.int64]] = {}
-        for device in range(len(self.devices)):
+        for device, power in product(range(len(self.devices)), _POWERS):
             best = np.array([one[min(device, len(one) - 1)] for one in choices], np.int64)
             now = None
             while now is None or not np.array_equal(now, best):
                 now = best
                 near = np.stack([now, *_neighbours(now, choices)])
                 seen |= {row.tobytes(): row for row in near}
-                best = near[self.ranks(near).argmin()]
+                judged = self.judge(near)
+                smooth = replace(judged, busy_us=np.linalg.norm(judged.busy_us, power, axis=1, keepdims=True))
+                best = near[smooth.rank(self.objective).argmin()]
         return np.stack(list(seen.values()))
 
     def with_splits(self, start: NDArray[np.int64], search: Multilevel) -> NDArray[np.int64]:
@@ -250,6 +255,8 @@ class Application:
         "on GPU": everything on one device, where that fits; "whole": the best with each model on one device; "alone":
         each where it would be best without the others; "together": with splits. Raises RunError: nothing fits.
         """
+        for member in self.members:
+            require_runnable(member.problem, member.ways)
         whole = self.whole_assignments()
         found: dict[str, NDArray[np.int64]] = {}
         for device in self.devices:
@@ -283,15 +290,13 @@ class Application:
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
     def _why_nothing_fits(self, assignment: NDArray[np.int64]) -> str:
-        for member in self.members:
-            require_runnable(member.problem, member.ways)
         needs = self.judge(assignment[None]).memory_bytes[0].tolist()
         over = [
             f"{format_bytes(need)} of the {format_bytes(int(limit))} on {name}"
             for name, need, limit in zip(self.devices, needs, self.limits.tolist(), strict=True)
             if need > limit
         ]
-        return f"the models do not fit together: they need {', '.join(over)}" if over else "no model fits alone"
+        return f"the models do not fit together: they need {', '.join(over)}"
 
 
 def slower(problem: PlacementProblem, factors: NDArray[np.float64]) -> PlacementProblem:

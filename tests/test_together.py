@@ -1,0 +1,296 @@
+"""Several models on one machine, placed together."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import ov_hsdag
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.measuring.together import Beside
+from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing import application as applications
+from ov_hsdag.placing.application import Application, Member
+from ov_hsdag.placing.application_file import read_application
+from ov_hsdag.placing.candidates import find_candidates
+from ov_hsdag.storage.model_folder import pipeline
+from ov_hsdag.utils.errors import RunError, UserError
+from tests.commands import assert_one_error_line, run
+from tests.conftest import GENEROUS
+from tests.graphs import convolutions, random_inputs, random_problem
+from tests.worker_faults import starting
+
+PAIR = "HETERO:CPU_A,CPU_B"
+FAST = Multilevel(settings="fast")
+
+
+def application(
+    seed: int, models: int, devices: int, objective: str, *, room: float = 0.0, chain: bool = False, nodes: int = 6
+) -> Application:
+    """Random models; room: share of their memory that each device has, 0 for no limit."""
+    random = np.random.default_rng(seed)
+    problems = [
+        random_problem(1000 * seed + number, nodes=nodes, devices=devices, objective=objective, submodel_us=2.0)
+        for number in range(models)
+    ]
+    if room:
+        needs = sum(problem.evaluate(problem.singles).memory_bytes.max() for problem in problems)
+        problems = [replace(one, memory_bytes=np.full(devices, int(room * needs), np.int64)) for one in problems]
+    counts = random.integers(1, 4, models).tolist()
+    after = [(f"m{number - 1}",) if chain and number else () for number in range(models)]
+    members = zip(problems, counts, after, strict=True)
+    return Application(
+        tuple(
+            Member(f"m{number}", problem, float(count), find_candidates(problem, []), sources)
+            for number, (problem, count, sources) in enumerate(members)
+        ),
+        objective,
+    )
+
+
+def best_possible(app: Application) -> float:
+    """Over all placements of two models, by brute force."""
+    first, second = app.members
+    every = [
+        np.array(list(itertools.product(range(len(app.devices)), repeat=one.problem.group_count)), np.uint8)
+        for one in app.members
+    ]
+    one, two = (member.problem.evaluate(batch) for member, batch in zip(app.members, every, strict=True))
+    memory = one.memory_bytes[:, None] + two.memory_bytes[None]
+    able = (~one.broken[:, None]) & (~two.broken[None]) & (memory <= app.limits).all(axis=2)
+    if app.objective == "throughput":
+        value = (first.count * one.busy_us[:, None] + second.count * two.busy_us[None]).max(axis=2)
+    else:
+        alone, other = first.count * one.latency_us[:, None], second.count * two.latency_us[None]
+        shared = ((one.busy_us > 0)[:, None] & (two.busy_us > 0)[None]).any(axis=2) | bool(second.after)
+        value = np.where(shared, alone + other, np.maximum(alone, other))
+    return float(np.where(able, value, np.inf).min())
+
+
+class TestPlans:
+    @pytest.mark.parametrize("objective", ["throughput", "latency"])
+    def test_close_to_the_best_of_all_placements(self, objective: str) -> None:
+        ratios = []
+        for seed in range(12):
+            app = application(seed, 2, 2, objective, chain=seed % 3 == 0)
+            plans = app.plan(FAST)
+            ratios.append(float(app.scores(plans[app.best(plans)][None])[0]) / best_possible(app))
+        assert min(ratios) >= 1 - 1e-9
+        assert np.mean(ratios) < 1.02 and max(ratios) < 1.2
+
+    @settings(max_examples=8, deadline=None)
+    @given(st.integers(0, 10**6), st.sampled_from(["throughput", "latency"]), st.booleans())
+    def test_never_worse_than_any_assignment_of_whole_models(self, seed: int, objective: str, chain: bool) -> None:
+        app = application(seed, 4, 3, objective, chain=chain)
+        plans = app.plan(FAST)
+        chosen = float(app.scores(plans[app.best(plans)][None])[0])
+        whole = [self._value(app, devices) for devices in itertools.product(range(3), repeat=4)]
+        assert chosen <= min(whole) * (1 + 1e-9)
+
+    @staticmethod
+    def _value(app: Application, devices: Sequence[int]) -> float:
+        """An assignment's objective, added up by hand."""
+        busy, ends, free = np.zeros(3), dict[str, float](), np.zeros(3)
+        for number in app.order:
+            member, device = app.members[number], devices[number]
+            us = member.count * float(member.problem.evaluate(member.problem.single(device)).latency_us[0])
+            busy[device] += us
+            ends[member.name] = max(free[device], *(ends[name] for name in member.after), 0.0) + us
+            free[device] = ends[member.name]
+        return float(busy.max() if app.objective == "throughput" else max(ends.values()))
+
+    def test_more_assignments_than_can_be_enumerated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(applications, "_ENUMERATED", 10)
+        app = application(3, 7, 3, "throughput")
+        found = app.scores(app.whole_assignments())
+        everything = np.array(list(itertools.product(*(member.whole for member in app.members))), np.int64)
+        assert found[0] == found.min() <= 1.05 * app.scores(everything).min()
+
+    @pytest.mark.parametrize("seed", [0, 2])
+    def test_memory_is_that_of_all_models(self, seed: int) -> None:
+        app = application(seed, 2, 2, "throughput", room=0.65)
+        plans = app.plan(FAST)
+        chosen = app.judge(plans[app.best(plans)][None])
+        assert (chosen.memory_bytes <= app.limits).all()
+        assert float(chosen.score("throughput")[0]) <= 1.3 * best_possible(app)
+        with pytest.raises(RunError, match=r"do not fit together: they need .* of the "):
+            application(seed, 2, 2, "throughput", room=0.3).plan(FAST)
+
+    def test_what_is_wrong_with_an_application_is_told(self) -> None:
+        one, two = application(0, 2, 2, "latency").members
+        for members, told in (
+            ((), "at least one model"),
+            ((replace(one, count=0.0),), "has a count of 0"),
+            ((replace(one, after=("other",)),), "'other', which is no model"),
+            ((replace(one, after=("m1",)), replace(two, after=("m0",))), "goes in a circle"),
+        ):
+            with pytest.raises(UserError, match=told):
+                Application(members, "latency")
+
+
+def models() -> dict[str, ov.Model]:
+    return {"detector": convolutions(48), "who": convolutions(16), "what": convolutions(24)}
+
+
+def outputs(core: ov.Core, model: ov.Model | Path, device: str, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    return [np.array(one) for one in core.compile_model(model, device)(list(inputs)).values()]
+
+
+@pytest.mark.usefixtures("declared", "fast_search")
+class TestOnDevices:
+    def test_models_compute_the_same_and_follow_the_plan(self, core: ov.Core) -> None:
+        given, plain = models(), models()
+        plan = ov_hsdag.place_together(given, PAIR, counts={"who": 4, "what": 4}, core=core)
+        assert plan.gain is not None and plan.gain > 1.5 and plan.chosen in ("whole", "together")
+        assert set(plan.models) == set(given) and plan.models["who"].count == 4
+        total = {device: sum(one.busy_us[device] for one in plan.models.values()) for device in plan.devices}
+        assert total == pytest.approx(plan.predicted["busy_us"], rel=1e-3)
+        for name, model in given.items():
+            assert ov_hsdag.Placement.of(model) is not None
+            inputs = random_inputs(plain[name])
+            expected = outputs(core, plain[name], "CPU_A", inputs)
+            for one, other in zip(expected, outputs(core, model, PAIR, inputs), strict=True):
+                np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+    def test_runs_of_an_application_are_measured(self, core: ov.Core) -> None:
+        first, other = convolutions(32), convolutions(32)
+        beside = Beside([other], [timed_inputs(other)], [1.0, 3.0], [[], [0]])
+        apart = replace(Candidate("CPU_A"), beside=[Candidate("CPU_B")])
+        same = replace(Candidate("CPU_A"), beside=[Candidate("CPU_A")])
+        for objective in ("throughput", "latency"):
+            with Comparison(
+                first, DeviceSet.parse(PAIR), {"apart": apart, "same": same}, objective, core, beside=beside
+            ) as comparison:
+                assert not comparison.failed and comparison.ready == ["apart", "same"]
+                rounds = comparison.trials(rounds=1, seconds=0.1)
+                assert {name for name, rate in rounds[0] if rate > 0} == {"apart", "same"}
+
+    @pytest.mark.slow
+    def test_the_best_as_measured_is_chosen(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(choice, "REGRET", math.inf)  # the first rounds are enough
+        plan = ov_hsdag.place_together(models(), PAIR, measure=True, measure_seconds=GENEROUS, core=core)
+        assert plan.measured is not None and plan.measured[plan.chosen]["failed"] is None
+        ran = {name: one for name, one in plan.measured.items() if not one["failed"]}
+        most = max(one["runs_per_second"] for one in ran.values())
+        best_simple = max(one["ratio"] for one in ran.values() if one["ratio"])
+        assert plan.measured[plan.chosen]["ratio"] <= best_simple
+        assert most >= ran[plan.chosen]["runs_per_second"] >= 0.7 * most
+
+    @pytest.mark.slow
+    def test_workers_that_are_killed_leave_a_plan_by_prediction(self, core: ov.Core) -> None:
+        killed = starting(
+            dict.fromkeys(("whole", "whole, 2", "alone", "together", "on CPU_A", "on CPU_B"), "killed_running")
+        )
+        with pytest.warns(UserWarning, match="the plan is chosen by prediction: .*SIGKILL"):
+            plan = ov_hsdag.place_together(
+                models(), PAIR, measure=True, measure_seconds=GENEROUS, core=core, policy="none", start_worker=killed
+            )
+        assert plan.measured is None and plan.predicted["runs_per_second"] > 0
+
+    def test_files(self, tmp_path: Path, core: ov.Core) -> None:
+        for name, model in models().items():
+            ov.save_model(model, tmp_path / f"{name}.xml", compress_to_fp16=False)
+        file = tmp_path / "app.toml"
+        text = f'device = "{PAIR}"\n'
+        for name, rate in {"detector": 1000, "who": 4000, "what": 4000}.items():
+            after = "" if name == "detector" else 'after = ["detector"]\n'
+            text += f'[models.{name}]\npath = "{name}.xml"\nrate = {rate}\n{after}'
+        file.write_text(text)
+        done = run("plan", file, "--no-measure", "--output", tmp_path / "out", "--json")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert told["asked"] == 1.0 and told["models"]["who"]["after"] == ["detector"]
+        plan = ov_hsdag.Plan.load(tmp_path / "out/plan.json")
+        assert json.loads(json.dumps(plan.to_dict())) == json.loads((tmp_path / "out/plan.json").read_text()) == told
+        for one in plan.models.values():
+            assert ov_hsdag.Placement.of(core.read_model(tmp_path / "out" / (one.path or ""))) is not None
+        again = run("plan", tmp_path / "out/plan.json")
+        assert again.returncode == 0 and "rates: not reached" in again.stdout and "is full" in again.stdout
+        (tmp_path / "out/plan.json").write_text('{"format": 1, "models": {"a": 3}}')
+        assert_one_error_line(run("plan", tmp_path / "out/plan.json"), "is no plan of several models")
+
+    def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core) -> None:
+        source = tmp_path / "pipeline"
+        for part, width in {"text_encoder": 8, "unet": 32, "vae_decoder": 16, "vae_encoder": 8}.items():
+            (source / part).mkdir(parents=True)
+            ov.save_model(convolutions(width), source / part / "openvino_model.xml", compress_to_fp16=False)
+        (source / "model_index.json").write_text("{}")
+        out = tmp_path / "placed"
+        command = ("place", source, "--together", "--device", PAIR, "--no-measure", "--output", out)
+        done = run(*command, "--count", "unet=5", "--objective", "throughput", "--json")
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)["models"]
+        assert {name: one["count"] for name, one in told.items()} == {"text_encoder": 1, "unet": 5, "vae_decoder": 1}
+        assert told["vae_decoder"]["after"] == ["unet"] and told["unet"]["after"] == ["text_encoder"]
+        assert (out / "model_index.json").exists() and (out / "vae_encoder/openvino_model.xml").exists()
+        for name in told:
+            path = out / name / "openvino_model.xml"
+            assert ov_hsdag.Placement.of(core.read_model(path)) is not None
+            inputs = random_inputs(core.read_model(path))
+            expected = outputs(core, source / name / "openvino_model.xml", "CPU_A", inputs)
+            np.testing.assert_allclose(outputs(core, path, PAIR, inputs)[0], expected[0], rtol=1e-3, atol=1e-4)
+        assert_one_error_line(run(*command, "--count", "unet=0"), "'unet' has a count of 0")
+        assert_one_error_line(run(*command, "--count", "u=2"), "there is a count of 'u'")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("device = 3", "must be str"),
+        ("[models.a", "is no TOML"),
+        ("speed = 1", "has no 'speed'"),
+        ("", "it names no models"),
+        ("[models.a]\ncount = 1", "has no path"),
+        ('[models.a]\npath = "none.xml"', "there is no '"),
+        ('[models.a]\npath = "a.xml"\nrate = 0', "has a rate of 0"),
+        ('[models.a]\npath = "a.xml"\nrate = -inf', "has a rate of -inf"),
+        ('[models.a]\npath = "a.xml"\nrate = 1\ncount = 1', "a rate and a count"),
+        ('[models.a]\npath = "a.xml"\nrate = 1\n[models.b]\npath = "a.xml"', "'b' has none"),
+        ('[models.a]\npath = "a.xml"\nafter = ["b"]', "'b', which is no model"),
+        ('[models.a]\npath = "a.xml"\nafter = ["b"]\n[models.b]\npath = "a.xml"\nafter = ["a"]', "goes in a circle"),
+        ('[models.a]\npath = "a.xml"\nworkload = "prompt=1"', "needs both"),
+        ('[models.a]\npath = "a.xml"\nworkload = "prompt=1,generate=2"', "has no states"),
+        ('[models.a]\npath = "a.xml"\nshape = "[1"', "cannot read shape"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, model: Path, text: str, told: str) -> None:
+    for suffix in (".xml", ".bin"):
+        (tmp_path / f"a{suffix}").write_bytes(model.with_suffix(suffix).read_bytes())
+    file = tmp_path / "app.toml"
+    file.write_text(text)
+    done = run("plan", file, "--device", "HETERO:CPU,GPU", "--no-measure", "--output", tmp_path / "out")
+    assert_one_error_line(done, told)
+    assert not (tmp_path / "out").exists()
+
+
+def test_who_waits_for_a_pipeline_waits_for_its_end(tmp_path: Path) -> None:
+    folder = tmp_path / "whisper"
+    folder.mkdir()
+    for name in ("encoder_model", "decoder_model", "tokenizer"):
+        (folder / f"openvino_{name}.xml").write_text("")
+    (tmp_path / "a.xml").write_text("")
+    assert {name: role.after for name, role in pipeline(folder).items()} == {
+        "encoder_model": (),
+        "decoder_model": ("encoder_model",),
+    }
+    file = tmp_path / "app.toml"
+    file.write_text('[models.hear]\npath = "whisper"\n[models.sum]\npath = "a.xml"\nafter = ["hear"]\ncount = 2')
+    found: Mapping[str, Any] = read_application(file).models
+    assert found["sum"].after == ("hear/decoder_model",) and found["sum"].count == 2
+    assert found["hear/decoder_model"].workload == "prompt=4,generate=64"
