@@ -473,7 +473,8 @@ def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_cor
 def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {"Gelu"})
     profile = builtin_profile(NAMES, two_cpu_core)
-    costs, times = calibrate.calibrate_model(ZOO["bert-small"].build(), core, NAMES, profile)  # type: ignore[arg-type]
+    analysis = prepare(ZOO["bert-small"].build(), NAMES, core, profile)  # type: ignore[arg-type]
+    costs, times = calibrate.calibrate_prepared(analysis, core, profile)  # type: ignore[arg-type]
     assert {name: found.device for name, found in times.items()} == {"CPU_B": "CPU_B", "CPU_A": HETERO}
     assert set(costs.devices) == set(NAMES)
     assert costs.boundaries is not None
@@ -484,7 +485,9 @@ def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.
 def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:
     model = residual_model()
     core = Lacking(two_cpu_core, "CPU_A", {node.get_type_name() for node in model.get_ops()})
-    costs, times = calibrate.calibrate_model(model, core, NAMES, builtin_profile(NAMES, two_cpu_core))  # type: ignore[arg-type]
+    profile = builtin_profile(NAMES, two_cpu_core)
+    analysis = prepare(model, NAMES, core, profile)  # type: ignore[arg-type]
+    costs, times = calibrate.calibrate_prepared(analysis, core, profile)  # type: ignore[arg-type]
     assert set(costs.devices) == set(times) == {"CPU_B"}
 
 

@@ -309,7 +309,7 @@ def test_the_order_of_the_device_list_is_taken_where_it_is_about_as_good(
     best = found.best(position)
     assert sorted(best.sequence.tolist()) == list(range(devices))
     assert best.bounds[0] == 0 and best.bounds[-1] == found.view.size and (np.diff(best.bounds) >= 0).all()
-    every = found._find(*found._parts(position, 1.0), 6)
+    every = found._find(*found._parts(position), 6)
     listed = next(item.value for item in every if item.sequence.tolist() == list(range(devices)))
     least = min(item.value for item in every)
     assert best.value == pytest.approx(listed if listed <= 1.05 * least else least)

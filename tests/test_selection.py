@@ -13,7 +13,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.calibration.calibrate import calibrate_model
+from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices.device_set import DeviceSet
@@ -27,6 +27,7 @@ from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placing import selection
+from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
@@ -349,7 +350,8 @@ def test_what_the_profile_would_choose_runs_whatever_was_measured_of_costs(
 @pytest.mark.slow
 def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is the model normalized twice, which gives BERT another graph than the costs are of."""
-    costs, _ = calibrate_model(ZOO["bert-small"].build(), core, DEVICES.names, builtin_profile(DEVICES.names, core))
+    profile = builtin_profile(DEVICES.names, core)
+    costs, _ = calibrate_prepared(prepare(ZOO["bert-small"].build(), DEVICES.names, core, profile), core, profile)
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     monkeypatch.delattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs")
     with pytest.warns(UserWarning, match="nothing could be measured") as warned:

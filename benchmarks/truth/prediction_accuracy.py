@@ -56,7 +56,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from benchmarks.common.tables import markdown
-from ov_hsdag.calibration.calibrate import calibrate_model
+from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.device_profile import calibrate_devices
 from ov_hsdag.calibration.executions import SingleRequest
 from ov_hsdag.costs.profile import Profile
@@ -67,6 +67,7 @@ from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.storage.files import write_json, write_text
@@ -355,7 +356,8 @@ def calibrate(models: list[ZooModel], core: ov.Core, work: Path, lacks: Collecti
         if target.exists():
             continue
         start = time.perf_counter()
-        costs, _ = calibrate_model(model.build(), said(core, lacks), DEVICES.names, profile)
+        asked = said(core, lacks)
+        costs, _ = calibrate_prepared(prepare(model.build(), DEVICES.names, asked, profile), asked, profile)
         costs.save(target)
         print(f"{model.name} calibrated in {time.perf_counter() - start:.1f} s", file=sys.stderr)
 

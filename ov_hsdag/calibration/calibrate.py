@@ -28,7 +28,7 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import TimedInputs, timed_inputs
 from ov_hsdag.model.shapes import smaller_shapes
-from ov_hsdag.problem.analysis import ModelAnalysis, prepare
+from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
@@ -45,23 +45,6 @@ _BOUNDARIES_SHARE = 1.5
 
 # What a compiled model takes, times its weights, and how much of what is free may be used.
 _COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
-
-
-def calibrate_model(
-    model: ov.Model,
-    core: ov.Core,
-    names: Sequence[str],
-    profile: Profile,
-    advance: Advance = lambda _: None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    seconds: float = math.inf,
-) -> tuple[ModelCosts, dict[str, NodeTimes]]:
-    """Measures a model that is not analysed yet; a copy of it is. Arguments and results as of `calibrate_prepared`.
-
-    Raises UserError beside: a device that no profile describes, or an operation that no device runs.
-    """
-    analysis = prepare(model.clone(), names, core, profile, shapes=shapes)
-    return calibrate_prepared(analysis, core, profile, advance, seconds)
 
 
 def calibrate_prepared(

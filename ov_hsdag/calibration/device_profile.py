@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.boundaries import Boundaries, measure_boundaries
-from ov_hsdag.calibration.calibrate import (
-    latency_problem,
-    measure_scale_factors,
-    measured_fusions,
-    when_measured,
-)
+from ov_hsdag.calibration.calibrate import latency_problem, measure_scale_factors, measured_fusions, when_measured
 from ov_hsdag.calibration.executions import Counters, Executions
 from ov_hsdag.calibration.models import PREFIX, image_network, microbenchmark_model, token_network
 from ov_hsdag.calibration.node_times import node_times, shares
@@ -267,10 +262,7 @@ def _entry(
         "kind": known.kind,
         "description": f"{known.name}: {discovery.full_name(core, known.name)}, measured",
         "precision": precision,
-        "peak_gflops": {
-            "value": {**known.peak_gflops, precision: _round(peak)},
-            "source": peak_source,
-        },
+        "peak_gflops": {"value": {**known.peak_gflops, precision: _round(peak)}, "source": peak_source},
         "efficiency": {"value": efficiency, "source": layers},
         "memory_gbps": kept("memory_gbps"),
         "gbps": {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ov_hsdag.calibration.calibrate import calibrate_model
+from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.device_profile import DeviceReport, calibrate_devices, stages_of
 from ov_hsdag.calibration.node_times import NodeTimes
 from ov_hsdag.costs.profile import Profile
@@ -16,6 +16,7 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.inputs import example_shapes
+from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.progress import Stages
@@ -74,7 +75,8 @@ def calibrate(
     measured = []
     for model, example in zip(models, examples, strict=True):
         stages.begin(model.get_friendly_name())
-        measured.append(calibrate_model(model, core, names, profile, stages, example, seconds))
+        analysis = prepare(model.clone(), names, core, profile, shapes=example)
+        measured.append(calibrate_prepared(analysis, core, profile, stages, seconds))
     return Calibration(
         profile, document, reports, tuple(costs for costs, _ in measured), tuple(times for _, times in measured)
     )

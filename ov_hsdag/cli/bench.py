@@ -38,12 +38,10 @@ if TYPE_CHECKING:
     import openvino as ov
 
 Models = Annotated[
-    list[Path],
-    typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several; also as -m MODEL."),
+    list[Path], typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several; also as -m MODEL.")
 ]
 Policies = Annotated[
-    str | None,
-    typer.Option("--policies", metavar="A,B", help='Learned policies, names or folders; "none" for none.'),
+    str | None, typer.Option("--policies", metavar="A,B", help='Learned policies, names or folders; "none" for none.')
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Trials of each placement, at most.")]
 Table_ = Annotated[
@@ -78,7 +76,10 @@ def bench(
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")
     models = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
-    _check_table(output)
+    if output is not None:
+        if output.suffix not in (".json", ".csv"):
+            raise UserError(f"results are written as .json or .csv, got '{output}'")
+        check_writable(output)
     remote.check_on(ray, on)
 
     check_objective(objective)
@@ -224,14 +225,6 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
     if len(found) == 1:
         return [found[0][1]]
     return [replace(placer, name=f"hsdag:{name}") for name, placer in found]
-
-
-def _check_table(path: Path | None) -> None:
-    if path is None:
-        return
-    if path.suffix not in (".json", ".csv"):
-        raise UserError(f"results are written as .json or .csv, got '{path}'")
-    check_writable(path)
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -113,13 +113,7 @@ def calibrate(
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
 
-def _elsewhere(
-    fleet: remote.Fleet,
-    show: console.Show,
-    output: Path,
-    models: list[Path],
-    as_json: bool,
-) -> None:
+def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path], as_json: bool) -> None:
     """A profile of each kind of machine."""
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))

@@ -106,6 +106,11 @@ def message(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def warn(text: str) -> None:
+    """One line about what is not as it should be."""
+    message(f"warning: {text}")
+
+
 def one_line_warnings() -> None:
     """Print Python warnings as `warning: …` instead of with the source line that raised them.
 
@@ -144,7 +149,9 @@ def progress(text: str) -> Iterator[Tell]:
         return
     ended = (lambda step, seconds: message(f"took {seconds:.2f} s: {step}")) if verbose else None
     stderr = Console(stderr=True)
-    if not _on_a_screen():
+    # What is printed cannot vanish again in a notebook, whose `!` gives a pseudo-terminal. rich takes FORCE_COLOR for a
+    # terminal, which kernels of notebooks and some CI set.
+    if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
         with lines(text, message, ended) as work:
             yield work
         return
@@ -154,14 +161,6 @@ def progress(text: str) -> Iterator[Tell]:
             yield work
         finally:
             work.end()
-
-
-def _on_a_screen() -> bool:
-    """Whether what is printed on standard error can vanish again: not in a notebook, whose `!` gives a pseudo-terminal.
-
-    rich takes FORCE_COLOR for a terminal, which kernels of notebooks and some CI set.
-    """
-    return sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
 
 
 _SPINNER = Spinner("dots")

@@ -38,8 +38,7 @@ Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, its policy and the placed model.")
 ]
 Objective = Annotated[
-    str | None,
-    typer.Option("--objective", metavar="latency|throughput", help="What is to be best (default latency)."),
+    str | None, typer.Option("--objective", metavar="latency|throughput", help="What is to be best (default latency).")
 ]
 Duration = Annotated[
     str | None, typer.Option("--budget", metavar="10m", help="Time to spend, as 90s, 10m or 1h (default 10m).")
@@ -174,14 +173,7 @@ def finetune(
         show.next("verify", output / "model.xml", *given("--device", "--shape"))
 
 
-def _elsewhere(
-    fleet: remote.Fleet,
-    show: console.Show,
-    model: Path,
-    output: Path,
-    resume: bool,
-    as_json: bool,
-) -> None:
+def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool, as_json: bool) -> None:
     """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
     for kind in fleet.kinds:
         folder = fleet.target(output, kind)

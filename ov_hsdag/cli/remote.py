@@ -64,7 +64,7 @@ class Fleet:
         """Run jobs (see `Cluster.run`); what each printed, or why it failed. what: they do: "placing model.xml"."""
 
         def log(_: int, text: str) -> None:
-            console.message(f"warning: {text.replace('warning: ', '')}")
+            console.warn(text.replace("warning: ", ""))
 
         with console.progress(what) as tell:
             return self._cluster.run(jobs, lambda _, text: tell(text), log)
@@ -107,8 +107,8 @@ def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Ite
             cluster = stack.enter_context(Cluster(ray))
             kinds, others = cluster.kinds(devices, ov.__version__, on or ())
         for machine in others:
-            console.message(
-                f"warning: {machine.host} is left out: it has OpenVINO {machine.openvino} and ov-hsdag"
+            console.warn(
+                f"{machine.host} is left out: it has OpenVINO {machine.openvino} and ov-hsdag"
                 f" {machine.version}, unlike this machine"
             )
         yield Fleet(cluster, kinds, several=len(on or ()) != 1)

@@ -29,12 +29,7 @@ ReportOutput = Annotated[
 
 
 @common.with_options_of(PlacedModel, "placed")
-def report(
-    model: common.Model,
-    placed: PlacedModel,
-    output: ReportOutput = None,
-    as_json: common.Json = False,
-) -> None:
+def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None, as_json: common.Json = False) -> None:
     """Write what runs where in a placed MODEL, and why, as one HTML page.
 
     The page needs no network and no other file. It has all that `ov-hsdag explain` knows; what was measured when the

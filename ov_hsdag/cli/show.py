@@ -34,10 +34,7 @@ AffinityOutput = Annotated[
 
 
 def show(
-    model: common.Model,
-    output: AffinityOutput = None,
-    part: common.Parts = None,
-    as_json: common.Json = False,
+    model: common.Model, output: AffinityOutput = None, part: common.Parts = None, as_json: common.Json = False
 ) -> None:
     """Show the placement inside MODEL as it is stored: devices, what crosses, prediction and measurement.
 

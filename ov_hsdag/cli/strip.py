@@ -12,10 +12,7 @@ from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_o
 
 
 def strip(
-    model: common.Model,
-    output: common.Output,
-    part: common.Parts = None,
-    hardlinks: common.HardLinks = True,
+    model: common.Model, output: common.Output, part: common.Parts = None, hardlinks: common.HardLinks = True
 ) -> None:
     """Write a copy of MODEL without the placement inside; of a folder, without those of all of its models."""
     common.check_model(model)

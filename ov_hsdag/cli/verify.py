@@ -70,7 +70,9 @@ def verify(
             loaded = [_read_placed(core, file, device) for file in files]
         for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
             with console.progress(f"verifying {file} on {device}") as tell:
-                done = verify_model(one, device, precision=precision, shapes=shapes, core=core, report=tell, warn=_warn)
+                done = verify_model(
+                    one, device, precision=precision, shapes=shapes, core=core, report=tell, warn=console.warn
+                )
             results[file.name] = done.result
             good = good and done.good
             if not folder:
@@ -109,7 +111,3 @@ def _may_round(result: Mapping[str, Any]) -> bool:
     """Whether rounding may be why outputs differ: it is not known that the placement is right."""
     wrong = result.get("operation_by_operation", {}).get("wrong", [result["device"]])
     return not result["equal"] and not result["varying"] and (not wrong or result["device"] in wrong)
-
-
-def _warn(text: str) -> None:
-    console.message(f"warning: {text}")

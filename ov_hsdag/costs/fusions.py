@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.op_types import ELEMENTWISE, LOW_BITS
+from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE, LOW_BITS
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 
@@ -26,15 +26,7 @@ Floats = NDArray[np.float64]
 
 # Operations that work in a layout of the device's own (channels last, or in blocks), and those that take images as they
 # come and leave them so.
-_CONVOLUTIONS = frozenset(
-    {
-        "Convolution",
-        "GroupConvolution",
-        "ConvolutionBackpropData",
-        "GroupConvolutionBackpropData",
-        "DeformableConvolution",
-    }
-)
+_CONVOLUTIONS = (ANCHORS - {"MatMul"}) | {"DeformableConvolution"}
 _CARRIERS = ELEMENTWISE | {
     "AdaptiveAvgPool", "AvgPool", "BatchNormInference", "Concat", "DepthToSpace", "Interpolate", "LRN", "MaxPool",
     "Pad", "ReduceMean", "ReduceMax", "SpaceToDepth", "Split", "VariadicSplit", "GroupNormalization", "Softmax", "MVN",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs.fusions import fuses_experts
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices.runtime_options import runtime_options
 from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import UserError
@@ -121,20 +122,12 @@ def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Seque
     The profile goes before the model's own choice (`runtime_options`, which optimum-intel writes), and that before what
     a device says.
     """
-    own = _of_model(model)
+    own = _known(runtime_options(model).get("KV_CACHE_PRECISION", ""))
     devices = [profile.device(name) for name in names]
     return tuple(
         device.kv_precision or own or _of_device(core, name) or _DEFAULTS.get(device.kind, _DEFAULT)
         for name, device in zip(names, devices, strict=True)
     )
-
-
-def _of_model(model: ov.Model) -> str | None:
-    path = ["runtime_options", "KV_CACHE_PRECISION"]
-    try:
-        return _known(str(model.get_rt_info(path).astype(str)) if model.has_rt_info(path) else "")
-    except (RuntimeError, TypeError):
-        return None
 
 
 def _of_device(core: ov.Core, name: str) -> str | None:

@@ -102,8 +102,7 @@ class DeviceProfile:
         guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(
-            self,
-            sources={key: source if source.startswith(kept) else guess for key, source in self.sources.items()},
+            self, sources={key: source if source.startswith(kept) else guess for key, source in self.sources.items()}
         )
 
     def _sped_up(self, factor: float, how: str) -> DeviceProfile:

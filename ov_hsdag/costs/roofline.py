@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 
 
 _FLOAT_BITS = {
-    "f64": 64,
-    "f32": 32,
-    "f16": 16,
-    "bf16": 16,
-    "f8e4m3": 8,
-    "f8e5m2": 8,
-    "f8e8m0": 8,
-    "f4e2m1": 4,
-    "nf4": 4,
-}
+    "f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8, "f4e2m1": 4, "nf4": 4,
+}  # fmt: skip
 _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "i8": 8.0}
 
 
@@ -84,7 +76,8 @@ class Roofline:
         """Time of each node that is executed, 0 for the others, µs, float64 [nodes]."""
         views = self._of_types(VIEWS)
         compute = self._graph.flops / (self._rates(device) * 1e3)
-        movement = np.where(views, 0.0, self.moved_bytes(device, fusing=fusing) / (self._bandwidths(device) * 1e3))
+        gbps = np.array([device.gbps_of(name) for name in self._type_names])[self._type_of]
+        movement = np.where(views, 0.0, self.moved_bytes(device, fusing=fusing) / (gbps * 1e3))
         launch = np.where((views & (device.kind == "CPU")) | (self.fused & fusing), 0.0, device.launch_us)
         return np.asarray(np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0))
 
@@ -112,10 +105,6 @@ class Roofline:
 
         usual = rates(device.precision)
         return np.where(self.quantised, rates("i8"), usual) if "i8" in device.peak_gflops else usual
-
-    def _bandwidths(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Bandwidth that each node reaches in 10^9 bytes a second, float64 [nodes]."""
-        return np.array([device.gbps_of(name) for name in self._type_names])[self._type_of]
 
     def _resident_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
         """Size of each output tensor as the device keeps it, float64 [outputs]."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.report.picture import image
-from ov_hsdag.report.write import check_report, is_picture, write_report
+from ov_hsdag.report.write import check_report, write_report
 from ov_hsdag.utils.plain import plain
 
 FORMAT = 1
@@ -68,18 +69,20 @@ def write(
 ) -> None:
     """Writes a report in the format of the file's name; arguments as of `report_data`. Raises as `write_report`."""
     check_report(path)
-    if is_picture(path):
-        write_report(path, picture_data(found.explanation, found.placement, title))
-    else:
+    if Path(path).suffix.lower() == ".html":
         write_report(path, report_data(found, title, done, tell))
+    else:  # the picture alone takes no simulation of moves
+        write_report(path, picture_data(found.explanation, found.placement, title))
 
 
-def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:
-    """The part of a report that takes a single simulation, and that pictures need. title: what the model is called."""
-    return _picture(explained, placement, title, stages(explained))
+def picture_data(
+    explained: Explanation, placement: Placement, title: str, sequence: list[Stage] | None = None
+) -> dict[str, Any]:
+    """The part of a report that takes a single simulation, and that pictures need.
 
-
-def _picture(explained: Explanation, placement: Placement, title: str, sequence: list[Stage]) -> dict[str, Any]:
+    title: what the model is called. sequence: its `stages`, where they are known.
+    """
+    sequence = stages(explained) if sequence is None else sequence
     problem, result = explained.problem, explained.evaluation
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
     found = {
@@ -145,7 +148,7 @@ def report_data(
         members = position[block.nodes][position[block.nodes] >= 0]
         tree.put_together(members.tolist(), f"{block.chosen} of {block.all} experts")
     sequence = stages(explained)
-    data = _picture(explained, found.placement, title, sequence)
+    data = picture_data(explained, found.placement, title, sequence)
     data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]
     data["starts"]["several"] = plain(pipelined(sequence, REQUESTS), _DIGITS)
     more = {

@@ -109,10 +109,7 @@ class Cluster:
         return kinds(there, devices, openvino, on), others(there, devices, openvino)
 
     def run(
-        self,
-        jobs: Sequence[tuple[Kind, Job, Path]],
-        tell: Callable[[int, str], None],
-        log: Callable[[int, str], None],
+        self, jobs: Sequence[tuple[Kind, Job, Path]], tell: Callable[[int, str], None], log: Callable[[int, str], None]
     ) -> list[str | UserError | RunError]:
         """Run jobs, each on a machine of its kind, as many at a time as there are machines; what they print, or errors.
 
@@ -360,7 +357,10 @@ class _RemoteJob:
             changed = [name for name, stamp in events["saved"].items() if stamps.get(name) != stamp]
             if changed:
                 stamps = events["saved"]
-                self._save(self._ask(runner.records.remote(changed)))
+                records = self._ask(runner.records.remote(changed))
+                self.saved.update(records)
+                for name, data in records.items():
+                    write_bytes(self.folder / came_as(name), [data])
             if events["status"] is not None:
                 break
         if events["status"]:
@@ -368,12 +368,6 @@ class _RemoteJob:
         self._fetch(runner)
         self._ask(runner.end.remote())
         return str(events["out"])
-
-    def _save(self, records: Mapping[str, bytes]) -> None:
-        """Keeps what the job goes on from where its machine is lost, here and in its folder."""
-        self.saved.update(records)
-        for name, data in records.items():
-            write_bytes(self.folder / came_as(name), [data])
 
     def _send(self, runner: Any, digest: str, path: Path) -> None:
         """A file, in pieces: none of the two machines holds it in memory."""

@@ -143,8 +143,10 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
         return _alike(_same_versions(having, openvino), devices)
     found = []
     for text in on:
-        meant = parse_on(text)
-        matching = [one for one in having if all(_is(one.device(name), words) for name, words in meant.items())]
+        meant = {name: _words(words) for name, words in parse_on(text).items()}
+        matching = [
+            one for one in having if all(words <= _words(one.device(name) or "") for name, words in meant.items())
+        ]
         if not matching:
             known = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
             raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(known) or 'others'}")
@@ -186,8 +188,3 @@ def _alike(machines: Sequence[Machine], devices: Sequence[str]) -> list[Kind]:
 
 def _words(text: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Za-z0-9._]+", text)}
-
-
-def _is(device: str | None, words: str) -> bool:
-    """Whether each of the words is one of the device's name."""
-    return device is not None and _words(words) <= _words(device)

@@ -54,7 +54,8 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     ):
         command = [sys.executable, "-c", _PROGRAM, "start", "--address", address]
         command += ["--num-cpus", str(cores), "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
-        command += ["--resources", json.dumps({RESOURCE: 1}), "--labels", _joined(labels)]
+        listed = ",".join(f"{name}={value}" for name, value in labels.items())
+        command += ["--resources", json.dumps({RESOURCE: 1}), "--labels", listed]
         command += ["--disable-usage-stats", "--block"]
         # Without this Ray hides devices from what does not ask it for some.
         environment = {**os.environ, FOLDER: folder, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -83,10 +84,6 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, enough: Callable[[],
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end and not enough():
         time.sleep(_LOOK)
-
-
-def _joined(labels: Mapping[str, str]) -> str:
-    return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 @contextlib.contextmanager

@@ -57,10 +57,7 @@ def largest_difference(expected: Sequence[Sequence[NDArray[Any]]], got: Sequence
     inf where shapes differ, where a float is not finite that should be (what is not finite in both has to be the same),
     and where anything but a float (integers, strings) differs.
     """
-    return max(
-        (difference(a, b) for one, two in zip(expected, got, strict=True) for a, b in zip(one, two, strict=True)),
-        default=0.0,
-    )
+    return float(differences(expected, got, 1)[0])
 
 
 def differences(

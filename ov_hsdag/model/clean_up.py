@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt, structures
-from ov_hsdag.model.names import is_of_file, name_generated
+from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
     """
     from openvino._offline_transformations import apply_moc_transformations
 
-    if not is_of_file(model):
+    if not model.has_rt_info(["version"]):  # an IR has its nodes' names in the file
         name_generated(model)  # first of all: transformations hand names on to new nodes
     if placed:
         _widen_weights(model)

@@ -83,20 +83,13 @@ class ComputationGraph:
     the output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
     """
 
-    # friendly names, [nodes]
-    names: tuple[str, ...] = field(metadata=array("nodes"))
-    # OpenVINO operation types such as "Convolution", [nodes]
-    types: tuple[str, ...] = field(metadata=array("nodes"))
-    # `NodeKind` of each node, uint8 [nodes]
-    kinds: NDArray[np.uint8] = field(metadata=array("nodes", dtype=np.uint8))
-    # int32 [nodes + 1]
+    names: tuple[str, ...] = field(metadata=array("nodes"))  # friendly names
+    types: tuple[str, ...] = field(metadata=array("nodes"))  # OpenVINO operation types such as "Convolution"
+    kinds: NDArray[np.uint8] = field(metadata=array("nodes", dtype=np.uint8))  # `NodeKind` of each node
     input_ptr: NDArray[np.int32] = field(metadata=array("nodes + 1", dtype=np.int32))
-    # int32 [edges]
     input_output: NDArray[np.int32] = field(metadata=array("edges", dtype=np.int32))
-    # int32 [nodes + 1]
     output_ptr: NDArray[np.int32] = field(metadata=array("nodes + 1", dtype=np.int32))
-    # size of each output tensor, int64 [outputs]
-    output_bytes: NDArray[np.int64] = field(metadata=array("outputs", dtype=np.int64))
+    output_bytes: NDArray[np.int64] = field(metadata=array("outputs", dtype=np.int64))  # size of each tensor
     # dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's, else by their upper
     # bound, else by 1 (first dimension of an input) or 128
     output_shapes: tuple[tuple[int, ...], ...] = field(metadata=array("outputs"))
@@ -106,10 +99,8 @@ class ComputationGraph:
     # rank; and not those with a dynamic dimension that cannot be 0: HETERO connects submodels with tensors that are
     # empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp)
     output_movable: NDArray[np.bool_] = field(metadata=array("outputs", dtype=np.bool_))
-    # element types such as "f32", [outputs]
-    output_types: tuple[str, ...] = field(metadata=array("outputs"))
-    # arithmetic operations of one inference, float64 [nodes]
-    flops: NDArray[np.float64] = field(metadata=array("nodes", dtype=np.float64))
+    output_types: tuple[str, ...] = field(metadata=array("outputs"))  # element types such as "f32"
+    flops: NDArray[np.float64] = field(metadata=array("nodes", dtype=np.float64))  # arithmetic ones of one inference
     # size of each Constant, and of those in the bodies of each If and loop; 0 for other nodes, int64 [nodes]
     weight_bytes: NDArray[np.int64] = field(metadata=array("nodes", dtype=np.int64))
     # variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes]

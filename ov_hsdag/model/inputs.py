@@ -41,7 +41,8 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             end = match.end()
             name, sizes = match["name"], match["sizes"].split(",") if match["sizes"].strip() else []
             if name in found:
-                raise UserError(f"shape '{text}': {_input(name)} has a shape already")
+                twice = f"input '{name}'" if name else "the input without a name"
+                raise UserError(f"shape '{text}': {twice} has a shape already")
             if not all(re.fullmatch(r"\s*0*[1-9][0-9]*\s*", size) for size in sizes):
                 raise UserError(f"shape '{text}': an example shape has positive whole numbers, got [{match['sizes']}]")
             found[name] = tuple(map(int, sizes))
@@ -87,10 +88,6 @@ def with_earlier_shapes(
                 input_shapes(model, {name: earlier[name]})
                 found[name] = earlier[name]
     return found
-
-
-def _input(name: str) -> str:
-    return f"input '{name}'" if name else "the input without a name"
 
 
 def random_inputs(

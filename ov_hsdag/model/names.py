@@ -86,11 +86,6 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
             give(number, node.get_type_name())
 
 
-def is_of_file(model: ov.Model) -> bool:
-    """Whether a model was read from an IR: the friendly names of its nodes stand in the file."""
-    return bool(model.has_rt_info(["version"]))
-
-
 def operations_of(model: ov.Model) -> list[ov.Node]:
     """The operations of a model in the order in which they run, without what only widens stored weights."""
     return [

@@ -32,10 +32,7 @@ def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
 
 
 def normalize_by_excerpt(
-    model: ov.Model,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    clock: Clock | None = None,
-    placed: bool = False,
+    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None, placed: bool = False
 ) -> tuple[ComputationGraph, Excerpt | None]:
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 

@@ -177,26 +177,15 @@ class Placement:
         found, affinity = stored_placement.read_affinities(path, devices)
         return cls(devices=found, affinity=affinity)
 
-    def map_to(
-        self,
-        available: Sequence[str] | Callable[[str], bool],
-        supports: Supports | None = None,
-        *,
-        stacklevel: int = 2,
-    ) -> Placement:
-        """The placement of :meth:`mapped`, with a PlacementNotFollowedWarning for each device that was replaced.
-
-        stacklevel: of the warnings, as in `warnings.warn`; 2 is the caller. Raises as `mapped`.
-        """
+    def map_to(self, available: Sequence[str] | Callable[[str], bool], supports: Supports | None = None) -> Placement:
+        """The placement of :meth:`mapped`, with a PlacementNotFollowedWarning for each device that was replaced."""
         placement, replaced = self.mapped(available, supports)
         for message in replaced:
-            warnings.warn(message, PlacementNotFollowedWarning, stacklevel=stacklevel)
+            warnings.warn(message, PlacementNotFollowedWarning, stacklevel=2)
         return placement
 
     def mapped(
-        self,
-        available: Sequence[str] | Callable[[str], bool],
-        supports: Supports | None = None,
+        self, available: Sequence[str] | Callable[[str], bool], supports: Supports | None = None
     ) -> tuple[Placement, list[str]]:
         """The placement with every device that is not available replaced.
 

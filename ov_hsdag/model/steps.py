@@ -15,15 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.shapes import counted_input_shapes
-from ov_hsdag.model.workload import (
-    BEAMS,
-    CACHE_POSITIONS,
-    MASKS,
-    POSITIONS,
-    TOKENS,
-    context_grows,
-    convolution_window,
-)
+from ov_hsdag.model.workload import BEAMS, CACHE_POSITIONS, MASKS, POSITIONS, TOKENS, context_grows, convolution_window
 from ov_hsdag.utils.errors import RunError
 
 if TYPE_CHECKING:

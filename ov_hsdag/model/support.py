@@ -25,11 +25,7 @@ _CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
 
 
 def support(
-    model: ov.Model,
-    graph: ComputationGraph,
-    devices: Sequence[str],
-    core: ov.Core,
-    part: Excerpt | None = None,
+    model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core, part: Excerpt | None = None
 ) -> NDArray[np.bool_]:
     """Which devices run which nodes, bool [nodes, devices]. RunError: a device cannot say what it supports.
 

@@ -77,11 +77,7 @@ class Contiguous:
         return problem.found[self.name]
 
 
-def contiguous_placements(
-    problem: PlacementProblem,
-    *,
-    in_list_order: bool = False,
-) -> list[NDArray[np.uint8]]:
+def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = False) -> list[NDArray[np.uint8]]:
     """Placements of the best contiguous partitions of that order of colocation groups which has the best one.
 
     At most `_SEQUENCES` of devices, and `_PER_SEQUENCE` partitions of each with different cuts before the last device;
@@ -149,13 +145,13 @@ class CoarsePartitions:
 
         All devices are in its sequence, some perhaps without items. position: place of each group in the order [size].
         """
-        span, cuts = self._parts(position, 1.0)
-        (listed,) = self._find(span, cuts, 1, in_list_order=True)
-        found = self._find(span, cuts, 1)
+        span, cuts = self._parts(position)
+        (listed,) = self._find(span, cuts, in_list_order=True)
+        found = self._find(span, cuts)
         return found[0] if found and listed.value > found[0].value * _IN_LIST_ORDER else listed
 
-    def _parts(self, position: NDArray[np.int32], filled: float) -> tuple[Floats, NDArray[np.int64]]:
-        """Time of a part of an order between each two cuts, µs [D, P, P], and the cuts [P]; filled: of the room."""
+    def _parts(self, position: NDArray[np.int32]) -> tuple[Floats, NDArray[np.int64]]:
+        """Time of a part of an order between each two cuts, µs [D, P, P], and the cuts [P]."""
         problem, view = self.view.problem, self.view
         order = np.argsort(position)
         first, last = view.spans(position)
@@ -181,37 +177,29 @@ class CoarsePartitions:
         if np.isfinite(self.room).any():
             weights = self.weights[order]
             alive = _alive(self.largest[order], size, weights)
-            excess = _excess(weights, alive, filled * self.room, cuts, work)
+            excess = _excess(weights, alive, self.room, cuts, work)
         return _spans(work, enter, problem.submodel_us, leave, excess), cuts
 
     def _find(
-        self, span: Floats, cuts: NDArray[np.int64], sequences: int, *, in_list_order: bool = False
+        self, span: Floats, cuts: NDArray[np.int64], sequences: int = 1, *, in_list_order: bool = False
     ) -> list[ContiguousPartition]:
         """The best partition for each of the best sequences of all devices; span, cuts: of `_parts`."""
         problem, kind = self.view.problem, self.kind
         if in_list_order or _states(kind) > _MOST_STATES:
             kind, in_list_order = np.arange(len(problem.devices), dtype=np.int32), True
-        return _best(
+        values, devices, bounds = _native.contiguous_partitions(
             kind,
             problem.objective == "throughput",
-            cuts,
             span=span[np.unique(kind, return_index=True)[1]],
             any_order=not in_list_order,
             skip=True,
             sequences=sequences,
         )
-
-
-def _best(
-    kind: NDArray[np.int32], throughput: bool, cuts: NDArray[np.int64], **arguments: Any
-) -> list[ContiguousPartition]:
-    """The partitions that `_native.contiguous_partitions` finds, best sequences first."""
-    values, devices, bounds = _native.contiguous_partitions(kind, throughput, **arguments)
-    parts = (devices >= 0).sum(axis=1).tolist()
-    return [
-        ContiguousPartition(value, sequence[:count].astype(np.int64), cuts[bound[: count + 1]])
-        for value, sequence, bound, count in zip(values.tolist(), devices, bounds, parts, strict=True)
-    ]
+        parts = (devices >= 0).sum(axis=1).tolist()
+        return [
+            ContiguousPartition(value, sequence[:count].astype(np.int64), cuts[bound[: count + 1]])
+            for value, sequence, bound, count in zip(values.tolist(), devices, bounds, parts, strict=True)
+        ]
 
 
 def _states(kind: NDArray[np.int32]) -> float:

@@ -112,11 +112,7 @@ def find_candidates(
 
 
 def find_within_memory(
-    problem: PlacementProblem,
-    learned: Sequence[HSDAGPlacer],
-    *,
-    guessed: bool,
-    search: Multilevel | None = None,
+    problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, guessed: bool, search: Multilevel | None = None
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
     """`find_candidates`, after the problem that they were found for.
 

@@ -34,8 +34,9 @@ class Flag:
     converters: bool = False  # ovc and mo have it, too, as --placement_NAME
 
 
-def _flag(kind: type | str, metavar: str, text: str, **more: Any) -> dict[str, Flag]:
-    return {"flag": Flag(kind, metavar, text, **more)}
+def _flag(kind: type | str, metavar: str, text: str, *, default: Any = None, **more: Any) -> Any:
+    """A field of `PlaceOptions` that command lines have; for the arguments see `Flag`."""
+    return field(default=default, metadata={"flag": Flag(kind, metavar, text, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,95 +71,59 @@ class PlaceOptions:
             `Placement.predicted` names under "measured_costs".
     """
 
-    objective: str = field(
-        default="latency", metadata=_flag(str, "latency|throughput", "What is to be best.", converters=True)
+    objective: str = _flag(str, "latency|throughput", "What is to be best.", default="latency", converters=True)
+    profile: Profile | str | PathLike[str] | None = _flag(
+        "file", "FILE.json", "Device profiles instead of the built-in ones.", converters=True
     )
-    profile: Profile | str | PathLike[str] | None = field(
-        default=None,
-        metadata=_flag("file", "FILE.json", "Device profiles instead of the built-in ones.", converters=True),
+    policy: str | PathLike[str] | None = _flag(
+        str,
+        "NAME|DIR",
+        "The policy that proposes a placement as well; by default one that was fine-tuned on these devices, else"
+        ' "base", which ships; "none" for no policy.',
+        converters=True,
     )
-    policy: str | PathLike[str] | None = field(
-        default=None,
-        metadata=_flag(
-            str,
-            "NAME|DIR",
-            "The policy that proposes a placement as well; by default one that was fine-tuned on these devices, else"
-            ' "base", which ships; "none" for no policy.',
-            converters=True,
-        ),
+    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = _flag(
+        "file",
+        "FILE.json",
+        'Take {"node": "device"} from a file instead of deciding; nodes that it lacks follow their neighbours.'
+        ' Names are those of "placement" in the output of --json.',
     )
-    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None = field(
-        default=None,
-        metadata=_flag(
-            "file",
-            "FILE.json",
-            'Take {"node": "device"} from a file instead of deciding; nodes that it lacks follow their neighbours.'
-            ' Names are those of "placement" in the output of --json.',
-        ),
+    experts: str | None = _flag(
+        str,
+        "DEVICE[:LAYERS]",
+        "Put the routed experts of a mixture of experts on DEVICE, those of the first LAYERS or of all layers, and"
+        " everything else on the first device.",
     )
-    experts: str | None = field(
-        default=None,
-        metadata=_flag(
-            str,
-            "DEVICE[:LAYERS]",
-            "Put the routed experts of a mixture of experts on DEVICE, those of the first LAYERS or of all layers, and"
-            " everything else on the first device.",
-        ),
+    memory: Mapping[str, int | str] | None = _flag(str, "CPU=8GiB,GPU=2GiB", "What the model may have on a device.")
+    shapes: Mapping[str, Sequence[int]] | None = _flag(
+        str,
+        "NAME=[1,128]",
+        "Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
+        " input. Can be given several times. The model itself keeps its shapes.",
+        name="shape",
+        several=True,
     )
-    memory: Mapping[str, int | str] | None = field(
-        default=None, metadata=_flag(str, "CPU=8GiB,GPU=2GiB", "What the model may have on a device.")
+    workload: Workload | str | None = _flag(
+        str,
+        "prompt=1024,generate=256",
+        "What a language model with states is asked for; batch=N counts sequences and beams.",
     )
-    shapes: Mapping[str, Sequence[int]] | None = field(
-        default=None,
-        metadata=_flag(
-            str,
-            "NAME=[1,128]",
-            "Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
-            " input. Can be given several times. The model itself keeps its shapes.",
-            name="shape",
-            several=True,
-        ),
+    context: int | None = _flag(int, "TOKENS", "Tokens for whose states a language model must have memory.", least=2)
+    kv_precision: str | None = _flag(
+        str, "u8|f16|bf16|f32", "Precision of KV caches of language models; by default as model and devices choose."
     )
-    workload: Workload | str | None = field(
-        default=None,
-        metadata=_flag(
-            str,
-            "prompt=1024,generate=256",
-            "What a language model with states is asked for; batch=N counts sequences and beams.",
-        ),
+    measure: bool | None = _flag(
+        bool,
+        "",
+        "Measure the best placements on the devices and choose by that; ov-hsdag place does so by default where all"
+        " devices are here, ovc and mo do not.",
+        converters=True,
     )
-    context: int | None = field(
-        default=None,
-        metadata=_flag(int, "TOKENS", "Tokens for whose states a language model must have memory.", least=2),
+    measure_seconds: float | None = _flag(
+        float, "", "Time for measuring operations and placements, about (default 60).", least=1
     )
-    kv_precision: str | None = field(
-        default=None,
-        metadata=_flag(
-            str, "u8|f16|bf16|f32", "Precision of KV caches of language models; by default as model and devices choose."
-        ),
-    )
-    measure: bool | None = field(
-        default=None,
-        metadata=_flag(
-            bool,
-            "",
-            "Measure the best placements on the devices and choose by that; ov-hsdag place does so by default where all"
-            " devices are here, ovc and mo do not.",
-            converters=True,
-        ),
-    )
-    measure_seconds: float | None = field(
-        default=None,
-        metadata=_flag(float, "", "Time for measuring operations and placements, about (default 60).", least=1),
-    )
-    search_seconds: float | None = field(
-        default=None,
-        metadata=_flag(
-            float,
-            "",
-            "Time for searching a placement; by default 0.1 to 0.4 s, with the same result always.",
-            least=0.001,
-        ),
+    search_seconds: float | None = _flag(
+        float, "", "Time for searching a placement; by default 0.1 to 0.4 s, with the same result always.", least=0.001
     )
     costs: ModelCosts | str | PathLike[str] | None = None
 

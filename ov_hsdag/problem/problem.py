@@ -97,20 +97,15 @@ class PlacementProblem:
     graph: ComputationGraph  # the computation graph of a normalized model
     devices: tuple[str, ...]  # device names in HETERO's order, [devices]
     objective: str  # "latency" or "throughput"
-    # time of each node on each device, µs, float64 [nodes, devices]
-    node_us: NDArray[np.float64] = field(metadata=array("nodes", "devices", dtype=np.float64))
-    # whether a device runs a node, bool [nodes, devices]
-    supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))
-    # colocation groups, dense numbers; what is placed, int32 [nodes]
-    groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))
+    node_us: NDArray[np.float64] = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
+    supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))  # whether it runs there
+    groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # colocation groups, dense numbers
     # fixed time of a transfer from row to column, µs, float64 [devices, devices]
     transfer_us: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
-    # µs per byte, float64 [devices, devices]
     transfer_us_per_byte: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
     # what each submodel on a device costs beyond its nodes, µs, float64 [devices]
     submodel_us: NDArray[np.float64] = field(metadata=array("devices", dtype=np.float64))
-    # memory limits, -1 for none, int64 [devices]
-    memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))
+    memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))  # limits, -1 for none
     rule: int  # HETERO's splitting rule, see `split_rule`
     # the node that a node has to share a submodel with for a device to save time on it, -1 for none: the one into whose
     # execution it is fused, or one that shares its tensor layout. None: no node has one. int32 [nodes, devices].
@@ -226,11 +221,8 @@ class PlacementProblem:
     @cached_property
     def tensors(self) -> Tensors:
         """The tensors that can be cut: those with consumers in other groups."""
-        return Tensors.of(self.graph, self.groups, self._moved_bytes)
-
-    @property
-    def _moved_bytes(self) -> NDArray[np.int64]:
-        return self.graph.output_bytes if self.moved_bytes is None else self.moved_bytes
+        moved = self.graph.output_bytes if self.moved_bytes is None else self.moved_bytes
+        return Tensors.of(self.graph, self.groups, moved)
 
     @property
     def transfer_shares(self) -> NDArray[np.float64]:

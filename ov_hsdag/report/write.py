@@ -78,11 +78,6 @@ def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
     files.write_bytes(path, [_png(picture(data))])
 
 
-def is_picture(path: str | PathLike[str]) -> bool:
-    """Whether the picture alone is asked for, which takes no simulation of moves."""
-    return Path(path).suffix.lower() != ".html"
-
-
 def _png(svg: str) -> bytes:
     import resvg_py
 

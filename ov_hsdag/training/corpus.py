@@ -69,15 +69,15 @@ GENERATED = "generated"
 
 def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
     """Built-in profiles as devices: names (numbered, as "GPU.0", where a kind occurs twice), and profile."""
-    profiles = [load_builtin(stem) for stem in stems]
-    names = _names([profile.kind for profile in profiles])
-    return names, Profile({name: replace(p, name=name) for name, p in zip(names, profiles, strict=True)})
+    return _named([load_builtin(stem) for stem in stems])
 
 
-def _names(kinds: Sequence[str]) -> tuple[str, ...]:
-    return tuple(
+def _named(profiles: Sequence[DeviceProfile]) -> tuple[tuple[str, ...], Profile]:
+    kinds = [profile.kind for profile in profiles]
+    names = tuple(
         kind if kinds.count(kind) == 1 else f"{kind}.{kinds[:number].count(kind)}" for number, kind in enumerate(kinds)
     )
+    return names, Profile({name: replace(p, name=name) for name, p in zip(names, profiles, strict=True)})
 
 
 def assemble(
@@ -272,8 +272,7 @@ def _draw_devices(
             # Devices of one kind are often the same product.
             changed = [changed[chosen.index(stem)] for stem in chosen]
         profiles = changed
-    names = _names([profile.kind for profile in profiles])
-    return names, Profile({n: replace(p, name=n) for n, p in zip(names, profiles, strict=True)}), randomized
+    return *_named(profiles), randomized
 
 
 def _randomized(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
