@@ -171,11 +171,7 @@ class TestSeveralModels:
 
     @pytest.mark.usefixtures("unmeasured", "two_cpu_core")
     def test_the_table_is_shown_where_the_output_cannot_be_written(
-        self,
-        model: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
+        self, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         def full(path: Path, document: object) -> None:
             raise UserError(f"cannot write {path}: No space left on device")

@@ -15,14 +15,7 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
-from ov_hsdag.calibration import (
-    boundaries,
-    calibrate,
-    device_profile,
-    models,
-    node_times,
-    scale_factors,
-)
+from ov_hsdag.calibration import boundaries, calibrate, device_profile, models, node_times, scale_factors
 from ov_hsdag.calibration.executions import Counters, Execution, Executions, SingleRequest
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.costs import cost_model
@@ -642,12 +635,7 @@ def stored(**changes: object) -> str:
 
 
 def far_apart() -> dict[str, object]:
-    return {
-        "names": ["CPU_A"],
-        "submodel_us": [1e300],
-        "transfer_us": [[0.0]],
-        "transfer_us_per_byte": [[0.0]],
-    }
+    return {"names": ["CPU_A"], "submodel_us": [1e300], "transfer_us": [[0.0]], "transfer_us_per_byte": [[0.0]]}
 
 
 @pytest.mark.parametrize(

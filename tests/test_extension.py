@@ -577,11 +577,7 @@ def test_damaged_tags_cost_the_placement_and_nothing_else(
 
 
 def test_device_that_the_machine_lacks(
-    core: ov.Core,
-    stock: ov.Core,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    core: ov.Core, stock: ov.Core, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OV_HSDAG_DEVICE", "HETERO:GPU.9,CPU_B")
     model = convnet()
@@ -634,9 +630,7 @@ def read_and_compile(library: Path, placed_convnet: Path) -> Callable[..., tuple
     return read_and_compile
 
 
-def test_disabled_library_reads_an_ordinary_model(
-    read_and_compile: Callable[..., tuple[list[str], list[str]]],
-) -> None:
+def test_disabled_library_reads_an_ordinary_model(read_and_compile: Callable[..., tuple[list[str], list[str]]]) -> None:
     for device in ("HETERO:CPU", HETERO):
         switches = {"OV_HSDAG_DISABLE": "1", "OV_HSDAG_DEVICE": HETERO, "REGISTER": "1"}
         assert read_and_compile(device, **switches) == (["0 affinities", device[7:].split(",")[0]], [])
@@ -652,19 +646,13 @@ def test_devices_that_are_not_registered_leave_an_ordinary_model(
     assert "OV_HSDAG_DEVICE=HETERO:CPU_A,CPU_B" in said[0]
 
 
-def test_variable_is_the_list_that_reading_lacks(
-    read_and_compile: Callable[..., tuple[list[str], list[str]]],
-) -> None:
+def test_variable_is_the_list_that_reading_lacks(read_and_compile: Callable[..., tuple[list[str], list[str]]]) -> None:
     # HETERO takes affinities whatever its list is; that is said, once.
     (_, devices), said = read_and_compile("HETERO:CPU", REGISTER="1", OV_HSDAG_VIRTUAL_DEVICES="CPU_A;CPU_B")
     assert devices == "CPU_A CPU_B"
     assert len(said) == 1
     assert said[0].startswith("ov_hsdag: placements are followed on CPU_A, CPU_B, in C++ whatever devices HETERO is")
-    for listed, used in (
-        ("HETERO:CPU_B", "CPU_B"),
-        ("CPU_B,CPU_A", "CPU_A CPU_B"),
-        ("HETERO", ""),
-    ):
+    for listed, used in (("HETERO:CPU_B", "CPU_B"), ("CPU_B,CPU_A", "CPU_A CPU_B"), ("HETERO", "")):
         (_, devices), said = read_and_compile("HETERO:CPU", REGISTER="1", OV_HSDAG_DEVICE=listed)
         assert devices == (used or "CPU")
         assert all("; its nodes run: " in line or not used for line in said)

@@ -40,11 +40,7 @@ from ov_hsdag.training import finetune as tuning
 from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
 from ov_hsdag.training.finetune.closing import choose
 from ov_hsdag.training.finetune.model import _placement as placement_of
-from ov_hsdag.training.finetune.state import (
-    fingerprint_of,
-    load_checkpoint,
-    save_checkpoint,
-)
+from ov_hsdag.training.finetune.state import fingerprint_of, load_checkpoint, save_checkpoint
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.problems import Target
 from ov_hsdag.training.run import CHECKPOINT

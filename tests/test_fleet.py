@@ -351,9 +351,7 @@ def expect_gone(group: int) -> None:
 
 @pytest.mark.parametrize("program", [SERVE, SERVE_STRUCK], ids=["any time", "while it starts"])
 def test_a_worker_that_is_told_to_end_leaves_nothing(
-    program: str,
-    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
-    tmp_path: Path,
+    program: str, serving: Callable[[str], tuple[subprocess.Popen[str], int]], tmp_path: Path
 ) -> None:
     process, group = serving(program)
     if program == SERVE:
@@ -367,9 +365,7 @@ def test_a_worker_that_is_told_to_end_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["packages"]
 
 
-def test_a_worker_that_is_killed_leaves_no_process(
-    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
-) -> None:
+def test_a_worker_that_is_killed_leaves_no_process(serving: Callable[[str], tuple[subprocess.Popen[str], int]]) -> None:
     process, group = serving(SERVE)
     process.kill()
     process.communicate(timeout=120)

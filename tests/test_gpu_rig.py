@@ -212,10 +212,7 @@ print(compiled.get_property("EXECUTION_DEVICES"), *map(compiled.get_property, sy
 
 
 # The model takes 56 MB in f32, and 28 in f16, in which the GPU infers.
-SMALL_CARD = {
-    "OV_HSDAG_RIG_GPU": "Intel(R) Data Center GPU Flex 170",
-    "CL_CONFIG_CPU_FORCE_GLOBAL_MEM_SIZE": "16MB",
-}
+SMALL_CARD = {"OV_HSDAG_RIG_GPU": "Intel(R) Data Center GPU Flex 170", "CL_CONFIG_CPU_FORCE_GLOBAL_MEM_SIZE": "16MB"}
 
 
 # benchmark_app without what the .pth line puts in, and with what OV_HSDAG_DISABLE would turn off in the library.

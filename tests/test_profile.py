@@ -213,9 +213,7 @@ def test_a_model_for_another_machine_does_not_count_with_this_ones_cpu() -> None
 
 def test_a_device_has_the_memory_that_it_says_it_has() -> None:
     machine = Machine(
-        GPU=named("Some GPU", GPU_DEVICE_TOTAL_MEM_SIZE=2**31),
-        NPU=named("Intel(R) AI Boost"),
-        CPU=named("Some CPU"),
+        GPU=named("Some GPU", GPU_DEVICE_TOTAL_MEM_SIZE=2**31), NPU=named("Intel(R) AI Boost"), CPU=named("Some CPU")
     )
     profile = builtin_profile(["GPU", "NPU", "CPU"], machine)  # type: ignore[arg-type]
     gpu, npu, cpu = profile.memory_bytes(["GPU", "NPU", "CPU"]).tolist()

@@ -531,8 +531,7 @@ def test_a_model_larger_than_a_device_is_split_so_that_it_fits(core: ov.Core, ob
     problem = build_problem(model, DEVICES, objective=objective, core=core)
     whole = int(problem.evaluate(problem.single(0)).memory_bytes[0, 0])
     alone = submodels(
-        core.compile_model(model, PAIR, compile_properties(PAIR, PROFILED)),
-        problem.affinity(problem.single(0)),
+        core.compile_model(model, PAIR, compile_properties(PAIR, PROFILED)), problem.affinity(problem.single(0))
     )
     assert len(alone) == 1 and sum(alone[0][1:]) > 0.9 * whole
     limits = {"CPU_A": int(0.7 * whole), "CPU_B": int(0.5 * whole)}

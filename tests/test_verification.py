@@ -14,7 +14,7 @@ from ov_hsdag.cli._common import assumed_shapes
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.one_by_one import OneByOne
-from ov_hsdag.measuring.verification import F32, Verification
+from ov_hsdag.measuring.verification import F32, verify
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.replay import infer
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes
@@ -108,7 +108,7 @@ def test_a_model_that_fails_is_not_verified(two_cpu_core: ov.Core) -> None:
     model, warnings = placed(sixteen_tokens(), two_cpu_core), list[str]()
     shapes = {"input_ids": [1, 24], "attention_mask": [1, 24]}
     with pytest.raises(RunError, match="none can run the whole model alone"):
-        Verification(two_cpu_core, model, DEVICE, shapes=shapes, warn=warnings.append)
+        verify(model, DEVICE, core=two_cpu_core, shapes=shapes, warn=warnings.append)
     assert "CPU_A cannot run the model alone: " in warnings[0] and "mismatch" in warnings[0]
 
 
@@ -116,7 +116,7 @@ def test_assumed_sizes_are_those_that_the_model_takes(two_cpu_core: ov.Core) -> 
     model = up_to_20_tokens()
     assert counted_input_shapes(model) == [(1, 16), (1, 16)]
     assert counted_input_shapes(model, {"input_ids": [1, 8]}) == [(1, 8), (1, 8)]
-    done = Verification(two_cpu_core, placed(model, two_cpu_core), DEVICE)
+    done = verify(placed(model, two_cpu_core), DEVICE, core=two_cpu_core)
     assert done.result["equal"] and not done.unproven
 
 
@@ -124,7 +124,7 @@ def test_assumed_sizes_that_do_not_run_are_made_smaller(two_cpu_core: ov.Core) -
     model = sixteen_tokens()
     assert counted_input_shapes(model) == [(1, 128), (1, 128)]
     warnings: list[str] = []
-    done = Verification(two_cpu_core, placed(model, two_cpu_core), DEVICE, warn=warnings.append)
+    done = verify(placed(model, two_cpu_core), DEVICE, core=two_cpu_core, warn=warnings.append)
     assert done.result["equal"] and not done.unproven
     assert [text[:32] for text in warnings] == ["compared with input_ids=[1,16], "]
     profile = builtin_profile(("CPU_A", "CPU_B"), two_cpu_core)
@@ -146,15 +146,15 @@ def test_classifiers_of_one_size_get_the_size_of_images(two_cpu_core: ov.Core) -
 
     model = classifier(224)
     assert counted_input_shapes(model) == fitting_input_shapes(model) == [(1, 3, 224, 224)]
-    assert Verification(two_cpu_core, placed(model, two_cpu_core), DEVICE).good
+    assert verify(placed(model, two_cpu_core), DEVICE, core=two_cpu_core).good
     model = classifier(800)
     assert counted_input_shapes(model) == [(1, 3, 128, 128)] and fitting_input_shapes(model) is None
     assert assumed_shapes(model, None).endswith("x=[1,3,128,128], which the model does not take: give sizes that it"
                                                 " takes with --shape")  # fmt: skip
     placed(model, two_cpu_core)
     with pytest.warns(UserWarning, match="cannot run the model alone"), pytest.raises(RunError, match="--shape gives"):
-        Verification(two_cpu_core, model, DEVICE)
-    assert Verification(two_cpu_core, model, DEVICE, shapes={"x": [1, 3, 800, 800]}).good
+        verify(model, DEVICE, core=two_cpu_core)
+    assert verify(model, DEVICE, core=two_cpu_core, shapes={"x": [1, 3, 800, 800]}).good
 
 
 def test_operations_one_by_one_compute_the_same(two_cpu_core: ov.Core) -> None:
@@ -184,7 +184,7 @@ def test_it_tells_which_side_is_wrong(two_cpu_core: ov.Core, share: float, preci
         "sums": "CPU_B",
     }
     model = placed(shared_weights(share), two_cpu_core, split)
-    done = Verification(two_cpu_core, model, DEVICE, precision=precision)
+    done = verify(model, DEVICE, core=two_cpu_core, precision=precision)
     assert not done.result["equal"] and done.result["differing"] == ["floats"]
     assert done.result["operation_by_operation"]["wrong"] == ["CPU_A", "CPU_B"]
     assert any("the placement is right" in note for note in done.notes)

@@ -116,8 +116,7 @@ def test_a_measurer_goes_on_after_its_workers_are_killed(core: ov.Core, temporar
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["llama-stateful", "looped-cell", *(pytest.param(name, marks=pytest.mark.slow) for name in _LARGER)],
+    "name", ["llama-stateful", "looped-cell", *(pytest.param(name, marks=pytest.mark.slow) for name in _LARGER)]
 )
 def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -> None:
     """Names survive: a random placement is followed, and computes what the model does."""

@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 
 from research.baselines.budget import Baseline, Environment
 from research.baselines.metis import Metis
-from research.baselines.package import (
-    CONTIGUOUS_PARTITION,
-    MINIMUM_CUT,
-    NETWORK,
-    SEARCH,
-    Alone,
-    HeteroRule,
-    Shipped,
-)
+from research.baselines.package import CONTIGUOUS_PARTITION, MINIMUM_CUT, NETWORK, SEARCH, Alone, HeteroRule, Shipped
 
 SHIPPED = Shipped().name
 """The name of what users get by default: the policy that ships proposes beside search."""

@@ -30,12 +30,7 @@ TIE = 0.005
 
 
 def run(
-    problem: PlacementProblem,
-    contestant: Contestant,
-    budget: Budget,
-    *,
-    seed: int = 0,
-    judge: Judge | None = None,
+    problem: PlacementProblem, contestant: Contestant, budget: Budget, *, seed: int = 0, judge: Judge | None = None
 ) -> dict[str, Any]:
     """Lets a contestant place a problem within a budget, which the environment keeps.
 

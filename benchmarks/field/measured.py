@@ -204,13 +204,7 @@ def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Ma
     results = {
         result.rival.name: result
         for result in measure(
-            model,
-            DEVICES,
-            objective_of(setting),
-            core,
-            found,
-            rounds=settings["rounds"],
-            seconds=settings["seconds"],
+            model, DEVICES, objective_of(setting), core, found, rounds=settings["rounds"], seconds=settings["seconds"]
         )
     }
     rates = {name: result.measurement.rates for name, result in results.items() if not result.measurement.failed}

@@ -40,13 +40,7 @@ EVALUATIONS = 500
 SEEDS = 5
 
 
-CONTESTANTS = (
-    single(CPU, "CPU alone"),
-    single(CPU + 1, "one accelerator alone"),
-    *SIMPLE,
-    *LEARNED,
-    *OURS,
-)
+CONTESTANTS = (single(CPU, "CPU alone"), single(CPU + 1, "one accelerator alone"), *SIMPLE, *LEARNED, *OURS)
 """Rows of the table."""
 
 

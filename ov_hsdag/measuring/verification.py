@@ -90,15 +90,7 @@ def verify(
         raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
     devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
     check_declared((placement.settings or {}).get("virtual_devices", ""), devices.names)
-    return Verification(
-        core or new_core(),
-        model,
-        devices.hetero,
-        precision=precision,
-        shapes=shapes,
-        report=report or (lambda _: None),
-        warn=warn,
-    )
+    return Verification(core or new_core(), model, devices, precision, shapes, report or (lambda _: None), warn)
 
 
 Outputs = list[NDArray[Any]]
@@ -118,25 +110,24 @@ class Verification:
         self,
         core: ov.Core,
         model: ov.Model,
-        device: str,
-        *,
-        precision: str = DEPLOYED,
-        shapes: Mapping[str, Sequence[int]] | None = None,
-        report: Callable[[str], None] = lambda _: None,
-        warn: Callable[[str], None] = warnings.warn,
+        devices: DeviceSet,
+        precision: str,
+        shapes: Mapping[str, Sequence[int]] | None,
+        report: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         """Compares them. Arguments and errors as of `verify`."""
         self._core, self._model, self._precision = core, model, precision
         self._report, self._warn = report, warn
         self._quantised = agreement.quantised_tolerance(model) > agreement.TOLERANCE
         self._names = [result.get_friendly_name() for result in model.get_results()]
-        devices = DeviceSet.parse(device).names
+        device = devices.hetero
         self._present = [name for name in devices if full_name(core, name) is not None]
         shapes = _placed_with(model) if shapes is None else shapes
         with self._without_integers() if precision == F32 else nullcontext():
             inputs, references = self._references(shapes)
             report("compiling the placement")
-            compiled, ignored = self._compile_placed(device, devices)
+            compiled, ignored = self._compile_placed(devices)
             report("running the placement")
             try:
                 outputs = _outputs(compiled, inputs)
@@ -271,7 +262,7 @@ class Verification:
             for name, size in before.items():
                 self._core.set_property(name, {_INTEGERS: "YES", _DYNAMIC: size})
 
-    def _compile_placed(self, device: str, devices: Sequence[str]) -> tuple[ov.CompiledModel, list[str]]:
+    def _compile_placed(self, devices: DeviceSet) -> tuple[ov.CompiledModel, list[str]]:
         """Compiles as an unchanged script does; also in what ways the placement is not followed, a line each.
 
         Raises RunError where OpenVINO refuses.
@@ -282,9 +273,9 @@ class Verification:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                compiled = self._core.compile_model(self._model, device, config)
+                compiled = self._core.compile_model(self._model, devices.hetero, config)
             except RuntimeError as error:
-                raise RunError(f"cannot compile on {device}: {one_line(error)}") from error
+                raise RunError(f"cannot compile on {devices.hetero}: {one_line(error)}") from error
         for warning in caught:
             self._warn(str(warning.message))
         ignored = [warning for warning in caught if issubclass(warning.category, PlacementNotFollowedWarning)]

@@ -17,11 +17,7 @@ class ExpertsApart:
 
     device: int | None = None  # number of the other one; None: the last of the list
     layers: int | None = None  # how many layers; None: the fewest with which the devices' memory suffices, at least one
-
-    @property
-    def name(self) -> str:
-        """ "experts"."""
-        return "experts"
+    name: str = "experts"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. All layers where no number of them suffices, and where the model has fewer."""

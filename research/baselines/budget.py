@@ -57,13 +57,7 @@ class Baseline(Protocol):
 class Environment:
     """A placement problem as baselines see it: an objective with a price."""
 
-    def __init__(
-        self,
-        problem: PlacementProblem,
-        budget: Budget | None = None,
-        *,
-        judge: Judge | None = None,
-    ) -> None:
+    def __init__(self, problem: PlacementProblem, budget: Budget | None = None, *, judge: Judge | None = None) -> None:
         """budget: None: no limit. judge: of placements; None: the simulator with the problem's objective: seconds of a
         request for latency, seconds between results with many requests in flight for throughput.
         """

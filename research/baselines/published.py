@@ -257,12 +257,7 @@ class Trained:
 
 
 def train(
-    task: Task,
-    config: HSDAGConfig,
-    *,
-    episodes: int = EPISODES,
-    learning_rate: float = LEARNING_RATE,
-    seed: int = 0,
+    task: Task, config: HSDAGConfig, *, episodes: int = EPISODES, learning_rate: float = LEARNING_RATE, seed: int = 0
 ) -> Trained:
     """Trains a new network on one problem; the same arguments give the same result on the same machine.
 

@@ -473,13 +473,7 @@ def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed
 
 
 def _placed(
-    case: Case,
-    expected: Outputs,
-    core: ov.Core,
-    devices: DeviceSet,
-    seed: int,
-    after: list[str],
-    checked: Checked,
+    case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed: int, after: list[str], checked: Checked
 ) -> Iterator[tuple[str, Case, Outputs, int | None]]:
     """Yields ways to place the case: a description, the placed case, its expected outputs and predicted submodels."""
     model = _wrapped(case.model.clone())
