@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ov_hsdag.calibration.machine import calibrate
     from ov_hsdag.explaining.explain import explain
+    from ov_hsdag.explaining.where import where
     from ov_hsdag.integration.copies import Copies
     from ov_hsdag.integration.extension import extension_path
     from ov_hsdag.integration.passes import HSDAGPlacement
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Copies", "HSDAGPlacement", "ModelOf", "PlaceOptions", "Placement", "PlacementNotFollowedWarning", "Plan",
     "RunError", "UserError", "__version__", "calibrate", "explain", "extension_path", "fit", "place", "place_together",
-    "verify",
+    "verify", "where",
 ]  # fmt: skip
 
 _HOMES = {
@@ -55,6 +56,7 @@ _HOMES = {
     "place": "ov_hsdag.placing.place",
     "place_together": "ov_hsdag.placing.together",
     "verify": "ov_hsdag.measuring.verification",
+    "where": "ov_hsdag.explaining.where",
 }
 
 

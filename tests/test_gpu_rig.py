@@ -113,6 +113,25 @@ def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     assert all(float(difference) < 1e-3 for difference in differences.values()), differences
 
 
+def test_where_tells_heteros_own_split_and_says_what_it_needs(run: Run) -> None:
+    """The GPU lacks operations on strings, and profiles nothing without PERF_COUNT."""
+    code = """
+        import openvino as ov
+        import ov_hsdag
+        from research.zoo.catalog import ZOO
+        core, model = ov.Core(), ZOO["string-classifier"].build()
+        truth = core.query_model(model, "HETERO:GPU,CPU")
+        for counters in (True, False):
+            found = ov_hsdag.where(core.compile_model(model, "HETERO:GPU,CPU", {"PERF_COUNT": counters}), model)
+            homes = {one.name: one.device for one in found.counted}
+            print({one: home == truth[one] for one, home in homes.items() if home is not None}.values())
+            print(len(set(homes.values())), found.on("GPU") > 0, "not known" in str(found), *found.notes)
+        """
+    told = run(sys.executable, "-c", textwrap.dedent(code)).splitlines()
+    assert set(re.findall(r"True|False", told[0])) == {"True"} and told[1] == "2 True False"
+    assert told[2] == "dict_values([])" and told[3].startswith("1 False True a device does not tell")
+
+
 DECODER = """
 import sys
 import numpy as np

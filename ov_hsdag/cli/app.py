@@ -27,6 +27,7 @@ from ov_hsdag.cli.report import report
 from ov_hsdag.cli.show import show
 from ov_hsdag.cli.strip import strip
 from ov_hsdag.cli.verify import verify
+from ov_hsdag.cli.where import where
 from ov_hsdag.cli.worker import worker
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
 
@@ -61,6 +62,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     verify: "ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU",
     show: "ov-hsdag show model_placed.xml --output affinity.json",
     explain: "ov-hsdag explain model_placed.xml --type MatMul",
+    where: "ov-hsdag where model.xml --device AUTO --expect GPU=80%",
     report: "ov-hsdag report model_placed.xml --output report.html",
     doctor: "ov-hsdag doctor",
     devices: "ov-hsdag devices --json",

@@ -19,7 +19,7 @@ TRY_OUT = 'export OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:
 """Makes two devices of a machine that has one, in a shell."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9]+)*")
-_META_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
+META_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class DeviceSet:
         for name in names:
             if not name:
                 raise UserError(f'device list "{text}" has an empty device name; {example}')
-            if not _NAME.fullmatch(name) or name.upper() in _META_DEVICES:
+            if not _NAME.fullmatch(name) or name.upper() in META_DEVICES:
                 parts = [part for part in re.split(r"[;|/\s]+", tail.replace(",", ";")) if part]
                 if len(parts) > len(names) and all(map(_NAME.fullmatch, parts)):
                     raise UserError(

@@ -146,8 +146,11 @@ def _compiled(
     """
 
     def tried(one: _Placed) -> ov.CompiledModel:
+        from ov_hsdag.explaining.where import HOMES, homes_of
+
         compiled = compile_model(one.model, one.device, one.config)
         requests.ask_for_requests(compiled, one.placement, one.config)
+        setattr(compiled, HOMES, homes_of(one.model))
         return compiled
 
     try:

@@ -1,0 +1,196 @@
+"""What runs where in a compiled model, as its plugins tell it, whoever chose the devices."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag.model.names import operations_of
+from ov_hsdag.model.relaxed_shapes import is_relaxing
+from ov_hsdag.utils.errors import one_line
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+HOMES = "_ov_hsdag_homes"
+"""Attribute of a compiled model: the affinity of each operation, by name, that our compile_model gave HETERO."""
+
+_SUBMODEL = re.compile(r"subgraph(\d+): ")
+_DEVICE = re.compile(rb'<compiled_submodel device="([^"]*)"')
+
+# Layers of a runtime model that compute nothing when it runs, and those that differ each time, whatever they read.
+_SILENT = ("Input", "Output", "Parameter", "Result")
+_CHANGING = ("MemoryInput", "ReadValue", "RandomUniform", "Multinomial")
+_LINES = 12  # runs of operations that people still read
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the model, and where it runs."""
+
+    name: str
+    device: str | None  # "GPU.0 or CPU" where requests are shared out; None where it is folded, or not known
+    submodel: int | None  # HETERO's number, in the order in which they run; None where that is not known
+    folded: bool  # no layer names it: it was computed while compiling, removed, or is part of others
+
+
+@dataclass(frozen=True)
+class Where:
+    """The device of each operation of a compiled model. Constants, inputs and outputs are no operations."""
+
+    operations: tuple[Operation, ...]  # in the order of the model
+    submodels: tuple[str, ...]  # devices of HETERO's submodels in their order, () where that is not known
+    notes: tuple[str, ...]  # what could not be known, and what it takes
+
+    @property
+    def counted(self) -> tuple[Operation, ...]:
+        """The operations without folded ones: what shares are of."""
+        return tuple(one for one in self.operations if not one.folded)
+
+    @property
+    def devices(self) -> dict[str, int]:
+        """How many of the counted operations run on each device; those that are not known are on none."""
+        homes = [one.device for one in self.operations]
+        return {name: homes.count(name) for name in dict.fromkeys((*self.submodels, *homes)) if name is not None}
+
+    def on(self, device: str) -> int:
+        """How many of the counted operations always run on a device. "GPU" also means GPU.0, GPU.1 and so on."""
+        return sum(
+            number for name, number in self.devices.items() if re.fullmatch(rf"{re.escape(device)}(\.\w+)*", name)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same in JSON's types, names in the order of the model."""
+        return {
+            "operations": {one.name: one.device for one in self.counted if one.device is not None},
+            "folded": [one.name for one in self.operations if one.folded],
+            "not_known": [one.name for one in self.counted if one.device is None],
+            "devices": self.devices,
+            "submodels": list(self.submodels),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        counted, devices = self.counted, self.devices
+        width = max(map(len, ["device", *devices]))
+        lines = [f"{'device':<{width}}  operations   share" + "  submodels" * bool(self.submodels)]
+        for name, number in devices.items():
+            line = f"{name:<{width}}  {number:>10,}  {number / max(len(counted), 1):>6.1%}"
+            lines.append(line + f"  {self.submodels.count(name):>9,}" * bool(self.submodels))
+        runs = [[*run] for _, run in groupby(counted, lambda one: one.device)]
+        lines += ["in the order of the model:"] if len(runs) > 1 else []
+        for run in runs[:_LINES] if len(runs) > 1 else ():
+            lines.append(f"  {len(run):,} on {run[0].device or '?'}: {run[0].name} … {run[-1].name}")
+        lines += [f"  and {len(runs) - _LINES:,} more runs of operations"] if len(runs) > _LINES else []
+        folded, unknown = len(self.operations) - len(counted), len(counted) - sum(devices.values())
+        lines += [f"folded (computed while compiling, removed, or part of others): {folded:,}"] if folded else []
+        return "\n".join([*lines, *([f"not known: {unknown:,}"] if unknown else []), *self.notes])
+
+
+def where(compiled: ov.CompiledModel, model: ov.Model | None = None) -> Where:
+    """Tell the device of each operation of a compiled model, as executed.
+
+    compiled: by Core.compile_model or Core.import_model, for any device: HETERO with a placement or without one, AUTO,
+    MULTI, BATCH or a single device. model: what was compiled. Without it, and where our compile_model did not follow a
+    placement, names are those that plugins tell, and folded operations are not known.
+
+    Makes an infer request of a HETERO model, and runs nothing. Where HETERO itself chose several devices it also
+    exports the model, which takes the memory of the weights once more. A GPU tells what is in its submodels only with
+    PERF_COUNT. Nothing is guessed: see `Where.notes`. Raises RuntimeError where a plugin does not tell its devices.
+    """
+    notes: list[str] = []
+    homes: Mapping[str, str] = getattr(compiled, HOMES, {})
+    names = [*homes] if model is None else [node.get_friendly_name() for node in _operations(model)]
+    layers: dict[str, set[str]] | None = None
+    try:
+        layers = _layers(compiled, names)
+    except RuntimeError as error:
+        notes.append(f"which operations were folded is not known: no runtime model ({one_line(error)})")
+    if model is None and not homes:
+        names = [*(layers or ())]
+        notes.append("the model was not given: names are the plugin's, and what it folded is not known")
+    told = compiled.get_property("EXECUTION_DEVICES")
+    devices = [name.strip("()") for name in told]
+    if devices != list(told):
+        notes.append("AUTO runs it there for as long as it compiles for another device: ask again")
+    hetero = "HETERO_NUMBER_OF_SUBMODELS" in compiled.get_property("SUPPORTED_PROPERTIES")
+    numbers, submodels = _submodels(compiled, devices, homes, notes) if hetero else ({}, ())
+
+    def home(name: str) -> Operation:
+        if layers is not None and name not in layers:
+            return Operation(name, None, None, folded=True)
+        found = numbers.get(name) or set().union(*(numbers.get(one, ()) for one in (layers or {}).get(name, ())))
+        number = min(found) if len(found) == 1 else None
+        if not hetero or len(devices) == 1:
+            return Operation(name, " or ".join(devices), number, folded=False)
+        on = {homes[name]} if name in homes else {submodels[one] for one in found} if submodels else set()
+        return Operation(name, on.pop() if len(on) == 1 else None, number, folded=False)
+
+    return Where(tuple(map(home, names)), submodels, tuple(notes))
+
+
+def homes_of(model: ov.Model) -> dict[str, str]:
+    """What `HOMES` has of a model whose nodes have affinities."""
+    return {node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in _operations(model)}
+
+
+def _operations(model: ov.Model) -> list[ov.Node]:
+    return [node for node in operations_of(model) if not is_relaxing(node.get_friendly_name())]
+
+
+def _layers(compiled: ov.CompiledModel, names: Sequence[str]) -> dict[str, set[str]]:
+    """The executed layers that name each operation, in the order of execution; names: of operations, [] for any.
+
+    Plugins show layers that read constants alone, and have computed them while compiling: these are left out. Raises
+    RuntimeError where there is no runtime model.
+    """
+    found: dict[str, set[str]] = {}
+    known, commas = frozenset(names), [name for name in names if "," in name]
+    constant: set[int] = set()
+    for layer in compiled.get_runtime_model().get_ordered_ops():
+        info = {key: str(getattr(value, "value", value)) for key, value in layer.get_rt_info().items()}
+        kind, own = info.get("layerType", layer.get_type_name()), layer.get_friendly_name()
+        sources = [value.get_node().get_instance_id() for value in layer.input_values()]
+        if kind.startswith("Const") or (sources and constant.issuperset(sources) and kind not in _CHANGING):
+            constant.add(layer.get_instance_id())
+        elif kind not in _SILENT and layer.get_type_name() not in _SILENT:
+            text = info.get("originalLayersNames", "")
+            originals = {*text.split(","), *(name for name in commas if f",{name}," in f",{text},")}
+            # A layer that is called after an operation computes it, though it need not name it once more.
+            for name in known & (originals | {own}) if names else originals - {""}:
+                found.setdefault(name, set()).add(own)
+    return found
+
+
+def _submodels(
+    compiled: ov.CompiledModel, devices: Sequence[str], homes: Mapping[str, str], notes: list[str]
+) -> tuple[dict[str, set[int]], tuple[str, ...]]:
+    """Numbers of HETERO's submodels with a layer of each name, and their devices; empty where that is not known."""
+    numbers: dict[str, set[int]] = {}
+    try:
+        for item in compiled.create_infer_request().profiling_info:
+            if match := _SUBMODEL.match(item.node_name):
+                numbers.setdefault(item.node_name[match.end() :], set()).add(int(match[1]))
+    except RuntimeError:
+        if len(devices) > 1 and not homes:
+            notes.append("a device does not tell what is in its submodels: compile with PERF_COUNT=True, and ask again")
+        return {}, ()
+    every = sorted(set().union(*numbers.values()))
+    if len(devices) == 1:
+        return numbers, (*devices,) * len(every)
+    # Affinities tell that already, and exporting takes memory.
+    placed = {number: homes[name] for name, found in numbers.items() if name in homes for number in found}
+    if len(placed) == len(every):
+        return numbers, tuple(placed[number] for number in every)
+    stream = io.BytesIO()
+    try:
+        compiled.export_model(stream)
+    except RuntimeError as error:
+        notes.append(f"devices of submodels are not known: the model cannot be exported ({one_line(error)})")
+    stream.seek(0)
+    told = _DEVICE.findall(stream.read(1 << 24).partition(b"</compiled_submodels>")[0])  # it begins with the list
+    return numbers, tuple(name.decode() for name in told) if len(told) >= len(every) else ()
