@@ -93,6 +93,24 @@ def test_hardware_without_its_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert gpu() is None
 
 
+def test_two_discrete_gpus_come_with_what_to_try() -> None:
+    class Cards:
+        """A Core with a discrete GPU, and a second one of a kind."""
+
+        available_devices = ("CPU", "GPU.0", "GPU.1")
+
+        def __init__(self, kind: str) -> None:
+            self.kinds = {"GPU.0": "Type.DISCRETE", "GPU.1": kind}
+
+        def get_property(self, device: str, key: str) -> str | None:
+            return {"FULL_DEVICE_NAME": device, "DEVICE_TYPE": self.kinds.get(device)}.get(key)
+
+    for kind, states in (("Type.DISCRETE", [NOTE]), ("Type.INTEGRATED", [])):
+        found = [one for one in doctor._devices(Cards(kind)) if one.what == "two GPUs"]  # type: ignore[arg-type]
+        assert [one.state for one in found] == states
+        assert all("GPU.0 and GPU.1" in one.found and "HETERO:GPU.0,CPU" in one.fix for one in found)
+
+
 def test_doctor_names_the_policy_that_place_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     virtual = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", virtual)

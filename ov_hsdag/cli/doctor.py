@@ -20,7 +20,7 @@ from ov_hsdag.cli.command_lines import first_placing, in_order
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.devices.cpu import busy_cores, usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
-from ov_hsdag.devices.discovery import available, free_bytes, memory_bytes
+from ov_hsdag.devices.discovery import available, free_bytes, memory_bytes, uses_host_memory
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.integration.extension import extension_path
 from ov_hsdag.measuring.process import require_temporary_folder
@@ -131,6 +131,10 @@ def _devices(core: ov.Core) -> Iterator[Check]:
             yield Check(kind, PROBLEM, f"{nodes[0]} is there and may not be opened", fix)
         else:
             yield Check(kind, PROBLEM, f"{nodes[0]} is there and OpenVINO sees no {kind}", f"install {driver}")
+    cards = [one.name for one in real if one.kind == "GPU" and not uses_host_memory(core, one.name)]
+    if len(cards) > 1:
+        text = f"copies between {' and '.join(cards)} crash with some cards (openvino#37692, openvino#38253)"
+        yield Check("two GPUs", NOTE, text, f"ov-hsdag verify tells; if it crashes, place for HETERO:{cards[0]},CPU")
     virtual = [device.name for device in found if device.virtual]
     if virtual:
         yield Check("virtual devices", OK, ", ".join(virtual))
