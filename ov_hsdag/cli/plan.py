@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
@@ -229,7 +228,7 @@ def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = No
     if as_json:
         show(plan.to_dict())
         return
-    table = Table(*("model", "runs", "where", *plan.devices, "memory"), title=None, title_justify="left")
+    table = console.table("model", "runs", "where", *plan.devices, "memory", left=(0, 2))
     for row in plan.rows():
         table.add_row(*row)
     total = [
@@ -237,7 +236,7 @@ def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = No
     ]
     table.add_row("all", "", "", *total, "", style="bold")
     show({}, f"{where}: {plan.summary()}" if where else plan.summary(), table)
-    others = Table("plan", "predicted", "measured", "interval", "")
+    others = console.table("plan", "predicted", "measured", "x best without splits", "", left=(0, 4))
     for row in plan.compared():
         others.add_row(*row)
     show({}, "", others)
