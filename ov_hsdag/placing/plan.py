@@ -125,7 +125,7 @@ class Plan:
         ]
 
     def compared(self) -> list[tuple[str, ...]]:
-        """A table of all plans: name, predicted and measured figure, times the best without splits, and why failed."""
+        """A table of all plans: name, figures, times the best without splits, and where models are or why it failed."""
         key, unit, scale = (
             ("latency_us", " ms", 1e-3) if self.objective == "latency" else ("runs_per_second", "/s", 1.0)
         )
@@ -138,7 +138,8 @@ class Plan:
             real = (self.measured or {}).get(name, {})
             ci = real.get("ci")
             interval = f"{real['ratio']:.2f} ({ci[0]:.2f} to {ci[1]:.2f})" if ci else ""
-            rows.append((name, told(one), told(real), interval, real.get("failed") or ""))
+            where = "" if name.startswith("on ") else ", ".join(f"{model}: {at}" for model, at in one["where"].items())
+            rows.append((name, told(one), told(real), interval, real.get("failed") or where))
         return rows
 
     def to_dict(self) -> dict[str, Any]:
