@@ -247,6 +247,20 @@ def test_placements_are_contiguous_and_supported(seed: int, devices: int, object
             assert not in_list_order or any(sequence == sorted(sequence) for sequence in sequences)
 
 
+def test_no_partition_is_judged_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where states keep layers together, some orders are cut into submodels that wait for each other."""
+    allowed: list[int | None] = []
+    evaluate = PlacementProblem.evaluate
+
+    def limited(self: PlacementProblem, placements: np.ndarray, threads: int = 1, most_work: int | None = None) -> Any:
+        allowed.append(most_work)
+        return evaluate(self, placements, threads, most_work)
+
+    monkeypatch.setattr(PlacementProblem, "evaluate", limited)
+    Contiguous().place(random_problem(1, nodes=100, objective="throughput"))
+    assert allowed and all(work is not None and work <= 10**8 for work in allowed)
+
+
 def chain(us: tuple[float, float]) -> PlacementProblem:
     """Operations one after another, each with weights, that take so many µs on two devices."""
     problem = random_problem(6, nodes=42)

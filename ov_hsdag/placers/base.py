@@ -21,10 +21,12 @@ class Placer(Protocol):
         """Device number of each legality group, uint8 [groups]. It may be infeasible: the simulator tells."""
 
 
-def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """The first of the best placements by the simulator."""
+def best_of(
+    problem: PlacementProblem, placements: list[NDArray[np.uint8]], most_work: int | None = None
+) -> NDArray[np.uint8]:
+    """The first of the best placements by the simulator. most_work: see `PlacementProblem.evaluate`."""
     batch = np.stack(placements)
-    best: NDArray[np.uint8] = batch[problem.scores(batch).argmin()]
+    best: NDArray[np.uint8] = batch[problem.evaluate(batch, most_work=most_work).score(problem.objective).argmin()]
     return best
 
 

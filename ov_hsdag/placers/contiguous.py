@@ -42,6 +42,9 @@ _MOST_STATES = 2048
 _SEQUENCES = 64
 _PER_SEQUENCE = 24
 
+# For judging partitions, see `PlacementProblem.evaluate`: of a deep model, some orders cut each layer into submodels.
+_MOST_WORK = 50_000_000
+
 # Estimates this much worse are taken if the devices come in the order of the list: it often hardly matters who begins,
 # and answers that begin now here, now there, have nothing in common.
 _IN_LIST_ORDER = 1.05
@@ -73,7 +76,8 @@ class Contiguous:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
         if self.name not in problem.found:
-            problem.found[self.name] = best_of(problem, [*problem.singles, *contiguous_placements(problem)])
+            found = [*problem.singles, *contiguous_placements(problem)]
+            problem.found[self.name] = best_of(problem, found, _MOST_WORK)
         return problem.found[self.name]
 
 
@@ -98,7 +102,8 @@ def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = Fa
 
     orders = problem.search_space.orders()
     found = [best(order, 1, 1) for order in orders] if len(orders) > 1 else []
-    scores = [problem.scores(placements).min(initial=np.inf) for placements in found]
+    judged = [problem.evaluate(placements, most_work=_MOST_WORK).score(problem.objective) for placements in found]
+    scores = [each.min(initial=np.inf) for each in judged]
     if len(orders) > 1 and np.isinf(scores).all():
         # In the order in which the nodes run it is known best which tensors are alive at the same time.
         found += [best(order, _SEQUENCES, 1) for order in (*orders, topological_groups(problem))]
