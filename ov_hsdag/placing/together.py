@@ -65,6 +65,16 @@ class ModelOf:
 
 
 @dataclass(frozen=True, eq=False)
+class _Steps:
+    """What all steps of a planning share."""
+
+    session: Session
+    objective: str
+    tell: Callable[[str], None]
+    start_worker: StartWorker | None
+
+
+@dataclass(frozen=True, eq=False)
 class _Prepared:
     """A model as it is placed and measured."""
 
@@ -128,11 +138,12 @@ def place_together(
         selection.check_possible(core, devices)
     session = Session.of(devices, core, profile, memory=memory_limits(memory or {}, devices.names))
     learned = policy_placers(policy, core, devices.names)
+    steps = _Steps(session, objective, tell, start_worker)
     prepared, share = [], _TIMING * seconds / max(len(given), 1)
     for name, one in given.items():
         tell(f"placing {name}")
         try:
-            found = _prepared(name, one, session, objective, share if measure else 0.0, tell, start_worker)
+            found = _prepared(name, one, steps, share if measure else 0.0)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         found.member.ways.extend(find_candidates(found.member.problem, learned))
@@ -144,28 +155,20 @@ def place_together(
     if measure:
         whole = application.whole_assignments()[: _MORE_WHOLE + 1]
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
-        result = _measured(application, plans, prepared, devices, core, end, tell, start_worker)
+        result = _measured(application, plans, prepared, steps, end)
         if result is not None:
             chosen, measured = result
     return _plan(application, plans, chosen, measured, prepared, rates)
 
 
-def _prepared(
-    name: str,
-    given: ModelOf,
-    session: Session,
-    objective: str,
-    seconds: float,
-    tell: Callable[[str], None],
-    start_worker: StartWorker | None,
-) -> _Prepared:
+def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> _Prepared:
     """A model, analysed and priced, without ways to place it. seconds: for timing it on each device; 0: it is not."""
     asked = Workload.asked(given.workload, None)
     phases = asked.phases_with(given.model, given.shapes) if asked else ()
-    analysis = session.analyse(given.model, given.shapes, phases)
-    problem = session.price(analysis, objective, None, phases).problem
+    analysis = steps.session.analyse(given.model, given.shapes, phases)
+    problem = steps.session.price(analysis, steps.objective, None, phases).problem
     if seconds:
-        problem = _timed(name, problem, analysis, phases, session, seconds, tell, start_worker)
+        problem = _timed(name, problem, analysis, phases, steps, seconds)
     count = given.count * (sum(phase.count for phase in phases) or 1.0)
     return _Prepared(given, analysis, phases, Member(name, problem, count, [], given.after))
 
@@ -175,16 +178,14 @@ def _timed(
     problem: PlacementProblem,
     analysis: ModelAnalysis,
     phases: Sequence[Phase],
-    session: Session,
+    steps: _Steps,
     seconds: float,
-    tell: Callable[[str], None],
-    start_worker: StartWorker | None,
 ) -> PlacementProblem:
     """The problem with times of each device scaled so that the whole model takes there what it took now.
 
     Where each model runs matters more than how it is split, and a model is timed much sooner than its operations are.
     """
-    devices, end = session.devices, time.monotonic() + seconds
+    devices, end = steps.session.devices, time.monotonic() + seconds
     able = np.flatnonzero(np.isfinite(problem.scores(problem.singles))).tolist()
     ways = {devices.names[device]: Candidate(devices.names[device]) for device in able}
     factors = np.full(len(devices.names), np.nan)
@@ -194,12 +195,12 @@ def _timed(
             devices,
             ways,
             problem.objective,
-            session.core,
+            steps.session.core,
             shapes=analysis.shapes,
             phases=phases,
             limit=seconds,
-            report=lambda text: tell(f"{name}: {text}"),
-            start_worker=start_worker,
+            report=lambda text: steps.tell(f"{name}: {text}"),
+            start_worker=steps.start_worker,
         ) as comparison:
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
     except RunError as error:
@@ -219,13 +220,11 @@ def _measured(
     application: Application,
     found: dict[str, NDArray[np.int64]],
     prepared: Sequence[_Prepared],
-    devices: DeviceSet,
-    core: ov.Core,
+    steps: _Steps,
     end: float,
-    tell: Callable[[str], None],
-    start_worker: StartWorker | None,
 ) -> tuple[str, dict[str, Any]] | None:
     """The best plan as measured, and the figures of all; None where nothing ran, with a warning."""
+    devices = steps.session.devices
     distinct: dict[bytes, str] = {}
     names = [name for name, one in found.items() if distinct.setdefault(one.tobytes(), name) == name]
     judged = application.judge(np.stack([found[name] for name in names]))
@@ -245,7 +244,7 @@ def _measured(
             devices,
             {name: _candidate(application, found[name], devices) for name in names},
             application.objective,
-            core,
+            steps.session.core,
             simple=simple,
             needs=needs,
             first=sorted(names, key=scores.__getitem__),
@@ -253,8 +252,8 @@ def _measured(
             phases=first.phases,
             patience=max(left / 3, 5.0),
             limit=left,
-            report=tell,
-            start_worker=start_worker,
+            report=steps.tell,
+            start_worker=steps.start_worker,
             beside=Beside(
                 [one.analysis.model for one in others],
                 [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in others],
