@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+from typer.testing import CliRunner
 
+from ov_hsdag.cli.app import app
+from ov_hsdag.model.placement import Placement
 from tests.llm.families import IMAGE, model_file
 from tests.llm.test_pipelines import run, submodels
 from tests.llm.test_place import DEVICE, split
+
+How = Callable[[ov.Core, str, Path], Path]
 
 
 def placed(core: ov.Core, family: str, target: Path) -> Path:
@@ -26,6 +32,23 @@ def placed(core: ov.Core, family: str, target: Path) -> Path:
     return target
 
 
+def planned(core: ov.Core, family: str, target: Path) -> Path:
+    """The export with all models of its pipeline placed together."""
+    source = model_file(family)
+    if not source.exists():
+        pytest.skip(f"{family} was not exported")
+    command = ["place", str(source.parent), "--together", "--device", DEVICE, "--no-measure", "--output", str(target)]
+    done = CliRunner().invoke(app, [*command, "--objective", "throughput", "--workload", "prompt=4,generate=12"])
+    assert done.exit_code == 0, done.output
+    placements = [Placement.of(core.read_model(path)) for path in target.glob("openvino_*coder_model.xml")]
+    used = {device for one in placements if one is not None for device in one.used()}
+    assert len(placements) > 1 and None not in placements and used == {"CPU_A", "CPU_B"}
+    return target
+
+
+BOTH = pytest.mark.parametrize("how", [placed, planned])
+
+
 def generated(model: Any, inputs: dict[str, Any]) -> list[Any]:
     """Tokens by greedy and by beam search."""
     return [
@@ -34,17 +57,19 @@ def generated(model: Any, inputs: dict[str, Any]) -> list[Any]:
     ]
 
 
-def test_speech_to_text_generates_the_tokens_of_one_device(core: ov.Core, tmp_path: Path) -> None:
+@BOTH
+def test_speech_to_text_generates_the_tokens_of_one_device(core: ov.Core, how: How, tmp_path: Path) -> None:
     import torch
     from optimum.intel import OVModelForSpeechSeq2Seq
 
-    folder = placed(core, "whisper", tmp_path / "placed")
+    folder = how(core, "whisper", tmp_path / "placed")
     features = np.random.default_rng(0).standard_normal((2, 80, 3000)).astype(np.float32)
     found = {}
     for device in ("CPU_A", DEVICE):
         model = OVModelForSpeechSeq2Seq.from_pretrained(folder, device=device)
         found[device] = generated(model, {"input_features": torch.from_numpy(features)})
-    assert model.decoder.request.get_compiled_model().get_property("HETERO_NUMBER_OF_SUBMODELS") == 2
+    if how is placed:
+        assert model.decoder.request.get_compiled_model().get_property("HETERO_NUMBER_OF_SUBMODELS") == 2
     assert found[DEVICE] == found["CPU_A"]
 
 
@@ -103,17 +128,18 @@ PICTURES = """
 """
 
 
-def test_genai_turns_speech_to_the_text_of_one_device(core: ov.Core, tmp_path: Path) -> None:
+@BOTH
+def test_genai_turns_speech_to_the_text_of_one_device(core: ov.Core, how: How, tmp_path: Path) -> None:
     from transformers import WhisperFeatureExtractor
 
-    folder = placed(core, "whisper", tmp_path / "placed")
+    folder = how(core, "whisper", tmp_path / "placed")
     WhisperFeatureExtractor().save_pretrained(folder)
     file = folder / "generation_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | {"is_multilingual": False, "no_timestamps_token_id": 3}
     file.write_text(json.dumps(config | {"begin_suppress_tokens": [], "suppress_tokens": []}), encoding="utf-8")
     found = [run(SPEECH, folder, device, tmp_path / "cache") for device in ("CPU_A", DEVICE)]
     assert found[0] == found[1] and len(found[0]) > 12
-    assert submodels(tmp_path / "cache") == 2
+    assert how is planned or submodels(tmp_path / "cache") == 2
 
 
 @pytest.mark.parametrize("backend", ["SDPA", ""])
