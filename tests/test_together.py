@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import openvino as ov
@@ -220,7 +221,11 @@ class TestOnDevices:
         assert json.loads(json.dumps(plan.to_dict())) == json.loads((tmp_path / "out/plan.json").read_text()) == told
         for one in plan.models.values():
             assert ov_hsdag.Placement.of(core.read_model(tmp_path / "out" / (one.path or ""))) is not None
-        again = run("plan", tmp_path / "out/plan.json")
+        again = run("plan", tmp_path / "out/plan.json", "--report", tmp_path / "plan.svg")
+        drawn = {one.text for one in ElementTree.parse(tmp_path / "plan.svg").iter("{http://www.w3.org/2000/svg}text")}
+        assert {"one run alone", "memory", "CPU_A", "CPU_B"} <= drawn
+        assert any(one and one.startswith("who: 4000 in a run") for one in drawn)
+        assert_one_error_line(run("plan", tmp_path / "out/plan.json", "--report", "plan.png"), "is an .svg")
         assert again.returncode == 0 and "rates: not reached" in again.stdout and "is full" in again.stdout
         (tmp_path / "out/plan.json").write_text('{"format": 1, "models": {"a": 3}}')
         assert_one_error_line(run("plan", tmp_path / "out/plan.json"), "is no plan of several models")

@@ -98,7 +98,14 @@ def place(
         if ray is not None:
             raise UserError("--together places on this machine alone: leave out --ray")
         spec = of_folder(model, parse_counts(count), given.workload)
-        plan.write(spec, device, default_output(model) if output is None else output, model, vars(given), as_json)
+        plan.write(
+            spec,
+            device,
+            default_output(model) if output is None else output,
+            model,
+            {**vars(given), "report": report},
+            as_json,
+        )
         return
     if count:
         raise UserError("--count says how often a model runs among others: give --together as well")

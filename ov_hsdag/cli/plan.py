@@ -21,7 +21,8 @@ from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
 from ov_hsdag.problem.problem import check_objective
-from ov_hsdag.storage.files import check_writable, save_model_atomically
+from ov_hsdag.report.plan_picture import plan_picture
+from ov_hsdag.storage.files import check_writable, save_model_atomically, write_text
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import UserError
@@ -88,6 +89,13 @@ def plan(
     measure_seconds: Annotated[
         float | None, typer.Option(min=1, help="Time for measuring, about (default 60).")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg",
+            help="Also draw the models side by side: one run in time, work and memory of each device.",
+        ),
+    ] = None,
     as_json: common.Json = False,
 ) -> None:
     """Decide where the models of an application run that share a machine, and write them with their placements.
@@ -95,9 +103,13 @@ def plan(
     A run of the application is so many inferences of each model. Whole models go to devices; one is split only where
     that gains. Programs that load the written models on the same device list follow the plan unchanged.
     """
+    if report is not None:
+        if report.suffix != ".svg":
+            raise UserError(f"the picture of a plan is an .svg: got '{report}'")
+        check_writable(report)
     if application.suffix == ".json":
         with console.result(as_json) as show:
-            shown(show, Plan.load(application), as_json)
+            shown(show, Plan.load(application), as_json, report=report)
         return
     if is_model_folder(application):
         spec = of_folder(application, parse_counts(count), workload)
@@ -122,6 +134,7 @@ def plan(
             "policy": policy,
             "measure": measure,
             "measure_seconds": measure_seconds,
+            "report": report,
         },
         as_json,
     )
@@ -189,7 +202,7 @@ def write(
             found = _written(found, spec, {name: one.model for name, one in models.items()}, half, output, alone)
         where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
         found.save(where)
-        shown(show, found, as_json, where)
+        shown(show, found, as_json, where, given["report"])
         show.next("verify", *_verified(found, where), "--device", device)
 
 
@@ -223,8 +236,10 @@ def _verified(plan: Plan, where: Path) -> tuple[Path]:
     return (where.parent / (largest.path or ""),)
 
 
-def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = None) -> None:
-    """Prints a plan."""
+def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = None, report: Path | None = None) -> None:
+    """Prints a plan, and draws it."""
+    if report is not None:
+        write_text(report, plan_picture(plan.to_dict(), str(where or "plan")))
     if as_json:
         show(plan.to_dict())
         return

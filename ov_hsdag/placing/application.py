@@ -74,6 +74,8 @@ class Judged:
     busy_us: NDArray[np.float64]  # work of each device in one run of the application, µs, float64 [batch, devices]
     memory_bytes: NDArray[np.int64]  # that each device stores, int64 [batch, devices]
     latency_us: NDArray[np.float64]  # time of one run alone, µs, float64 [batch]
+    # when each model begins and ends in it, µs, float64 [batch, members, 2]
+    span_us: NDArray[np.float64]
 
     over: NDArray[np.float64]  # bytes beyond the devices' memory, inf where a model does not run, float64 [batch]
 
@@ -142,7 +144,8 @@ class Application:
         batch, devices = len(assignments), len(self.devices)
         busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
         runs = np.ones(batch, bool)
-        free, ends = np.zeros((batch, devices)), dict[str, NDArray[np.float64]]()
+        free, span = np.zeros((batch, devices)), np.zeros((batch, len(self.members), 2))
+        place = {member.name: number for number, member in enumerate(self.members)}
         for number in self.order:
             member = self.members[number]
             chosen, of_row = np.unique(assignments[:, number], return_inverse=True)
@@ -154,12 +157,11 @@ class Application:
             uses = result.busy_us[of_row] > 0
             begin = np.where(uses, free, 0.0).max(axis=1)
             for name in member.after:
-                begin = np.maximum(begin, ends[name])
-            ends[member.name] = end = begin + member.count * result.latency_us[of_row]
-            free = np.where(uses, end[:, None], free)
-        latency = np.stack(list(ends.values())).max(axis=0)
+                begin = np.maximum(begin, span[:, place[name], 1])
+            span[:, number, 0], span[:, number, 1] = begin, begin + member.count * result.latency_us[of_row]
+            free = np.where(uses, span[:, number, 1:], free)
         over = np.where(runs, np.maximum(memory - self.limits, 0.0).sum(axis=1), np.inf)
-        return Judged(busy, memory, latency, over)
+        return Judged(busy, memory, span[:, :, 1].max(axis=1), span, over)
 
     def ranks(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
         """See `Judged.rank`, float64 [batch]."""

@@ -30,6 +30,8 @@ class PlannedModel:
     devices: tuple[str, ...]  # that it uses
     busy_us: dict[str, float]  # work of each device for it in a run of the application, µs
     memory_bytes: dict[str, int]  # that it needs on each device
+    begin_us: float  # in one run alone, µs
+    end_us: float
     path: str | None = None  # where it was written; relative to the plan's file
     workload: str | None = None  # as `Workload.describe`
 

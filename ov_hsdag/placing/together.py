@@ -337,7 +337,8 @@ def _plan(
         for row, (name, one) in enumerate(found.items())
     }
     models, placements = {}, {}
-    for one, number in zip(prepared, found[chosen].tolist(), strict=True):
+    spans = judged.span_us[list(found).index(chosen)].round(3).tolist()
+    for one, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
         member = one.member
         way, problem = member.ways[number], member.problem
         result, workload = problem.evaluate(way.placement), Workload.asked(one.given.workload, None)
@@ -369,6 +370,8 @@ def _plan(
             devices=placement.used(),
             busy_us=dict(zip(application.devices, (member.count * result.busy_us[0]).round(3).tolist(), strict=True)),
             memory_bytes=dict(zip(application.devices, problem.stored_bytes(result.memory_bytes[0]), strict=True)),
+            begin_us=begin_us,
+            end_us=end_us,
             workload=settings.get("workload"),
         )
     return Plan(

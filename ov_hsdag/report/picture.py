@@ -12,7 +12,7 @@ from ov_hsdag.utils.plot import Drawing
 _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22
 
-_TEXT, _QUIET, _LINE, _LANES, _CUT = "#1b1f27", "#5a6372", "#d5d9e0", "#f3f4f7", "#b3261e"
+TEXT, QUIET, _LINE, _LANES, _CUT = "#1b1f27", "#5a6372", "#d5d9e0", "#f3f4f7", "#b3261e"
 # Colours and patterns of the page (report_page/src/page.css, patterns.js).
 _COLOURS = ("#2f6db5", "#c9601a", "#2b8259", "#8a4bb0", "#97751a", "#b5386b", "#2c8294", "#5d6673")
 _PATTERNS = (
@@ -36,8 +36,8 @@ def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
         if number < len(devices):
             drawing.pattern(f"device-{number}", colour, pattern, "#ffffff")
     if title:
-        drawing.text(16, 26, _cut(data["title"], 80), font_size=17, font_weight="bold", fill=_TEXT)
-        drawing.text(16, 46, headline(data), font_size=12.5, fill=_QUIET)
+        drawing.text(16, 26, _cut(data["title"], 80), font_size=17, font_weight="bold", fill=TEXT)
+        drawing.text(16, 46, headline(data), font_size=12.5, fill=QUIET)
     _order(drawing, data, top + 14)
     _timeline(drawing, data, top + 92)
     _memory(drawing, data, top + 92 + lanes + 58)
@@ -59,7 +59,7 @@ def headline(data: Mapping[str, Any]) -> str:
     measured = (record["measured"] or {}).get(record["chosen"]) or {}
     real = measured.get("throughput_ips" if throughput else "latency_us")
     value = real or (1e6 / max(data["period_us"] or 0, 1e-9) if throughput else data["latency_us"])
-    text = f"{value:,.1f} results/s" if throughput else f"{_time(value)} for one request"
+    text = f"{value:,.1f} results/s" if throughput else f"{time_text(value)} for one request"
     gain = (record["gains"].get(record["chosen"]) or [None, None])[1 if real else 0]
     better = f", {gain:.2f}x the best single device" if gain else ""
     count, moved = len(data["submodels"]["device"]), sum(data["cuts"]["bytes"])
@@ -78,9 +78,9 @@ def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
     """The model in its order, as wide as the time that its parts take; the devices' names above."""
     x = 16.0
     for number, name in enumerate(data["devices"]):
-        text = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {_time(data['busy_us'][number])}"
+        text = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {time_text(data['busy_us'][number])}"
         drawing.rectangle(x, top - 10, 13, 13, _fill(number), rx=2)
-        drawing.text(x + 19, top + 1, text, fill=_TEXT)
+        drawing.text(x + 19, top + 1, text, fill=TEXT)
         x += 44 + 6.8 * len(text)
     runs = data["runs"]
     total = sum(runs["us"])
@@ -90,9 +90,9 @@ def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
     for device, weight in _joined(list(zip(runs["device"], weights, strict=True)), scale):
         drawing.rectangle(at, top + 12, max(weight * scale, 0.4), 24, _fill(device))
         at += weight * scale
-    drawing.text(16, top + 50, "first operation", font_size=11, fill=_QUIET)
-    drawing.text(_WIDTH / 2, top + 50, "width is time", font_size=11, fill=_QUIET, text_anchor="middle")
-    drawing.text(_WIDTH - 16, top + 50, "last", font_size=11, fill=_QUIET, text_anchor="end")
+    drawing.text(16, top + 50, "first operation", font_size=11, fill=QUIET)
+    drawing.text(_WIDTH / 2, top + 50, "width is time", font_size=11, fill=QUIET, text_anchor="middle")
+    drawing.text(_WIDTH - 16, top + 50, "last", font_size=11, fill=QUIET, text_anchor="end")
 
 
 def _joined(runs: Sequence[tuple[int, float]], scale: float) -> Iterator[tuple[int, float]]:
@@ -121,7 +121,7 @@ def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
     for number, name in enumerate(data["devices"]):
         drawing.rectangle(_LEFT, y(number), _WIDTH - _LEFT - _RIGHT, _LANE, _LANES)
         drawing.text(
-            _LEFT - 8, y(number) + 21, _cut(name, 14), text_anchor="end", font_weight="bold", font_size=13, fill=_TEXT
+            _LEFT - 8, y(number) + 21, _cut(name, 14), text_anchor="end", font_weight="bold", font_size=13, fill=TEXT
         )
     place, drawn = 0, [-1.0] * len(data["devices"])
     for begin, us, submodel, cut in zip(begins, stages["us"], stages["submodel"], stages["cut"], strict=True):
@@ -134,13 +134,13 @@ def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
             drawn[device] = max(right, left + _NARROW)
             drawing.rectangle(left, y(device) + 2, drawn[device] - left, _LANE - 4, _fill(device))
             label = next(
-                (one for one in (f"{place} · {_time(us)}", str(place)) if 7 * len(one) + 10 < right - left), ""
+                (one for one in (f"{place} · {time_text(us)}", str(place)) if 7 * len(one) + 10 < right - left), ""
             )
             if label:
                 width = 7 * len(label) + 8
                 middle = (left + right) / 2
                 drawing.rectangle(middle - width / 2, y(device) + 8, width, 18, "#ffffff", fill_opacity=0.88, rx=4)
-                drawing.text(middle, y(device) + 21, label, text_anchor="middle", fill=_TEXT)
+                drawing.text(middle, y(device) + 21, label, text_anchor="middle", fill=TEXT)
             continue
         source, target = data["cuts"]["from"][cut], data["cuts"]["to"][cut]
         down = target > source
@@ -154,25 +154,25 @@ def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
         x = _LEFT + share / 4 * (_WIDTH - _LEFT - _RIGHT)
         drawing.line(x, top, x, bottom, _LINE, stroke_dasharray="2 4")
         anchor = "start" if share == 0 else "end" if share == 4 else "middle"
-        drawing.text(x, bottom + 14, _time(end * share / 4), font_size=11, fill=_QUIET, text_anchor=anchor)
+        drawing.text(x, bottom + 14, time_text(end * share / 4), font_size=11, fill=QUIET, text_anchor=anchor)
 
 
 def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
     """Bars of what each device keeps."""
     memory = data["memory"]
-    drawing.text(16, top - 10, "memory", font_size=13, font_weight="bold", fill=_TEXT)
+    drawing.text(16, top - 10, "memory", font_size=13, font_weight="bold", fill=TEXT)
     x = float(_LEFT)
     for part, colour in _MEMORY:
         if any(one[part] for one in memory):
             drawing.rectangle(x, top - 20, 11, 11, colour)
-            drawing.text(x + 16, top - 10, part, fill=_QUIET)
+            drawing.text(x + 16, top - 10, part, fill=QUIET)
             x += 36 + 7 * len(part)
     most = max((max(one["total"], min(one["limit"] or 0, 3 * one["total"])) for one in memory), default=0) or 1
     room = _WIDTH - _LEFT - _RIGHT - 210
     for number, one in enumerate(memory):
         y = top + 30 * number
         name = _cut(data["devices"][number], 14)
-        drawing.text(_LEFT - 8, y + 14, name, text_anchor="end", font_weight="bold", font_size=13, fill=_TEXT)
+        drawing.text(_LEFT - 8, y + 14, name, text_anchor="end", font_weight="bold", font_size=13, fill=TEXT)
         drawing.rectangle(_LEFT, y, room, 20, _LANES)
         at = float(_LEFT)
         for part, colour in _MEMORY:
@@ -184,10 +184,10 @@ def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
         if limit is not None and limit <= most:
             drawing.rectangle(_LEFT + limit / most * room - 1.5, y - 2, 3, 24, _CUT)
         text = format_bytes(one["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
-        drawing.text(_LEFT + room + 10, y + 14, text, fill=_TEXT)
+        drawing.text(_LEFT + room + 10, y + 14, text, fill=TEXT)
 
 
-def _time(us: float | None) -> str:
+def time_text(us: float | None) -> str:
     if us is None:
         return "–"
     if us >= 1e6:
