@@ -624,14 +624,11 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert record["step"] == 2
     assert [record["settings"][name] for name in ("clip_coef", "update_epochs", "parts")] == [0.2, 3, 2]
     assert (run / "policy" / "policy.json").exists()
-    assert "gap to searched placements" in (run / "curves.svg").read_text(encoding="utf-8")
 
     # A resumed run knows its corpus.
     again = command("pretrain", "--output", run, "--resume")
     assert again.returncode == 0, again.stderr
-    assert again.stdout.startswith("2 steps in ") and f"plot: {run / 'curves.svg'}" in again.stdout.replace(
-        "\n    ", " "
-    )
+    assert again.stdout.startswith("2 steps in ")
     assert again.stdout.splitlines()[-1].endswith(f"--policy {run / 'policy'}")
     for arguments, message in (
         (("--output", run, "--corpus", corpus), "there is a run in"),

@@ -39,13 +39,13 @@ import numpy as np
 import openvino as ov
 
 from benchmarks.common.machine import about
+from benchmarks.common.plot import Axis, Series, plot
 from benchmarks.lasting.soak_cycle import DEVICES, HETERO, LIMITS, held
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.inputs import random_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.place import place
 from ov_hsdag.storage.files import save_model_atomically, write_json, write_text
-from ov_hsdag.utils.plot import Axis, Series, plot
 from research.zoo.catalog import ZOO
 
 ROOT = Path(__file__).parents[2]

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
 from benchmarks.common.placing import in_child
+from benchmarks.common.plot import Axis, Series, plot
 from benchmarks.common.tables import markdown
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
@@ -50,7 +51,6 @@ from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.storage.files import write_text
-from ov_hsdag.utils.plot import Axis, Series, plot
 from research.zoo import deep
 from research.zoo.catalog import ZOO
 

@@ -119,7 +119,6 @@ def finetune(
     with console.progress("starting torch"):
         import torch
 
-    from ov_hsdag.training import PLOT
     from ov_hsdag.training import finetune as tuning
 
     tuning.check_outputs(output, model)
@@ -165,7 +164,7 @@ def finetune(
                 console.message("stopped; all measurements are saved: continue with --resume")
             raise
         headline = _headline(output / "model.xml", record, placement)
-        lines = [headline, f"plot: {output / PLOT}"]
+        lines = [headline]
         if not simulated and record["measurements"] and (kept := tuned.find(core, names)) is not None:
             lines.append(f"policy: kept in {kept}, where place finds it for {device}; --policy base leaves it aside")
         show({**record, "placement": placement.affinity}, "\n".join(lines), _table(record))

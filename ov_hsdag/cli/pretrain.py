@@ -94,7 +94,6 @@ def pretrain(
     with console.progress("starting torch"):
         import torch
 
-    from ov_hsdag.training import PLOT
     from ov_hsdag.training.corpus import GENERATED, write_generated
     from ov_hsdag.training.pretrain import CORPUS
     from ov_hsdag.training.pretrain import pretrain as run
@@ -130,7 +129,7 @@ def pretrain(
             raise
         final = record["history"][-1] if record["history"] else {}
         text = f"{record['step']} steps in {duration(record['seconds'])}, {_figures(final)}"
-        show(record, f"{text}\npolicy: {output / 'policy'}\nplot: {output / PLOT}")
+        show(record, f"{text}\npolicy: {output / 'policy'}")
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
         show.next("place", model_here(), "--device", "HETERO:GPU,CPU", "--policy", output / "policy")
 

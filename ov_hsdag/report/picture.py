@@ -6,8 +6,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ov_hsdag.report.drawing import Drawing
 from ov_hsdag.utils.byte_sizes import format_bytes
-from ov_hsdag.utils.plot import Drawing
 
 _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22

@@ -4,9 +4,6 @@ from pathlib import Path
 
 from ov_hsdag.utils.errors import UserError
 
-PLOT = "curves.svg"
-"""Name of the plot in a run's folder."""
-
 CHECKPOINT = "checkpoint.safetensors"
 """Name of the file in a run's folder that it continues from."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.storage.files import write_json, write_text
-from ov_hsdag.training import PLOT, refuse_existing
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus as corpora
+from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.loss import Compute, Gradients, Spread, Update, deal, here, imitation_loss, set_gradient, weights
 from ov_hsdag.training.network import HSDAGNetwork, export
@@ -50,7 +50,6 @@ from ov_hsdag.training.run import (
 )
 from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.plot import Axis, Series, plot
 
 FORMAT = "1"
 
@@ -288,7 +287,6 @@ def pretrain(
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
     if end or state.step == settings.steps:
         write_json(output / "record.json", record)
-        write_text(output / PLOT, plot_of_pretraining(record))
         export(state.network, output / "policy", record)
     return record
 
@@ -322,17 +320,3 @@ def make_record(state: State, settings: Settings, corpus: Corpus, problems: int,
         },
         "history": state.history,
     }
-
-
-_VALIDATED = {"gap": "gap to searched placements", "within_3": "within 3% of them", "infeasible": "infeasible"}
-
-
-def plot_of_pretraining(record: Mapping[str, Any]) -> str:
-    """The validations of a pretraining as SVG. record: see `ov_hsdag.training.pretrain.make_record`."""
-    history, settings = record["history"], record["settings"]
-    series = [
-        Series(name, [(entry["step"], 100 * entry[key]) for entry in history]) for key, name in _VALIDATED.items()
-    ]
-    imitation, reinforce = settings["imitation_steps"], settings["reinforce_steps"]
-    steps = f"steps ({imitation:,} of imitation, then {reinforce:,} of REINFORCE)"
-    return plot("Pretraining", Axis(steps, shown=(0,), whole=True), Axis("% (validation problems)", shown=(0,)), series)

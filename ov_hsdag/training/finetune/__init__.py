@@ -20,7 +20,7 @@ A run is a function of its settings and its measurements: everything random foll
 measurements. So a simulated run that was killed and resumed ends as one that was not. A checkpoint follows each
 measurement.
 
-The output folder holds checkpoint.safetensors, TensorBoard files and, in the end, record.json, curves.svg, the policy
+The output folder holds checkpoint.safetensors, TensorBoard files and, in the end, record.json, the policy
 folder policy/, the placed model model.xml and model.bin, and its placement placement.json.
 """
 

@@ -20,7 +20,6 @@ from ov_hsdag.training import FOUND_BY
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State
 from ov_hsdag.training.finetune.task import Task, simple_placement
-from ov_hsdag.utils.plot import Axis, Series, plot
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,31 +124,3 @@ def make_record(
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
     }
-
-
-# Sources of measured placements, as people know them, in the order of their colours.
-_SOURCES = {"policy": "policy", "search": "search", "measured": "search from a measured one", "random": "random"}
-
-
-def plot_of_finetuning(record: Mapping[str, Any]) -> str:
-    """The measurements of a fine-tuning as SVG. record: see `ov_hsdag.training.finetune.closing.make_record`."""
-    entries = [entry for entry in record["entries"] if entry["number"] is not None]
-    good = [entry for entry in entries if not entry["measurement"]["error"]]
-    found = {
-        source: [(entry["number"], entry["measurement"]["ratio"]) for entry in good if entry["source"] == source]
-        for source in _SOURCES
-    }
-    series = [
-        Series(_SOURCES[source], points, "dots", colour)
-        for colour, (source, points) in enumerate(found.items())
-        if points
-    ]
-    best = [*enumerate([1.0, *record["best_so_far"]])]  # before any measurement: the best simple placement
-    over = "HETERO's own rule" if record["reference"] == HETERO_DEFAULT else "the best single device"
-    how = "simulated" if record["about"].get("simulated") else "measured"
-    return plot(
-        "Fine-tuning",
-        Axis("measurements", shown=(0,), whole=True),
-        Axis(f"x {over}, {how}", shown=(1.0,)),
-        [*series, Series("best so far", best, "line", len(_SOURCES))],
-    )

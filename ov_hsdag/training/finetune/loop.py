@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.storage.files import write_json, write_text
-from ov_hsdag.training import PLOT, refuse_existing
+from ov_hsdag.storage.files import write_json
+from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.finetune.closing import (
     Choice,
     choose,
     closing_seconds,
     finalists,
     make_record,
-    plot_of_finetuning,
     pooled,
 )
 from ov_hsdag.training.finetune.proposals import Proposal, propose
@@ -121,7 +120,6 @@ def run(
     choice = choose(state, problem, settings)
     record = make_record(state, task, settings, about, fit, choice)
     write_json(output / "record.json", record)
-    write_text(output / PLOT, plot_of_finetuning(record))
     export(state.network, output / "policy", {key: record[key] for key in ("about", "settings", "best", "seconds")})
     return Outcome(record, choice, state)
 

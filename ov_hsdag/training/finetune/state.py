@@ -17,7 +17,6 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement
 from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import check_model_output, check_not_input
-from ov_hsdag.training import PLOT
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.run import ANEW, CHECKPOINT, read_metadata, readable_checkpoint, restore, write_checkpoint
@@ -139,7 +138,7 @@ def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> No
     for model in ("model.xml", "policy/policy.xml"):  # the second is of format 1, and removed
         check_model_output(output / model, source)
     policy = ("policy/policy.json", "policy/policy.safetensors")
-    for name in (CHECKPOINT, "record.json", PLOT, "placement.json", *policy):
+    for name in (CHECKPOINT, "record.json", "placement.json", *policy):
         if source is not None:
             check_not_input(output / name, source)
 
