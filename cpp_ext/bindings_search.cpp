@@ -65,23 +65,21 @@ py::array_t<std::uint8_t> rows(const std::vector<Placement>& placements, std::in
 }
 
 SearchOptions to_options(bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
-                         bool processor_time, const py::object& settings) {
+                         const py::object& settings) {
     if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
     return {.throughput = throughput,
             .max_moves = max_moves,
             .budget_ms = budget_ms,
-            .processor_time = processor_time,
             .seed = seed,
-            .labels = {},
             .settings = to_settings(settings)};
 }
 
 py::tuple refine_batch(const SearchSpace& space, const Array<std::uint8_t>& placements, bool throughput,
                        std::int64_t max_moves, double budget_ms, std::int32_t threads, std::uint64_t seed,
-                       bool processor_time, const py::object& settings) {
+                       const py::object& settings) {
     expect_placements(placements, space.groups(), space.devices());
     const std::span<const std::uint8_t> data(placements.data(), static_cast<std::size_t>(placements.size()));
-    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, processor_time, settings);
+    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, settings);
     options.threads = threads;
     const Refined refined = without_gil([&] { return refine(space, data, options); });
     py::array_t<std::uint8_t> result({placements.shape(0), placements.shape(1)});
@@ -90,14 +88,11 @@ py::tuple refine_batch(const SearchSpace& space, const Array<std::uint8_t>& plac
 }
 
 py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
-                const std::optional<Array<std::uint8_t>>& starts, const std::optional<Array<double>>& rating,
-                bool processor_time, const std::optional<Array<std::uint64_t>>& labels, const py::object& settings) {
+                const std::optional<Array<std::uint8_t>>& starts, bool processor_time, const py::object& settings) {
     if (starts) expect_placements(*starts, space.groups(), space.devices());
-    if (rating) expect_shape(*rating, {space.levels.fine.tensors()}, "rating");
-    if (labels) expect_shape(*labels, {space.groups()}, "labels");
-    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, processor_time, settings);
-    options.labels = to_span(labels);
-    const auto found = without_gil([&] { return multilevel_search(space, to_span(starts), to_span(rating), options); });
+    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, settings);
+    options.processor_time = processor_time;
+    const auto found = without_gil([&] { return multilevel_search(space, to_span(starts), options); });
     py::array_t<double> progress({static_cast<py::ssize_t>(found.progress.size()), py::ssize_t{2}});
     double* next = progress.mutable_data();
     for (const Improvement& improvement : found.progress) {
@@ -250,12 +245,11 @@ void bind_search(py::module_& module) {
         .def(py::init(&make_space), py::arg("problem").none(false), py::arg("coarse"))
         .def("refine", &refine_batch, py::arg("placements"), py::arg("throughput"), py::kw_only(),
              py::arg("max_moves") = 0, py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
-             py::arg("processor_time") = false, py::arg("settings") = py::none(),
+             py::arg("settings") = py::none(),
              "Local refinement. placements: uint8 [batch, groups] → (placements, scores [batch] in µs).")
         .def("search", &search, py::arg("throughput"), py::kw_only(), py::arg("max_moves") = 0,
              py::arg("budget_ms") = 0.0, py::arg("seed") = 0, py::arg("starts") = py::none(),
-             py::arg("rating") = py::none(), py::arg("processor_time") = false, py::arg("labels") = py::none(),
-             py::arg("settings") = py::none(),
+             py::arg("processor_time") = false, py::arg("settings") = py::none(),
              "Multilevel search → dict: placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, "
              "cycles, elites uint8 [count, groups], elite_scores, phases: ms by name.")
         .def(

@@ -38,11 +38,11 @@ struct Refined {
 
 class Search {
 public:
-    Search(const SearchSpace& space, std::span<const double> rating, const SearchOptions& options)
+    Search(const SearchSpace& space, const SearchOptions& options)
         : space_(space),
           problem_(space.problem()),
           model_(space.levels.fine),
-          rating_(rating),
+          rating_(transfer_ratings(model_)),
           options_(options),
           settings_(options.settings),
           judge_(problem_, model_, options.throughput),
@@ -272,7 +272,7 @@ private:
         const std::vector<Solution> simple = pool_;
         const auto kept = static_cast<std::size_t>(settings_.population.partitions);
         if (pool_.size() > kept) pool_.resize(kept);
-        const Hierarchy hierarchy = coarsened(settings_.coarsening.target, 0, options_.labels);
+        const Hierarchy hierarchy = coarsened(settings_.coarsening.target, 0, {});
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
         std::vector<Placement> found;
         for (const Solution& solution : simple) found.push_back(hierarchy.coarsest(solution.placement));
@@ -371,10 +371,6 @@ private:
             if (combined) {
                 for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] * 256 + pool_[other].placement[i];
             }
-        }
-        if (!options_.labels.empty()) {
-            if (labels.empty()) labels.assign(start.size(), 0);
-            for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] << 32 | options_.labels[i];
         }
         // Coarse levels of many sizes: the moves of one are not those of another.
         const std::int32_t target = std::max<std::int32_t>(settings_.coarsening.target >> (random_() % 3), 12);
@@ -477,7 +473,7 @@ private:
     const SearchSpace& space_;
     const Problem& problem_;
     const AdditiveModel& model_;
-    std::span<const double> rating_;
+    std::vector<double> rating_;
     const SearchOptions& options_;
     const SearchSettings& settings_;
     Judge judge_;
@@ -513,25 +509,11 @@ std::vector<std::int32_t> contracted(const SearchSpace& space, std::int32_t targ
 }
 
 MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,
-                                   std::span<const double> rating, const SearchOptions& options) {
+                                   const SearchOptions& options) {
     if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");
     options.settings.check();
-    const AdditiveModel& model = space.levels.fine;
-    std::vector<double> ratings = transfer_ratings(model);
-    if (!rating.empty()) {
-        if (rating.size() != ratings.size()) throw std::invalid_argument("expected one rating per tensor");
-        std::vector<std::int32_t> ports = model.port;
-        std::sort(ports.begin(), ports.end());
-        for (std::size_t t = 0; t < ratings.size(); ++t) {
-            const auto at = std::lower_bound(ports.begin(), ports.end(), model.port[t]) - ports.begin();
-            ratings[t] = rating[static_cast<std::size_t>(at)];
-        }
-    }
-    SearchOptions ordered = options;
     const OrderedProblem& problem = space.ordered;
-    const std::vector<std::uint64_t> labels = problem.ordered(options.labels);
-    ordered.labels = labels;
-    MultilevelResult result = Search(space, ratings, ordered).run(problem.ordered(starts));
+    MultilevelResult result = Search(space, options).run(problem.ordered(starts));
     result.placement = problem.as_given<std::uint8_t>(result.placement);
     for (Placement& elite : result.elites) elite = problem.as_given<std::uint8_t>(elite);
     if (result.score >= kOverMemory) result.score = std::numeric_limits<double>::infinity();

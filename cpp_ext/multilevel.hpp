@@ -34,10 +34,9 @@ struct MultilevelResult {
     std::array<double, 3> phase_ms{};   // [phases]
 };
 
-// starts: [count, groups] placements that are tried as well. rating: how much the ends of each tensor between groups
-// belong together, in the order of the graph's output ports; empty: heavy edges. One of the two limits must be given.
+// starts: [count, groups] placements that are tried as well. One of the two limits must be given.
 [[nodiscard]] MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,
-                                                 std::span<const double> rating, const SearchOptions& options);
+                                                 const SearchOptions& options);
 
 // [groups] dense numbers of the items that the coarse groups are contracted to: about `target`, or as many as cannot be
 // contracted further.

@@ -29,7 +29,7 @@ public:
           most_elites_(static_cast<std::size_t>(options.settings.local.elites)),
           limited_(options.max_moves > 0 || options.budget_ms > 0),
           moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4) {
-        if (options.budget_ms > 0) end_ms_ = now_ms(options.processor_time) + options.budget_ms;
+        if (options.budget_ms > 0) end_ms_ = now_ms(false) + options.budget_ms;
         read(placements);
     }
 
@@ -67,7 +67,7 @@ public:
             return [&](std::size_t island) {
                 PlacementSearch search = searching(island % 2 == 0 ? space_.levels : space_.other_levels);
                 std::mt19937_64 random(options_.seed * count + island);
-                Budget budget(left / static_cast<std::int64_t>(count), end_ms_, options_.processor_time);
+                Budget budget(left / static_cast<std::int64_t>(count), end_ms_);
                 while (budget.left()) search.improve_one(islands[island], random, budget);
             };
         });
@@ -118,7 +118,7 @@ private:
         parallel_for(chosen.size(), threads(), [&](std::size_t) {
             return [&, search = searching(space_.levels)](std::size_t i) mutable {
                 const std::int64_t share = moves / static_cast<std::int64_t>(chosen.size());
-                Budget budget(share, end_ms_, options_.processor_time);
+                Budget budget(share, end_ms_);
                 work(search, candidates_[chosen[i]], budget);
                 spent_ += share - budget.moves();
             };

@@ -167,11 +167,9 @@ struct SearchOptions {
     bool throughput = false;
     std::int64_t max_moves = 0;   // that are tried, of a whole batch; 0: no limit
     double budget_ms = 0;         // 0: no limit. With it, results depend on the machine
-    bool processor_time = false;  // what `budget_ms` and the times of improvements are of; otherwise wall time
+    bool processor_time = false;  // what `multilevel_search` counts; otherwise, and in `refine`, wall time
     std::uint64_t seed = 0;
     std::int32_t threads = 1;  // for a batch; results do not depend on their number
-    // [groups] groups with other labels stay apart while coarsening; empty: all may merge.
-    std::span<const std::uint64_t> labels;
     SearchSettings settings;
 };
 

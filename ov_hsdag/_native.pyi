@@ -53,7 +53,6 @@ class SearchSpace:
         budget_ms: float = 0.0,
         threads: int = 1,
         seed: int = 0,
-        processor_time: bool = False,
         settings: Settings = None,
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]: ...
     def search(
@@ -64,9 +63,7 @@ class SearchSpace:
         budget_ms: float = 0.0,
         seed: int = 0,
         starts: NDArray[np.uint8] | None = None,
-        rating: NDArray[np.float64] | None = None,
         processor_time: bool = False,
-        labels: NDArray[np.uint64] | None = None,
         settings: Settings = None,
     ) -> dict[str, Any]: ...
     def contracted(self, target: int) -> NDArray[np.int32]: ...

@@ -15,8 +15,9 @@ from pathlib import Path
 import openvino as ov
 
 from ov_hsdag.model.colocation import split_rule
+from ov_hsdag.model.normalize import normalize
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.corpus import extract
+from ov_hsdag.training.corpus import assemble, device_set, unpriced
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from research.zoo.catalog import ZOO, select
 
@@ -37,6 +38,12 @@ def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str
         template.save(path)
         coarse = int(template.coarse.max()) + 1
         report(f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups, {coarse} coarse groups")
+
+
+def extract(model: ov.Model, rule: int) -> PlacementProblem:
+    """The template of a model, which is normalized in place; rule: HETERO's splitting rule, see `split_rule`."""
+    names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
+    return assemble(unpriced(normalize(model), names, rule), names, profile, "latency")
 
 
 def template_of(name: str) -> PlacementProblem:

@@ -28,6 +28,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.network import HSDAGNetwork, export
+from research.corpus import extract
 from research.first_choice import first_choice, within_memory
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
@@ -250,7 +251,7 @@ def test_asking_the_policy_never_makes_a_prediction_worse() -> None:
     """Models and devices that nothing was trained on, with the policy that ships."""
     rule = split_rule(ov.__version__)
     for model, stems in product(("yolo-like-small", "t5-encoder-small"), ("xeon+flex", "client+npu+arc")):
-        template = corpora.extract(ZOO[model].build(), rule)
+        template = extract(ZOO[model].build(), rule)
         names, profile = corpora.device_set(corpora.HELD_OUT_SETS[stems])
         assert ZOO[model].family in corpora.HELD_OUT_FAMILIES
         for objective, limited in product(("latency", "throughput"), (False, True)):

@@ -22,6 +22,7 @@ from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem, topological_groups
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.compat import opset13 as ops
+from research.corpus import extract
 from research.deepen import deepen, joined
 from tests.graphs import problem_of, random_problem
 
@@ -86,7 +87,7 @@ def layered(layers: int) -> PlacementProblem:
         weights = ops.constant(generator.standard_normal((32, 32)).astype(np.float32))
         inner = ops.relu(ops.matmul(value, weights, False, False), name=f"relu_{number}")
         value = ops.add(value, ops.softmax(inner, 2), name=f"add_{number}")
-    return corpus.extract(ov.Model([ops.result(ops.sigmoid(value))], [x], "layers"), split_rule(ov.__version__))
+    return extract(ov.Model([ops.result(ops.sigmoid(value))], [x], "layers"), split_rule(ov.__version__))
 
 
 def large(seed: int, devices: int) -> PlacementProblem:
@@ -116,13 +117,9 @@ def test_it_is_better_than_what_it_replaces(seed: int) -> None:
     assert search(problem).score <= rival * 1.01
 
 
-def test_ratings_and_starts_of_other_sizes_are_refused() -> None:
-    problem = large(0, 3)
-    assert search(problem, max_moves=10_000, rating=np.ones(len(problem.tensors))).score < np.inf
-    with pytest.raises(ValueError, match="rating"):
-        search(problem, rating=np.ones(3))
+def test_starts_of_other_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="placements"):
-        search(problem, starts=np.zeros((1, 3), np.uint8))
+        search(large(0, 3), starts=np.zeros((1, 3), np.uint8))
 
 
 def lacking(*missing: str) -> PlacementProblem:
@@ -235,17 +232,6 @@ def test_each_part_of_a_partition_pays_for_one_submodel() -> None:
         first = np.arange(problem.group_count) < np.arange(problem.group_count + 1)[:, None]
         every = np.concatenate([first, ~first]).astype(np.uint8)
         assert search(problem, max_moves=100).score == pytest.approx(problem.scores(every).min())
-
-
-def test_labels_keep_groups_apart() -> None:
-    """The coarsest level cannot have fewer items than there are labels, so contracting stops at once."""
-    problem = large(3, 3)
-    apart = np.arange(problem.group_count, dtype=np.uint64)
-    assert search(problem, max_moves=100_000, labels=apart).score < np.inf
-    one = search(problem, max_moves=100_000, labels=np.zeros_like(apart))
-    np.testing.assert_array_equal(one.placement, search(problem, max_moves=100_000).placement)
-    with pytest.raises(ValueError, match="labels"):
-        search(problem, labels=apart[1:])
 
 
 def test_layers_are_repeated() -> None:

@@ -485,12 +485,10 @@ def test_the_checker_agrees_with_the_published_schema() -> None:
 
 
 # What `check` knows.
-KEYWORDS = frozenset(
-    {
-        "$ref", "type", "const", "enum", "minLength", "minProperties", "pattern", "format", "exclusiveMinimum",
-        "minimum", "maximum", "propertyNames", "additionalProperties", "required", "properties", "items", "if", "allOf",
-    }
-)  # fmt: skip
+KEYWORDS = frozenset({
+    "$ref", "type", "const", "enum", "minLength", "minProperties", "pattern", "format", "exclusiveMinimum",
+    "minimum", "maximum", "propertyNames", "additionalProperties", "required", "properties", "items", "if", "allOf",
+})  # fmt: skip
 
 
 def test_the_checker_knows_every_keyword_of_the_schema() -> None:

@@ -200,7 +200,7 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
         (void)refine(space, placement, options);
         options.max_moves = 200;
         options.settings.coarsening.target = 2 + bytes.below(8);
-        (void)multilevel_search(space, placement, {}, options);
+        (void)multilevel_search(space, placement, options);
     });
     attempt([&] {
         Pairs pairs;

@@ -303,7 +303,7 @@ void test_searches_on_threads_find_what_they_find_alone() {
         options.max_moves = 20000;
         options.seed = seed;
         options.settings.coarsening.target = 20;
-        return multilevel_search(space, {}, {}, options);
+        return multilevel_search(space, {}, options);
     };
     std::vector<MultilevelResult> together(6);
     parallel_for(together.size(), 3,

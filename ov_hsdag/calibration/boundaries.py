@@ -103,18 +103,12 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
     for number, chain in enumerate(chains):
         advance(f"measuring boundaries between {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
         extra_us, noise_us, total_us, converted_us = _measure_chain(core, chain, names)
-        rows.append(
-            [
-                chain.submodels - 1.0,
-                chain.tensors,
-                chain.tensors * chain.bytes,
-                chain.tensors * chain.bytes if chain.image else 0.0,
-            ]
-        )
+        moved = chain.tensors * chain.bytes
+        rows.append([chain.submodels - 1.0, chain.tensors, moved, moved if chain.image else 0.0])
         extra.append(extra_us)
         weights.append(1.0 / max(noise_us, 0.02 * total_us, 1.0))
         converted[int(chain.image)] += converted_us
-        handed[int(chain.image)] += chain.tensors * chain.bytes
+        handed[int(chain.image)] += moved
     table, us = np.array(rows), np.array(extra)
     costs = fit_costs(table, us, np.array(weights))
     error = np.abs(table @ costs - us) / np.maximum(us, 1.0)

@@ -119,15 +119,9 @@ def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[
             }
             for device in placement.devices:
                 if own is not None and device in readers and device != own:
-                    found.append(
-                        {
-                            "tensor": node.get_friendly_name(),
-                            "from": own,
-                            "to": device,
-                            "type": output.get_element_type().get_type_name(),
-                            "shape": str(output.get_partial_shape()),
-                        }
-                    )
+                    kind, shape = output.get_element_type().get_type_name(), str(output.get_partial_shape())
+                    ends = {"tensor": node.get_friendly_name(), "from": own, "to": device}
+                    found.append({**ends, "type": kind, "shape": shape})
     return found
 
 

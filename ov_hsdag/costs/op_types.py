@@ -5,24 +5,20 @@ ANCHORS = frozenset(
     {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul"}
 )
 
-ELEMENTWISE = frozenset(
-    {
-        "Abs", "Add", "Ceiling", "Clamp", "Divide", "Elu", "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish",
-        "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Multiply", "Negative", "PRelu", "Power", "Relu", "Selu",
-        "Sigmoid", "SoftPlus", "SoftSign", "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
-    }
-)  # fmt: skip
+ELEMENTWISE = frozenset({
+    "Abs", "Add", "Ceiling", "Clamp", "Divide", "Elu", "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish",
+    "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Multiply", "Negative", "PRelu", "Power", "Relu", "Selu",
+    "Sigmoid", "SoftPlus", "SoftSign", "Sqrt", "SquaredDifference", "Subtract", "Swish", "Tanh",
+})  # fmt: skip
 
 # Operations that only rename data: plugins run them as views.
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "ShapeOf"})
 
 # Operations that read only the part of their first input that they return.
-PARTIAL_READS = frozenset(
-    {
-        "EmbeddingBagOffsets", "EmbeddingBagOffsetsSum", "EmbeddingBagPacked", "EmbeddingBagPackedSum",
-        "EmbeddingSegmentsSum", "Gather", "GatherElements", "GatherND", "Slice", "StridedSlice",
-    }
-)  # fmt: skip
+PARTIAL_READS = frozenset({
+    "EmbeddingBagOffsets", "EmbeddingBagOffsetsSum", "EmbeddingBagPacked", "EmbeddingBagPackedSum",
+    "EmbeddingSegmentsSum", "Gather", "GatherElements", "GatherND", "Slice", "StridedSlice",
+})  # fmt: skip
 
 # What decompresses weights: plugins keep those in their stored form and decompress inside the consumer.
 DECOMPRESSION = frozenset({"Convert", "FakeQuantize", "Multiply", "Reshape", "Subtract", "Transpose"})

@@ -260,16 +260,9 @@ def _memory(explained: Explanation) -> list[dict[str, Any]]:
     found = []
     for device in range(len(problem.devices)):
         here = explained.device == device
-        own, kept = int(weights[here].sum()), int(states[here].sum())
-        found.append(
-            {
-                "weights": own,
-                "states": kept,
-                "tensors": max(total[device] - own - kept, 0),
-                "total": total[device],
-                "limit": problem.stored_limits[device],
-            }
-        )
+        own = {"weights": int(weights[here].sum()), "states": int(states[here].sum())}
+        tensors, limit = max(total[device] - sum(own.values()), 0), problem.stored_limits[device]
+        found.append({**own, "tensors": tensors, "total": total[device], "limit": limit})
     return found
 
 

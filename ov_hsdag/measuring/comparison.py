@@ -398,12 +398,9 @@ class Comparison:
             self._busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
 
-    def phase_us(self, name: str) -> dict[str, float]:
-        """Measured µs of one inference of each phase of a candidate, the median of its trials.
-
-        With several requests in flight, the time between two results.
-        """
-        return {phase: 1e6 / statistics.median(rates) for phase, rates in self.phase_rates.get(name, {}).items()}
+    def phase_rate(self, name: str) -> dict[str, float]:
+        """Inferences per second of each phase of a candidate, the median of its trials."""
+        return {phase: statistics.median(rates) for phase, rates in self.phase_rates.get(name, {}).items()}
 
     def _told(self, text: str, left: float = math.inf) -> str:
         """The text with the seconds that are left: to the time limit, or less where `left` is."""

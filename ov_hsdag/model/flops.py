@@ -15,14 +15,12 @@ Shape = tuple[int, ...]
 Shapes = Sequence[Shape]
 
 # Operations that only rename, view or copy data.
-_FREE = frozenset(
-    {
-        "Reshape", "Squeeze", "Unsqueeze", "ShapeOf", "Transpose", "Concat", "Split", "VariadicSplit", "Slice",
-        "StridedSlice", "Gather", "GatherElements", "GatherND", "Broadcast", "Tile", "Pad", "ReadValue", "Assign",
-        "ScatterUpdate", "ScatterNDUpdate", "ScatterElementsUpdate", "DepthToSpace", "SpaceToDepth", "ShuffleChannels",
-        "ReverseSequence", "Reverse", "Roll", "Identity", "BatchToSpace", "SpaceToBatch",
-    }
-)  # fmt: skip
+_FREE = frozenset({
+    "Reshape", "Squeeze", "Unsqueeze", "ShapeOf", "Transpose", "Concat", "Split", "VariadicSplit", "Slice",
+    "StridedSlice", "Gather", "GatherElements", "GatherND", "Broadcast", "Tile", "Pad", "ReadValue", "Assign",
+    "ScatterUpdate", "ScatterNDUpdate", "ScatterElementsUpdate", "DepthToSpace", "SpaceToDepth", "ShuffleChannels",
+    "ReverseSequence", "Reverse", "Roll", "Identity", "BatchToSpace", "SpaceToBatch",
+})  # fmt: skip
 
 # Operations per element of the output, where it is not one: polynomial approximations, exponentials and divisions.
 _PER_OUTPUT = {

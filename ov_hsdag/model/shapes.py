@@ -139,12 +139,8 @@ def input_shapes(
         elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
             result.append([cache_positions(model, size)])
         else:
-            result.append(
-                [
-                    bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else size)
-                    for axis, dimension in enumerate(partial)
-                ]
-            )
+            assumed = enumerate(partial)
+            result.append([bounded_dimension(one, size if axis else UNBOUNDED_BATCH) for axis, one in assumed])
     if left:
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")

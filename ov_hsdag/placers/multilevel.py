@@ -94,10 +94,8 @@ def search(
     max_moves: int | None = None,
     seed: int = 0,
     starts: NDArray[np.integer[Any]] | None = None,
-    rating: NDArray[np.float64] | None = None,
     threads: int = 1,
     processor_time: bool = False,
-    labels: NDArray[np.uint64] | None = None,
     settings: SearchSettings = "default",
 ) -> Found:
     """Searches for the best placement of a problem, whose objective is minimized.
@@ -106,10 +104,6 @@ def search(
     `Found.progress` and `Found.phases`. Without, equal arguments give equal results. max_moves: limit of moves. Neither
     of the two: `default_moves`. starts: placements that are tried as well, device numbers [count, groups]. threads: so
     many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
-
-    rating: how much the ends of each tensor between groups belong together, at least 0, float64 [len(problem.tensors)];
-    edges of high ratings are contracted first. None: the time of a transfer. labels: uint64 [groups] below 2**32;
-    groups with other labels are never contracted into one. None: all may be.
 
     Raises ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
     """
@@ -125,9 +119,7 @@ def search(
                 budget_ms=1e3 * (seconds or 0.0),
                 seed=number,
                 starts=None if starts is None else np.atleast_2d(np.asarray(starts, np.uint8)),
-                rating=rating,
                 processor_time=processor_time,
-                labels=labels,
                 settings=settings,
             )
         )

@@ -28,14 +28,13 @@ def refine(
     budget_ms: float = 0.0,
     threads: int = 1,
     seed: int = 0,
-    processor_time: bool = False,
     settings: SearchSettings = "default",
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """Improves placements, each on its own and then the best of them together. None is worse than it was.
 
     placements: device numbers, [batch, groups] or one placement [groups]. max_moves: tried for the whole batch. None:
     `default_moves`. 0: no limit; each is improved until no step of the search improves it, and none is perturbed.
-    budget_ms: limit of time, ms; 0 for none; of the process with `processor_time`. With a limit, results depend on the
+    budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the
     machine; without, equal arguments give equal results. seed: of the perturbations. settings: groups "moves" and
     "local" of `search_settings`.
 
@@ -52,7 +51,6 @@ def refine(
         budget_ms=budget_ms,
         threads=threads,
         seed=seed,
-        processor_time=processor_time,
         settings=settings,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,7 +181,8 @@ def place(
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
             known = bool(phase_costs) or (costs is not None and _holds(costs, analysis, request))
-            choice = _measured(choice, model, problem, request, shapes, phases, left, known, report)
+            how = {"shapes": shapes, "phases": phases, "seconds": left, "measured_costs": known, "report": report}
+            choice = _measured(choice, model, problem, request, **how)
             if busy > _BUSY and not choice.unsure and not request.decided:
                 choice = replace(choice, unsure=_doubted(choice, problem))
     _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
@@ -425,45 +426,29 @@ class _Choice:
 
     chosen: NamedPlacement
     candidates: list[NamedPlacement]
-    measured: dict[str, dict[str, Any]] | None = field(default=None)
+    measured: dict[str, dict[str, Any]] | None = None
     why: str = ""
     unsure: tuple[str, ...] = ()
 
 
 def _measured(
-    choice: _Choice,
-    model: ov.Model,
-    problem: PlacementProblem,
-    request: _Request,
-    shapes: Mapping[str, Sequence[int]] | None,
-    phases: Sequence[Phase],
-    seconds: float,
-    measured_costs: bool,
-    report: Callable[[str], None] | None,
+    choice: _Choice, model: ov.Model, problem: PlacementProblem, request: _Request, **options: Any
 ) -> _Choice:
-    """The choice by measuring; a given placement is measured beside the others and stays chosen."""
-    chosen, candidates, why, unsure = choice.chosen, choice.candidates, choice.why, choice.unsure
-    placements = {one.name: one.placement for one in (*candidates, chosen)}
-    held = selection.select(
-        model,
-        problem,
-        placements,
-        request.session.core,
-        shapes=shapes,
-        phases=phases,
-        seconds=seconds,
-        measured_costs=measured_costs,
-        report=report,
-    )
-    candidates = candidates + [
-        NamedPlacement(name, held.placements[name]) for name in held.placements if name not in placements
-    ]
-    failed = held.measured.get(chosen.name, {}).get("failed")
+    """The choice by measuring; a given placement is measured beside the others and stays chosen.
+
+    options: see `selection.select`.
+    """
+    placements = {one.name: one.placement for one in (*choice.candidates, choice.chosen)}
+    held = selection.select(model, problem, placements, request.session.core, **options)
+    found = [NamedPlacement(name, one) for name, one in held.placements.items() if name not in placements]
+    choice = replace(choice, candidates=choice.candidates + found, measured=held.measured or None)
+    failed = held.measured.get(choice.chosen.name, {}).get("failed")
     if not request.decided and held.chosen is not None:
-        chosen, why, unsure = NamedPlacement(held.chosen, held.placements[held.chosen]), held.why, held.unsure
-    elif not request.decided and failed and not out_of_time(failed):
-        chosen, why = _least_risky(problem, candidates, held), "no placement ran"
-    return _Choice(chosen, candidates, held.measured or None, why, unsure)
+        chosen = NamedPlacement(held.chosen, held.placements[held.chosen])
+        return replace(choice, chosen=chosen, why=held.why, unsure=held.unsure)
+    if not request.decided and failed and not out_of_time(failed):
+        return replace(choice, chosen=_least_risky(problem, choice.candidates, held), why="no placement ran")
+    return choice
 
 
 def _doubted(choice: _Choice, problem: PlacementProblem) -> tuple[str, ...]:
@@ -546,14 +531,13 @@ def _placement(
     """The placement with all that is known about it. measured_costs: devices whose operations were measured."""
     chosen, learned, copies = choice.chosen, request.learned, copies_summary(problem)
     asked = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
+    predicted = problem.summary(chosen.placement) | ({"measured_costs": measured_costs} if measured_costs else {})
+    explanation = Explanation(problem, chosen.placement)
     return Placement(
         devices=problem.devices,
         affinity=problem.affinity(chosen.placement),
         objective=problem.objective,
-        predicted={
-            **problem.summary(chosen.placement),
-            **({"measured_costs": measured_costs} if measured_costs else {}),
-        },
+        predicted=predicted,
         measured=choice.measured,
         baselines={
             candidate.name: problem.summary(candidate.placement)
@@ -567,8 +551,5 @@ def _placement(
         why=choice.why,
         notes=_notes(choice, problem),
         unsure=choice.unsure,
-        source=ReportSource(
-            Explanation(problem, chosen.placement),
-            CostSources.of(request.session.profile, problem.devices, measured_costs),
-        ),
+        source=ReportSource(explanation, CostSources.of(request.session.profile, problem.devices, measured_costs)),
     )

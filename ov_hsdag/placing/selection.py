@@ -171,9 +171,10 @@ def select(
         for name in on:  # the first copy's outputs are compared with others', and so are each device's
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
                 comparison.failed[COPIES] = f"{name}: {comparison.failed[name]}"
-        measured = trials.figures(decision, devices, problem.objective)
+        measured = trials.figures(decision)
         if on and decision is not None:
-            measured[COPIES] |= trials.times_chosen(decision, measured[COPIES]["failed"])
+            over = None if measured[COPIES]["failed"] else decision.ratio(COPIES, decision.chosen)
+            measured[COPIES] |= _told("times_chosen", "times_chosen_ci", over)
         for name, one in measured.items() if phases else ():
             if not one["failed"]:
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
@@ -334,35 +335,28 @@ class _Trials:
         names = [name for name in names if name != COPIES]
         return None if decision.settled or len(names) < 2 else choice.next_pair(decision, names, turn)
 
-    def figures(
-        self, decision: choice.Decision | None, devices: DeviceSet, objective: str
-    ) -> dict[str, dict[str, Any]]:
+    def figures(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
         """See `Result.measured`, of all candidates."""
-        comparison, alive = self._comparison, set(self._alive())
+        comparison, alive, objective = self._comparison, set(self._alive()), self._problem.objective
         key = "throughput_ips" if objective == "throughput" else "latency_us"
-        singles = [name for name in devices.names if name in alive]
+        singles = [name for name in self._problem.devices if name in alive]
         reference = decision and (decision.rival or decision.leader)
         single = decision and singles and decision.posterior.best(singles)
         found: dict[str, dict[str, Any]] = {}
         for name in comparison.names:
             arm = self._same.get(name, name)
             failed = comparison.failed.get(name) or ("" if arm in alive else "it was not measured")
-            known = decision if not failed else None
-            value = in_unit(known.posterior.rate(arm), objective) if known else None
+            known = None if failed else decision
             ratio = known.ratio(arm, reference) if known and reference else None
             alone = known.ratio(arm, single) if known and single else None
             found[name] = {
-                key: None if value is None else round(value, 3),
+                key: round(in_unit(known.posterior.rate(arm), objective), 3) if known else None,
                 **_told("ratio", "ci", ratio),
                 **_told("times_best_single", "times_best_single_ci", alone),
                 "submodels": comparison.submodels.get(name) or None,
                 "failed": failed or None,
             }
         return found
-
-    def times_chosen(self, decision: choice.Decision, failed: str | None) -> dict[str, Any]:
-        """How many times better copies are than the chosen one."""
-        return _told("times_chosen", "times_chosen_ci", None if failed else decision.ratio(COPIES, decision.chosen))
 
 
 def _told(key: str, ci: str, ratio: choice.Ratio | None) -> dict[str, Any]:
@@ -392,13 +386,12 @@ def _parts(
     comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
 ) -> dict[str, dict[str, float | None]]:
     """Count of each phase, and latency_us or throughput_ips of one of its inferences, as far as it was measured."""
-    us = comparison.phase_us(name)
+    rates = comparison.phase_rate(name)
     key = "throughput_ips" if objective == "throughput" else "latency_us"
-    values = {one: 1e6 / us[one] if objective == "throughput" else us[one] for one in us}
     return {
-        phase.name: {"count": phase.count, key: round(values[phase.name], 3)}
+        phase.name: {"count": phase.count, key: round(in_unit(rates[phase.name], objective), 3)}
         for phase in phases
-        if phase.name in values
+        if phase.name in rates
     }
 
 

@@ -23,62 +23,54 @@ from ov_hsdag.problem.problem import PlacementProblem
 FEATURE_VERSION = 3
 
 # Operation types by what they do; each line is one feature. Types in none of them count as the last one.
-_TYPE_FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("Parameter",),
-    ("Result",),
-    ("Convolution", "DeformableConvolution", "BinaryConvolution"),
-    ("GroupConvolution",),
-    ("ConvolutionBackpropData", "GroupConvolutionBackpropData"),
-    ("MatMul", "FullyConnected"),
-    ("Einsum",),
-    ("ScaledDotProductAttention", "PagedAttentionExtension"),
-    ("LSTMSequence", "GRUSequence", "RNNSequence"),
-    ("LSTMCell", "GRUCell", "RNNCell", "AUGRUCell"),
-    ("Add", "Subtract"),
-    ("Multiply", "Divide"),
-    ("Power", "Sqrt", "Exp", "Log", "Erf", "SquaredDifference"),
-    ("Relu", "PRelu", "Clamp", "Elu", "Selu"),
-    ("Sigmoid", "HSigmoid", "HardSigmoid", "Tanh"),
-    ("Gelu", "Swish", "HSwish", "Mish", "SoftPlus", "SoftSign"),
-    ("Softmax", "LogSoftmax"),
-    ("MVN", "RMS", "BatchNormInference", "LRN", "NormalizeL2"),
-    ("GroupNormalization",),
-    ("MaxPool", "AdaptiveMaxPool"),
-    ("AvgPool", "AdaptiveAvgPool"),
-    ("ReduceMean", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceLogicalAnd"),
-    ("Concat",),
-    ("Split", "VariadicSplit"),
-    ("Reshape", "Squeeze", "Unsqueeze"),
-    ("Transpose",),
-    ("Slice", "StridedSlice", "Pad", "Roll", "CumSum", "ReverseSequence"),
-    ("Gather", "GatherND", "GatherElements"),
-    ("ScatterUpdate", "ScatterNDUpdate", "ScatterElementsUpdate"),
-    ("EmbeddingBagOffsetsSum", "EmbeddingBagPackedSum", "EmbeddingSegmentsSum", "OneHot"),
-    ("Interpolate", "GridSample", "ROIAlign", "ROIPooling", "PSROIPooling"),
-    (
-        "ShuffleChannels",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "BatchToSpace",
-        "SpaceToBatch",
-        "Col2Im",
-        "ExtractImagePatches",
-    ),
-    ("Broadcast", "Tile", "Range", "Eye"),
-    ("Convert", "ConvertLike", "FakeQuantize", "FakeConvert"),
-    ("Select", "Maximum", "Minimum", "Abs", "Negative", "Sign", "Floor", "Ceiling", "Round", "Mod", "FloorMod"),
-    ("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot"),
-    ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"),
-    ("Sin", "Cos", "Tan", "DFT", "IDFT", "RDFT", "IRDFT", "STFT"),
-    ("TopK", "NonZero", "Unique", "SearchSorted", "Bucketize"),
-    ("NonMaxSuppression", "MulticlassNms", "MatrixNms", "DetectionOutput", "PriorBox", "Proposal"),
-    ("ShapeOf",),
-    ("ReadValue", "Assign"),
-    ("If", "Loop", "TensorIterator"),
-    ("RandomUniform", "Multinomial"),
-)
-TYPE_COLUMN = {name: column for column, names in enumerate(_TYPE_FAMILIES) for name in names}
-TYPE_COLUMNS = len(_TYPE_FAMILIES) + 1
+_TYPE_FAMILIES = """
+Parameter
+Result
+Convolution DeformableConvolution BinaryConvolution
+GroupConvolution
+ConvolutionBackpropData GroupConvolutionBackpropData
+MatMul FullyConnected
+Einsum
+ScaledDotProductAttention PagedAttentionExtension
+LSTMSequence GRUSequence RNNSequence
+LSTMCell GRUCell RNNCell AUGRUCell
+Add Subtract
+Multiply Divide
+Power Sqrt Exp Log Erf SquaredDifference
+Relu PRelu Clamp Elu Selu
+Sigmoid HSigmoid HardSigmoid Tanh
+Gelu Swish HSwish Mish SoftPlus SoftSign
+Softmax LogSoftmax
+MVN RMS BatchNormInference LRN NormalizeL2
+GroupNormalization
+MaxPool AdaptiveMaxPool
+AvgPool AdaptiveAvgPool
+ReduceMean ReduceSum ReduceL1 ReduceL2 ReduceProd ReduceMax ReduceMin ReduceLogicalAnd
+Concat
+Split VariadicSplit
+Reshape Squeeze Unsqueeze
+Transpose
+Slice StridedSlice Pad Roll CumSum ReverseSequence
+Gather GatherND GatherElements
+ScatterUpdate ScatterNDUpdate ScatterElementsUpdate
+EmbeddingBagOffsetsSum EmbeddingBagPackedSum EmbeddingSegmentsSum OneHot
+Interpolate GridSample ROIAlign ROIPooling PSROIPooling
+ShuffleChannels DepthToSpace SpaceToDepth BatchToSpace SpaceToBatch Col2Im ExtractImagePatches
+Broadcast Tile Range Eye
+Convert ConvertLike FakeQuantize FakeConvert
+Select Maximum Minimum Abs Negative Sign Floor Ceiling Round Mod FloorMod
+Equal NotEqual Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr LogicalNot
+BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
+Sin Cos Tan DFT IDFT RDFT IRDFT STFT
+TopK NonZero Unique SearchSorted Bucketize
+NonMaxSuppression MulticlassNms MatrixNms DetectionOutput PriorBox Proposal
+ShapeOf
+ReadValue Assign
+If Loop TensorIterator
+RandomUniform Multinomial
+"""
+TYPE_COLUMN = {name: n for n, line in enumerate(_TYPE_FAMILIES.split("\n")[1:-1]) for name in line.split()}
+TYPE_COLUMNS = max(TYPE_COLUMN.values()) + 2
 """Number of families of operation types."""
 
 MOST_NODES = 1000
@@ -187,16 +179,14 @@ def _output_shapes(graph: ComputationGraph, view: CoarseView) -> Floats:
 def _structure(structure: dict[str, Any], size: int) -> Floats:
     """Degrees, fractal dimension, closeness (also on a log scale: it spans orders of magnitude), [size, 5]."""
     closeness = structure["closeness"]
-    return np.stack(
-        [
-            np.log2(1 + structure["in_degree"]) / 4,
-            np.log2(1 + structure["out_degree"]) / 4,
-            structure["fractal_dimension"] / 2,
-            closeness,
-            _log(closeness * size / 4),
-        ],
-        axis=1,
-    )
+    columns = [
+        np.log2(1 + structure["in_degree"]) / 4,
+        np.log2(1 + structure["out_degree"]) / 4,
+        structure["fractal_dimension"] / 2,
+        closeness,
+        _log(closeness * size / 4),
+    ]
+    return np.stack(columns, axis=1)
 
 
 def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]) -> Floats:
@@ -211,27 +201,25 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
     mean_bytes = view.tensor_bytes[sent].mean() if sent.any() else 1.0
     longest = max(int((structure["depth"] + structure["height"]).max(initial=1)), 1)
     done, cut = _progress(view, structure["position"])
-    return np.stack(
-        [
-            share(view.best, total),
-            _log(share(view.best * view.size, total)),
-            share(weights, weights.sum()),
-            _log(share(weights * view.size, weights.sum())),
-            _log(share(bytes_in, mean_bytes)),
-            _log(share(bytes_out, mean_bytes)),
-            _log(share(flops * view.size, flops.sum())),
-            _log(share(flops, bytes_in + bytes_out + weights)),
-            np.log2(1 + view.sums(graph.kinds != NodeKind.CONSTANT)) / 8,
-            structure["depth"] / longest,
-            structure["height"] / longest,
-            done,
-            cut[0],
-            cut[1],
-            np.isfinite(view.us).mean(axis=1),
-            _log(share(view.into.mean(axis=1) + view.out_of.mean(axis=1), view.best)),
-        ],
-        axis=1,
-    )
+    columns = [
+        share(view.best, total),
+        _log(share(view.best * view.size, total)),
+        share(weights, weights.sum()),
+        _log(share(weights * view.size, weights.sum())),
+        _log(share(bytes_in, mean_bytes)),
+        _log(share(bytes_out, mean_bytes)),
+        _log(share(flops * view.size, flops.sum())),
+        _log(share(flops, bytes_in + bytes_out + weights)),
+        np.log2(1 + view.sums(graph.kinds != NodeKind.CONSTANT)) / 8,
+        structure["depth"] / longest,
+        structure["height"] / longest,
+        done,
+        cut[0],
+        cut[1],
+        np.isfinite(view.us).mean(axis=1),
+        _log(share(view.into.mean(axis=1) + view.out_of.mean(axis=1), view.best)),
+    ]
+    return np.stack(columns, axis=1)
 
 
 def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
@@ -298,18 +286,16 @@ def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
     shared = np.zeros(edges)
     np.maximum.at(shared, view.edge_of, consumers[view.received])
     source, target = view.edge_index
-    return np.stack(
-        [
-            _log(share(moved, moved.mean() if edges else 1.0)),
-            _log(share(us, view.best.mean())),
-            _log(share(us, view.best[source] + view.best[target])),
-            share(us, view.best.sum()).clip(0, 1),
-            np.log2(shared + 1e-30).clip(0) / 4,
-            position[target] - position[source],
-            (found.inside[source] == found.inside[target]).all(axis=1),
-        ],
-        axis=1,
-    )
+    columns = [
+        _log(share(moved, moved.mean() if edges else 1.0)),
+        _log(share(us, view.best.mean())),
+        _log(share(us, view.best[source] + view.best[target])),
+        share(us, view.best.sum()).clip(0, 1),
+        np.log2(shared + 1e-30).clip(0) / 4,
+        position[target] - position[source],
+        (found.inside[source] == found.inside[target]).all(axis=1),
+    ]
+    return np.stack(columns, axis=1)
 
 
 def _squash(distance: Floats) -> Floats:
@@ -333,24 +319,22 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
     # Infinite over infinite above: support decides.
     gain = np.where(np.isfinite(elsewhere), gain, 1.0)
     gain = np.where(supported, gain, -1.0)
-    return np.stack(
-        [
-            supported.astype(np.float64),
-            _log(share(us, view.best[:, None])),
-            _log(share(us * view.size, total)),
-            np.clip(share(us, total), 0, 1),
-            _log(share(view.into, view.best[:, None])),
-            _log(share(view.out_of, view.best[:, None])),
-            _log(share(moving * view.size, total)),
-            gain,
-            begun,
-            left,
-            _squash(begun),
-            _squash(left),
-            found.inside.astype(np.float64),
-        ],
-        axis=2,
-    )
+    columns = [
+        supported.astype(np.float64),
+        _log(share(us, view.best[:, None])),
+        _log(share(us * view.size, total)),
+        np.clip(share(us, total), 0, 1),
+        _log(share(view.into, view.best[:, None])),
+        _log(share(view.out_of, view.best[:, None])),
+        _log(share(moving * view.size, total)),
+        gain,
+        begun,
+        left,
+        _squash(begun),
+        _squash(left),
+        found.inside.astype(np.float64),
+    ]
+    return np.stack(columns, axis=2)
 
 
 def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
@@ -377,13 +361,8 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     received = summed(target * count + device[source], alone * (fixed[device[source]] + per_byte), size * count)
     # Times of transfers between the device that a group is moved to and each device, [size, D, D].
     between = received.reshape(size, count, count).transpose(0, 2, 1)
-    sent = np.stack(
-        [
-            summed(view.producer, (readers > 0) * (fixed[place] + rate[place] * view.tensor_bytes[:, None]))
-            for place in places
-        ],
-        axis=1,
-    )
+    us_to = ((readers > 0) * (fixed[place] + rate[place] * view.tensor_bytes[:, None]) for place in places)
+    sent = np.stack([summed(view.producer, one) for one in us_to], axis=1)
     between = between + sent
     # A group with no neighbour on its device is a submodel there, and one between two of its device leaves two behind.
     reads, feeds = summed(target, own[source]) > 0, summed(source, own[target]) > 0
@@ -401,15 +380,13 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     after[rows, :, device] += behind
     worst = after.max(axis=2) - load.max()
     held = (own.T @ partitions.weights).diagonal() + np.where(own > 0, 0.0, partitions.weights)
-    return np.stack(
-        [
-            _signed(share(change * size, view.best.sum())),
-            _signed(share(worst * size, view.best.sum())),
-            np.broadcast_to(share(load, load.max()), us.shape),
-            np.where(np.isfinite(partitions.room), share(held, partitions.room), 0.0).clip(0, 2),
-        ],
-        axis=2,
-    )
+    columns = [
+        _signed(share(change * size, view.best.sum())),
+        _signed(share(worst * size, view.best.sum())),
+        np.broadcast_to(share(load, load.max()), us.shape),
+        np.where(np.isfinite(partitions.room), share(held, partitions.room), 0.0).clip(0, 2),
+    ]
+    return np.stack(columns, axis=2)
 
 
 def _signed(ratio: Floats) -> Floats:
@@ -424,28 +401,26 @@ def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) ->
     total = view.best.sum()
     limited = np.isfinite(problem.memory_limits)
     ones = np.ones(devices)
-    return np.stack(
-        [
-            (problem.objective == "throughput") * ones,
-            np.arange(devices) == 0,
-            np.arange(devices) / 4,
-            ones / devices,
-            np.isfinite(view.us).mean(axis=0),
-            share(alone, alone.sum()),
-            _log(share(alone, alone.min())),
-            _log(share(total, alone)),
-            _log(share(view.into.sum(axis=0), total)),
-            _log(share(view.out_of.sum(axis=0), total)),
-            _log(share(problem.submodel_us, total)),
-            _log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
-            limited,
-            found.room,
-            np.minimum(found.room.sum(), 3.0) / 3 * ones,
-            share(share(1.0, alone), share(1.0, alone).sum()),
-            found.begin,
-            found.end,
-            found.rank / 4,
-            _log(share(found.value, alone)),
-        ],
-        axis=1,
-    )
+    columns = [
+        (problem.objective == "throughput") * ones,
+        np.arange(devices) == 0,
+        np.arange(devices) / 4,
+        ones / devices,
+        np.isfinite(view.us).mean(axis=0),
+        share(alone, alone.sum()),
+        _log(share(alone, alone.min())),
+        _log(share(total, alone)),
+        _log(share(view.into.sum(axis=0), total)),
+        _log(share(view.out_of.sum(axis=0), total)),
+        _log(share(problem.submodel_us, total)),
+        _log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
+        limited,
+        found.room,
+        np.minimum(found.room.sum(), 3.0) / 3 * ones,
+        share(share(1.0, alone), share(1.0, alone).sum()),
+        found.begin,
+        found.end,
+        found.rank / 4,
+        _log(share(found.value, alone)),
+    ]
+    return np.stack(columns, axis=1)

@@ -15,7 +15,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -23,20 +22,18 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
-from ov_hsdag.model import colocation, normalize
+from ov_hsdag.model import colocation
 from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
 
-HELD_OUT_FAMILIES: frozenset[str] = frozenset(
-    {
-        "clip", "dpt", "efficientnet", "hourglass", "inception", "segformer", "swin", "unet", "yolo",  # vision
-        "bloom", "deberta", "gemma", "llama", "mistral", "moe", "phi", "t5",  # text
-        "wav2vec2", "wavenet", "whisper",  # speech
-        "dlrm",  # recommenders
-    }
-)  # fmt: skip
+HELD_OUT_FAMILIES: frozenset[str] = frozenset({
+    "clip", "dpt", "efficientnet", "hourglass", "inception", "segformer", "swin", "unet", "yolo",  # vision
+    "bloom", "deberta", "gemma", "llama", "mistral", "moe", "phi", "t5",  # text
+    "wav2vec2", "wavenet", "whisper",  # speech
+    "dlrm",  # recommenders
+})  # fmt: skip
 """Families of models (research.zoo) that no training problem comes from: those that benchmarks judge a policy on."""
 
 HELD_OUT_PROFILES: frozenset[str] = frozenset({"arc_a770", "xeon_platinum_8480"})
@@ -110,7 +107,7 @@ def placeable(problem: PlacementProblem) -> bool:
     return bool(problem.group_supported.any(axis=1).all())
 
 
-def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> PlacementProblem:
+def unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> PlacementProblem:
     """A graph and its legality groups on devices that run everything and cost nothing."""
     count = len(devices)
     return PlacementProblem(
@@ -126,14 +123,6 @@ def _unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> P
         memory_bytes=np.full(count, -1, np.int64),
         rule=rule,
     )
-
-
-def extract(model: Any, rule: int) -> PlacementProblem:
-    """The template of an `ov.Model`, which is normalized in place; rule: HETERO's splitting rule, see `split_rule`."""
-    graph = normalize.normalize(model)
-    names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
-    empty = _unpriced(graph, names, rule)
-    return assemble(empty, names, profile, "latency")
 
 
 def write_generated(folder: Path, count: int = 256) -> None:
@@ -368,4 +357,4 @@ def generated_template(generator: np.random.Generator, rule: int) -> PlacementPr
         weight_bytes=empty,
         variables=("",) * total,
     )
-    return _unpriced(graph, ("A", "B"), rule)
+    return unpriced(graph, ("A", "B"), rule)

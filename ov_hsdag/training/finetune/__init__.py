@@ -25,14 +25,13 @@ folder policy/, the placed model model.xml and model.bin, and its placement plac
 """
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
-from ov_hsdag.training.finetune.closing import pooled
 from ov_hsdag.training.finetune.loop import Outcome, Report, imitation_target, learn, run
 from ov_hsdag.training.finetune.model import Simulated, finetune
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import Entry, State, check_outputs, new_state
+from ov_hsdag.training.finetune.state import Entry, check_outputs, new_state
 from ov_hsdag.training.finetune.task import Task
 
 __all__ = [
-    "SCRATCH", "Budget", "Corrector", "Entry", "Fit", "Outcome", "Report", "Settings", "Simulated", "State", "Task",
-    "Terms", "check_outputs", "finetune", "imitation_target", "learn", "new_state", "pooled", "run",
+    "SCRATCH", "Budget", "Corrector", "Entry", "Fit", "Outcome", "Report", "Settings", "Simulated", "Task",
+    "Terms", "check_outputs", "finetune", "imitation_target", "learn", "new_state", "run",
 ]  # fmt: skip
