@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ov_hsdag.report.drawing import Drawing
+from ov_hsdag.report.drawing import COLOURS, Drawing
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP = 720, 420, 66, 24, 46
 """Of the axes with their labels, in pixels; the legend is below."""
@@ -17,9 +17,6 @@ _LABELS, _LEGEND_ROW = 52, 18
 _TICKS = 6
 
 _GRID, _TEXT = "#e3e3e3", "#333"
-
-# Easy to distinguish on white, in the order in which they are taken.
-_COLOURS = ("#1f6f8b", "#c8553d", "#588157", "#6d597a", "#b08900", "#3d405b", "#8d99ae", "#9b2226")
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ def plot(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     drawing.text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - _LABELS + 34, x.label, text_anchor="middle", fill=_TEXT)
     drawing.text(_LEFT, _TOP - 8, y.label, fill=_TEXT)
     for number, (one, (left, row)) in enumerate(zip(series, places, strict=True)):
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         points = [(across(a), upwards(b)) for a, b in one.points]
         if len(points) > 1:
             told = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)

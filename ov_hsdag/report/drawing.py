@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 
+COLOURS = ("#1f6f8b", "#c8553d", "#588157", "#6d597a", "#b08900", "#3d405b", "#8d99ae", "#9b2226")
+"""Colours that are easy to distinguish on white, in the order in which they are taken."""
+
 Attribute = str | int | float
 
 

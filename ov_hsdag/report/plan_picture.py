@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ov_hsdag.report.drawing import COLOURS, Drawing
 from ov_hsdag.report.picture import QUIET, TEXT, time_text
 from ov_hsdag.utils.byte_sizes import format_bytes
-from ov_hsdag.utils.plot import COLOURS, Drawing
 
 _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
