@@ -262,6 +262,7 @@ class TestOnDevices:
         ("speed = 1", "has no 'speed'"),
         ("", "it names no models"),
         ("[models.a]\ncount = 1", "has no path"),
+        ('[models."../a"]\npath = "a.xml"', "'../a' cannot be a model's name"),
         ('[models.a]\npath = "none.xml"', "there is no '"),
         ('[models.a]\npath = "a.xml"\nrate = 0', "has a rate of 0"),
         ('[models.a]\npath = "a.xml"\nrate = -inf', "has a rate of -inf"),

@@ -161,9 +161,8 @@ def write(
         check_folder_output(output, source)
     else:
         check_writable(output / PLAN)
-        for of, folder in {(one.of, one.folder) for one in spec.models.values()}:
-            if folder is not None:
-                check_folder_output(output / of, folder)
+        for name, one in spec.models.items():
+            common.check_output(output / (one.of if one.folder else f"{name}.xml"), one.folder or one.path)
 
     with console.result(as_json) as show:
         core = common.new_core()
@@ -203,7 +202,9 @@ def write(
         where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
         found.save(where)
         shown(show, found, as_json, where, given["report"])
-        show.next("verify", *_verified(found, where), "--device", device)
+        largest = max(found.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
+        here = [] if absent(core, devices) else ["--device", device]
+        show.next("verify" if here else "explain", where.parent / (largest.path or ""), *here)
 
 
 def _written(
@@ -228,12 +229,6 @@ def _written(
     for (of, folder), placed in pipelines.items():
         write_folder(output if alone else output / of, folder, placed)
     return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
-
-
-def _verified(plan: Plan, where: Path) -> tuple[Path]:
-    """What `verify` is told: the model with the most work."""
-    largest = max(plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
-    return (where.parent / (largest.path or ""),)
 
 
 def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = None, report: Path | None = None) -> None:

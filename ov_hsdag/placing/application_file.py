@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -75,6 +76,10 @@ def read_application(path: Path) -> ApplicationSpec:
         if not models:
             raise UserError('it names no models: give each as [models.NAME] with path = "…"')
         for name, one in models.items():
+            if not re.fullmatch(r"\w[\w.-]*", name):
+                raise UserError(
+                    f"'{name:.40}' cannot be a model's name, and its file's: use letters, digits, -, _ and ."
+                )
             if not isinstance(one, dict):
                 raise UserError(f"'models.{name}' is no table: give [models.{name}] with a path")
             _check(one, _MODEL_KEYS, f"[models.{name}]")
