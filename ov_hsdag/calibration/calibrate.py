@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,17 +147,22 @@ class _Calibration:
         self.problem = latency_problem(self._prepared, self._profile, self.times, found)
 
     def _alone(self, name: str, deadline: Deadline) -> NodeTimes:
+        submodel_us = self._profile.device(name).submodel_us
+        return self._node_times(self._prepared.model, name, name, deadline, submodel_us=submodel_us)
+
+    def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
+        """Times of the device `name` in a model that is compiled for `runs_on`; options: see `node_times`."""
         return node_times(
-            self._prepared.model,
-            name,
+            model,
+            runs_on,
             self._core,
             graph=self._prepared.graph,
             weights=self._weights[name],
             inputs=self._inputs,
-            submodel_us=self._profile.device(name).submodel_us,
             advance=self._advance,
             counted=self._has_memory({name: 2}),
             deadline=deadline,
+            **options,
         )
 
     def _has_memory(self, copies: Mapping[str, int]) -> bool:
@@ -187,18 +192,7 @@ class _Calibration:
             return None
         split = self._prepared.model.clone()
         set_affinities(split, problem.affinity(placement))
-        return node_times(
-            split,
-            f"HETERO:{name},{helper}",
-            self._core,
-            graph=graph,
-            weights=weights,
-            inputs=self._inputs,
-            advance=self._advance,
-            inside=inside,
-            counted=self._has_memory({name: 2}),
-            deadline=deadline,
-        )
+        return self._node_times(split, f"HETERO:{name},{helper}", name, deadline, inside=inside)
 
     def measure_boundaries(self) -> None:
         """Scale factors on what partition boundaries cost, where all devices were measured."""

@@ -77,6 +77,5 @@ def calibrate(
         stages.begin(model.get_friendly_name())
         analysis = prepare(model.clone(), names, core, profile, shapes=example)
         measured.append(calibrate_prepared(analysis, core, profile, stages, seconds))
-    return Calibration(
-        profile, document, reports, tuple(costs for costs, _ in measured), tuple(times for _, times in measured)
-    )
+    costs, times = zip(*measured, strict=True) if measured else ((), ())
+    return Calibration(profile, document, reports, costs, times)

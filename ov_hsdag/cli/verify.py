@@ -23,7 +23,7 @@ from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_o
 from ov_hsdag.utils.errors import UserError
 
 if TYPE_CHECKING:
-    import openvino as ov
+    pass
 
 Precision = Annotated[
     str,
@@ -67,7 +67,9 @@ def verify(
         results, good = {}, True
         files = _placed_files(model, part or ())
         with console.progress(f"reading {model}"):
-            loaded = [_read_placed(core, file, device) for file in files]
+            loaded = [common.read_model(core, file) for file in files]
+        for file in (file for file, one in zip(files, loaded, strict=True) if Placement.of(one) is None):
+            raise UserError(f"{file} carries no placement; {place_it(file, device)}")
         for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
             with console.progress(f"verifying {file} on {device}") as tell:
                 done = verify_model(
@@ -97,14 +99,6 @@ def _placed_files(model: Path, parts: Sequence[str]) -> list[Path]:
         return model_files(model, parts)
     # Without any the main ones, which then say so.
     return [file for file in models_of(model).values() if file_carries(file)] or model_files(model)
-
-
-def _read_placed(core: ov.Core, file: Path, device: str) -> ov.Model:
-    """Read a model. Raises UserError where it carries no placement."""
-    model = common.read_model(core, file)
-    if Placement.of(model) is None:
-        raise UserError(f"{file} carries no placement; {place_it(file, device)}")
-    return model
 
 
 def _may_round(result: Mapping[str, Any]) -> bool:

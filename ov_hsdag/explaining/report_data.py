@@ -134,7 +134,9 @@ def report_data(
     """
     explained = found.explanation
     problem = explained.problem
-    drawn = _drawn(problem.graph)
+    shown = ~problem.graph.legality.constant & (problem.graph.kinds != NodeKind.CONSTANT)
+    # A model, or an output of one, may be of constants alone.
+    drawn = np.flatnonzero(shown | (problem.graph.kinds == NodeKind.RESULT))
     texts: dict[str, int] = {}
     tell("simulating moves")
     summary = found.summary()
@@ -165,13 +167,6 @@ def report_data(
         "texts": list(texts),
     }
     return data | plain(more, _DIGITS)
-
-
-def _drawn(graph: ComputationGraph) -> NDArray[np.int64]:
-    """Nodes that are shown, in topological order: no constants, and nothing that is computed of them alone."""
-    shown = ~graph.legality.constant & (graph.kinds != NodeKind.CONSTANT)
-    # A model, or an output of one, may be of constants alone.
-    return np.flatnonzero(shown | (graph.kinds == NodeKind.RESULT))
 
 
 def _nodes(

@@ -200,17 +200,12 @@ def _give_away(descriptor: int, to: int) -> int:
     return private
 
 
-def _expendable() -> None:
-    """Where memory runs out, Linux is to end this process before the one that works for the user."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
 def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
     """Works until a command says quit; `station` makes what answers commands, from the other two."""
     null = os.open(os.devnull, os.O_RDONLY)
     stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
-    _expendable()
+    with contextlib.suppress(OSError):  # where memory runs out, Linux is to end this process before the user's
+        Path("/proc/self/oom_score_adj").write_text("1000")
     commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, Path(folder), commands), daemon=True).start()
     working: Station | None = None

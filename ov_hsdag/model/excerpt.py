@@ -102,7 +102,8 @@ def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -
             attributes = node.get_attributes()
             for name in _NAMES:
                 attributes.pop(name, None)
-            key = (str(node.get_type_info()), repr(attributes), outputs, _marks(node) if whole else ())
+            marks = sorted({*node.get_rt_info()} - {_FOR_CACHES}) if whole else ()
+            key = (str(node.get_type_info()), repr(attributes), outputs, tuple(marks))
         found[index] = known.setdefault(key, len(known))
     return found
 
@@ -115,11 +116,6 @@ def constant_bytes(node: ov.Node) -> bytes:
     if node.get_byte_size() > (8 if element.is_real() else _COMPARED):
         return b""
     return bytes(node.data.tobytes())
-
-
-def _marks(node: ov.Node) -> tuple[str, ...]:
-    info = node.get_rt_info()
-    return tuple(sorted(key for key in info if key != _FOR_CACHES)) if len(info) else ()
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

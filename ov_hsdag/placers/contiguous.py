@@ -183,7 +183,9 @@ class CoarsePartitions:
             weights = self.weights[order]
             alive = _alive(self.largest[order], size, weights)
             excess = _excess(weights, alive, self.room, cuts, work)
-        return _spans(work, enter, problem.submodel_us, leave, excess), cuts
+        cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + problem.submodel_us[:, None, None]
+        # Infinite where a part would be empty or end before it begins.
+        return np.where(np.tri(len(cuts), dtype=bool), np.inf, cost + leave[:, None, :] + excess), cuts
 
     def _find(
         self, span: Floats, cuts: NDArray[np.int64], sequences: int = 1, *, in_list_order: bool = False
@@ -239,15 +241,6 @@ def _crossing(amount: Floats, first: NDArray[np.int64], last: NDArray[np.int64],
 def _before(values: NDArray[Any]) -> NDArray[Any]:
     """Sums of all rows before each, and of all: [n + 1, …]."""
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values.cumsum(axis=0)])
-
-
-def _spans(work: Floats, enter: Floats, fixed: Floats, leave: Floats, excess: Floats | float) -> Floats:
-    """Time of a part between each two cuts, µs [D, P, P], inf where it would be empty or end before it begins.
-
-    Of all before each cut (work), crossing its ends (enter, leave) [D, P], of every part [D], over memory [D, P, P].
-    """
-    cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + fixed[:, None, None] + leave[:, None, :] + excess
-    return np.where(np.tri(work.shape[1], dtype=bool), np.inf, cost)
 
 
 def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:

@@ -183,11 +183,8 @@ def verdict(found: Fit, model: str) -> str:
         return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
     if found.split_fits:
         return f"fits: {what} split over {', '.join(found.split)}{_at_most(found, 'split')}, on no device alone"
-    if not found.context:
-        return (
-            f"does not fit: {what} needs more memory than {', '.join(found.devices)} have{_shared(found)}{_more(found)}"
-        )
-    return f"does not fit: {what}{_shared(found)}{_more(found)}"
+    why = "" if found.context else f" needs more memory than {', '.join(found.devices)} have"
+    return f"does not fit: {what}{why}{_shared(found)}{_more(found)}"
 
 
 def _more(found: Fit) -> str:
@@ -408,32 +405,17 @@ class ContextProblems:
         further = analysis.graph.resized(
             analysis.model, decoder_shapes(analysis.model, workload.batch, 1, 2 * workload.tokens)
         )
-        sizes = priced.output_bytes
-        return cls(
-            priced.problem,
-            session,
-            analysis,
-            workload.tokens,
-            sizes["prompt"],
-            sizes["last token"],
-            further.output_bytes,
-        )
+        sizes = priced.output_bytes["prompt"], priced.output_bytes["last token"], further.output_bytes
+        return cls(priced.problem, session, analysis, workload.tokens, *sizes)
 
     def at(self, tokens: int) -> PlacementProblem:
         """The problem at a context, by its memory; times are those of the workload's."""
         growth = (self._further - self._last).astype(np.float64) / self._tokens
         last = np.rint(self._last + growth * (tokens - self._tokens)).astype(np.int64)
         graph = replace(self.problem.graph, output_bytes=np.maximum(self._fixed, last))
-        stored = self.problem.storage_ratio
-        names = self.problem.devices
-        held, live = memory_needs(
-            self._analysis.model,
-            graph,
-            self._session.core,
-            self._session.profile,
-            names,
-            np.ones(len(names)) if stored is None else stored,
-        )
+        names, session = self.problem.devices, self._session
+        stored = np.ones(len(names)) if self.problem.storage_ratio is None else self.problem.storage_ratio
+        held, live = memory_needs(self._analysis.model, graph, session.core, session.profile, names, stored)
         return replace(self.problem, held_bytes=held, live_bytes=live)
 
     def describe(self, candidates: Sequence[NamedPlacement]) -> str:

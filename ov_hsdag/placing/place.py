@@ -165,7 +165,9 @@ def place(
             candidates += _by_profile(unmeasured, candidates, request)
     with clock("choose"):
         if request.given is not None:
-            chosen = _completed(model, problem, request.given)
+            affinity = complete.complete(model, request.given.affinity, problem.devices, problem.graph)
+            chosen = NamedPlacement("affinity", problem.placement_of(affinity))
+            require_runnable(problem, [chosen], ignored=_UNSUPPORTED)
         else:
             try:
                 asked_for = [_experts_apart(problem, request.experts)] if request.experts else candidates
@@ -410,14 +412,6 @@ def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], requ
     if any(np.array_equal(found.placement, one.placement) for one in known):
         return []
     return [NamedPlacement(f"{found.name} {selection.BY_PROFILE}", found.placement)]
-
-
-def _completed(model: ov.Model, problem: PlacementProblem, given: Placement) -> NamedPlacement:
-    """A given placement, completed for the nodes that it does not name. Raises UserError where HETERO refuses it."""
-    affinity = complete.complete(model, given.affinity, problem.devices, problem.graph)
-    chosen = NamedPlacement("affinity", problem.placement_of(affinity))
-    require_runnable(problem, [chosen], ignored=_UNSUPPORTED)
-    return chosen
 
 
 @dataclass(frozen=True)

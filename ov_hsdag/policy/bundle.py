@@ -66,7 +66,8 @@ def find(policy: str | PathLike[str] | None) -> Path:
     UserError: there is none, or it may not be read.
     """
     name = DEFAULT if policy is None else str(policy)
-    if not isinstance(policy, PathLike) and _is_name(name) and ships(name):
+    # "base" is a name, "./base" a folder.
+    if not isinstance(policy, PathLike) and not {os.sep, os.altsep} & {*name} and ships(name):
         return SHIPPED / name
     if policy is not None:
         with _reading(policy):
@@ -80,11 +81,6 @@ def find(policy: str | PathLike[str] | None) -> Path:
                 )
     names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/policy.json"))) or "none"
     raise UserError(f"there is no policy '{name}'; give a folder that holds policy.json, or a shipped policy ({names})")
-
-
-def _is_name(policy: str) -> bool:
-    """Whether a string has no separator: "base" is a name, "./base" a folder."""
-    return not any(separator in policy for separator in (os.sep, os.altsep) if separator)
 
 
 def ships(policy: str) -> bool:

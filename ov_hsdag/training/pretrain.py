@@ -14,6 +14,7 @@ files, and in the end record.json and the policy folder policy/.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -224,7 +225,8 @@ def pretrain(
 
     folder = corpus_folder or output / CORPUS
     corpus = Corpus.load(folder, seed=settings.seed, max_coarse=settings.max_coarse)
-    config = HSDAGConfig.base(_widths(corpus))
+    example = next(problem for number in itertools.count() if (problem := corpus.draw(number)) is not None)
+    config = HSDAGConfig.base(Widths.of(policy_input(example)))
     config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
     state = State.new(settings, config)
     if resumed:
@@ -289,14 +291,6 @@ def pretrain(
         write_json(output / "record.json", record)
         export(state.network, output / "policy", record)
     return record
-
-
-def _widths(corpus: Corpus) -> Widths:
-    """Feature widths by the first problem that can be drawn."""
-    number = 0
-    while (problem := corpus.draw(number)) is None:
-        number += 1
-    return Widths.of(policy_input(problem))
 
 
 def make_record(state: State, settings: Settings, corpus: Corpus, problems: int, validation: int) -> dict[str, Any]:

@@ -82,7 +82,11 @@ def finetune(
         with readable_checkpoint(output / CHECKPOINT):
             about = dict(metadata["about"])
             objective, simulated = str(about["objective"]), bool(about["simulated"])
-            examples = _resumed_shapes(output, about.get("shapes") or {}, examples)
+            known = about.get("shapes") or {}
+        if examples not in ({}, known):
+            listed = ", ".join(f"{name}={sizes}" for name, sizes in known.items()) or "no example shapes"
+            raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
+        examples = known
     else:
         refuse_existing(output)
     if core is None:
@@ -143,16 +147,6 @@ def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str,
         if not shapes.keys().isdisjoint({name, *port.get_names()}):
             named[name] = size
     return named
-
-
-def _resumed_shapes(
-    output: Path, known: Mapping[str, list[int]], given: Mapping[str, list[int]]
-) -> dict[str, list[int]]:
-    """The example shapes of the run in `output`. Raises UserError where others were given."""
-    if given and given != known:
-        listed = ", ".join(f"{name}={sizes}" for name, sizes in known.items()) or "no example shapes"
-        raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
-    return dict(known)
 
 
 def _ratios(ratio: float, interval: Sequence[float] | None, over_single: bool) -> dict[str, Any]:
