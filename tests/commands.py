@@ -45,6 +45,13 @@ def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.
     return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
 
 
+def ran(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What `run` returns, of a command that ends with status 0."""
+    done = run(*arguments, code=code, **environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def ovc(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`ovc ARGUMENTS` in this process, with the same devices."""
     from openvino.tools.ovc import main
@@ -119,8 +126,7 @@ def verified(model: ov.Model, folder: Path, *options: str, status: int = 1) -> s
     """What `verify` prints about a model that was placed on two devices. `options` are of place."""
     source, output = folder / "source.xml", folder / "placed.xml"
     ov.save_model(model, source, compress_to_fp16=False)
-    done = run("place", source, "--device", DEVICE, "--no-measure", "--output", output, *options)
-    assert done.returncode == 0, done.stderr
+    done = ran("place", source, "--device", DEVICE, "--no-measure", "--output", output, *options)
     done = run("verify", output, "--device", DEVICE)
     assert done.returncode == status, done.stderr
     return done.stdout

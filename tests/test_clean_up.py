@@ -16,7 +16,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import op, opset15
 from ov_hsdag.utils.compat import opset13 as ops
-from tests.commands import run
+from tests.commands import ran
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 
@@ -114,5 +114,4 @@ def test_bits_compute_the_same_after_placing() -> None:
             for _ in range(3):
                 np.testing.assert_allclose(core.compile_model(model, device)([values])[0], expected, atol=1e-5)
     """
-    done = run(code=textwrap.dedent(code))
-    assert done.returncode == 0, done.stderr
+    ran(code=textwrap.dedent(code))

@@ -26,7 +26,7 @@ from ov_hsdag.cli.app import app
 from ov_hsdag.cli.place import default_output
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
 from ov_hsdag.model.placement import Placement
-from tests.commands import DEVICE, MAIN, PACKAGE, assert_one_error_line, run, verified
+from tests.commands import DEVICE, MAIN, PACKAGE, assert_one_error_line, ran, run, verified
 from tests.conftest import GENEROUS, ONE_CORE
 from tests.graphs import convolutions
 
@@ -35,10 +35,9 @@ from tests.graphs import convolutions
 def placed(model: Path) -> tuple[Path, dict[str, Any]]:
     """A model that `place --json` has placed on both devices, and what it printed."""
     output = model.parent / "placed.xml"
-    done = run(
+    done = ran(
         "place", model, "--device", DEVICE, "--no-measure", "--objective", "throughput", "--output", output, "--json"
     )
-    assert done.returncode == 0, done.stderr
     return output, json.loads(done.stdout)
 
 
@@ -80,8 +79,7 @@ class TestPlace:
     @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_measures_where_the_devices_are(self, model: Path, out: Path) -> None:
-        done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", GENEROUS, "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", GENEROUS, "--json")
         printed = json.loads(done.stdout)
         assert {"CPU_A", "CPU_B", "hetero"} <= set(printed["measured"])
         for figures in printed["measured"].values():
@@ -93,8 +91,7 @@ class TestPlace:
     @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_text_tells_what_was_measured(self, model: Path, out: Path) -> None:
-        done = run("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", GENEROUS)
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", GENEROUS)
         embedded = Placement.of(ov.Core().read_model(out))
         assert embedded is not None and embedded.measured
         text = " ".join(done.stdout.split())
@@ -114,8 +111,7 @@ class TestPlace:
         assert max(map(len, told.splitlines())) <= 80
 
     def test_tells_why_nothing_was_measured_and_what_does_not_fit(self, model: Path, out: Path) -> None:
-        done = run("place", model, "--device", "HETERO:GPU,NPU,CPU", "--output", out, "--memory", "GPU=1KiB")
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, "--device", "HETERO:GPU,NPU,CPU", "--output", out, "--memory", "GPU=1KiB")
         assert "\nnot measured: GPU, NPU are not on this machine\n" in done.stdout
         # What their costs are taken from.
         profiles = "iris_xe for GPU, npu_core_ultra for NPU, core_ultra_7_155h for CPU"
@@ -160,8 +156,7 @@ class TestPlace:
     def test_leaves_weights_as_they_are(self, compressed: bool, out: Path, tmp_path: Path) -> None:
         source = tmp_path / "model.xml"
         ov.save_model(convolutions(), source, compress_to_fp16=compressed)
-        done = run("place", source, "--device", DEVICE, "--no-measure", "--objective", "throughput", "--output", out)
-        assert done.returncode == 0, done.stderr
+        done = ran("place", source, "--device", DEVICE, "--no-measure", "--objective", "throughput", "--output", out)
         assert re.search(r"requests: keep \d+ in flight .*-nireq \d+\)", " ".join(done.stdout.split()))
         # Shared constants may be copied, so sizes are not equal; FP16 is half of f32.
         assert out.with_suffix(".bin").stat().st_size < 1.5 * source.with_suffix(".bin").stat().st_size
@@ -173,8 +168,7 @@ class TestPlace:
 
 class TestVerify:
     def test_agrees_with_each_single_device(self, placed: tuple[Path, dict[str, Any]]) -> None:
-        done = run("verify", placed[0], "--device", DEVICE, "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("verify", placed[0], "--device", DEVICE, "--json")
         printed = json.loads(done.stdout)
         assert sorted(printed["devices"]) == ["CPU_A", "CPU_B"]
         assert printed["submodels"] == placed[1]["predicted"]["submodels"] > 1
@@ -238,8 +232,7 @@ class TestVerify:
 
     def test_computes_as_deployed_unless_f32_is_asked_for(self, placed: tuple[Path, dict[str, Any]]) -> None:
         rough = {"OV_HSDAG_VIRTUAL_DEVICES": "CPU_A:INFERENCE_PRECISION_HINT=bf16;CPU_B:INFERENCE_PRECISION_HINT=f32"}
-        deployed = run("verify", placed[0], "--device", DEVICE, "--json", **rough)
-        assert deployed.returncode == 0, deployed.stderr
+        deployed = ran("verify", placed[0], "--device", DEVICE, "--json", **rough)
         printed = json.loads(deployed.stdout)
         exact = json.loads(run("verify", placed[0], "--device", DEVICE, "--json", "--precision", "f32", **rough).stdout)
         assert exact["precision"] == {"CPU_A": "f32", "CPU_B": "f32"}
@@ -332,8 +325,7 @@ def test_python_verifies_as_the_command_does(placed: tuple[Path, dict[str, Any]]
 
 class TestDevices:
     def test_lists_virtual_and_real_devices_with_their_profiles(self) -> None:
-        done = run("devices", "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("devices", "--json")
         found = {device["name"]: device for device in json.loads(done.stdout)["devices"]}
         assert {"CPU", "CPU_A", "CPU_B"} <= set(found)
         assert found["CPU_A"]["virtual"] and not found["CPU"]["virtual"]
@@ -343,8 +335,7 @@ class TestDevices:
 
     @pytest.mark.parametrize("environment", [{}, {"OV_HSDAG_DISABLE": "1"}])
     def test_text(self, environment: dict[str, str]) -> None:
-        done = run("devices", **environment)
-        assert done.returncode == 0, done.stderr
+        done = ran("devices", **environment)
         assert "CPU_B" in done.stdout
         assert "cpu_core" in done.stdout and "efficiency" in done.stdout
         assert max(map(len, done.stdout.splitlines())) <= 80
@@ -469,8 +460,7 @@ class TestProfile:
     def test_decides_what_devices_that_are_not_there_support(self, model: Path, out: Path, tmp_path: Path) -> None:
         (tmp_path / "profile.json").write_text(json.dumps(gpu_and_npu_profile(unsupported=["Add"])))
         options = ("--device", "HETERO:GPU,NPU", "--profile", tmp_path / "profile.json")
-        done = run("place", model, *options, "--output", out, "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, *options, "--output", out, "--json")
         assert json.loads(done.stdout)["placement"]["sum"] == "NPU"
 
     def test_missing_file(self, model: Path, out: Path, tmp_path: Path) -> None:
@@ -534,8 +524,7 @@ class TestSurroundings:
         asked = run("place", model, *options, "--measure", code=NO_TEMPORARY_DIRECTORY)
         assert_one_error_line(asked, "measuring needs a temporary folder (TMPDIR)", status=1)
         assert not out.exists()
-        placed = run("place", model, *options, "--json", code=NO_TEMPORARY_DIRECTORY)
-        assert placed.returncode == 0, placed.stderr
+        placed = ran("place", model, *options, "--json", code=NO_TEMPORARY_DIRECTORY)
         assert json.loads(placed.stdout)["measured"] is None
         (line,) = placed.stderr.splitlines()
         assert line.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring needs a")
@@ -547,8 +536,7 @@ class TestSurroundings:
     def test_long_work_is_told_where_there_is_no_terminal(self, model: Path, out: Path, more: tuple[str, ...]) -> None:
         """Every ten seconds; here, every tenth of one."""
         code = f"from ov_hsdag.utils import progress; progress.EVERY = 0.1; {MAIN}"
-        done = run("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", 4, *more, code=code)
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, "--device", DEVICE, "--output", out, "--measure-seconds", 4, *more, code=code)
         lines = re.findall(rf"^\d+ s: placing {re.escape(str(model))} on {DEVICE}(?:: .+)?$", done.stderr, re.MULTILINE)
         assert len(lines) > 5
         assert any("measuring" in line for line in lines)
@@ -591,8 +579,7 @@ class TestSurroundings:
         affinity.write_text('{"stem": "GPU", "sum": "NPU"}', encoding="utf-8-sig")
         profile.write_text(json.dumps(gpu_and_npu_profile()), encoding="utf-8-sig")
         options = ("--affinity", affinity, "--profile", profile, "--output", out, "--json")
-        done = run("place", model, "--device", "HETERO:GPU,NPU", *options)
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, "--device", "HETERO:GPU,NPU", *options)
         assert json.loads(done.stdout)["placement"]["sum"] == "NPU"
 
 
@@ -660,8 +647,7 @@ class TestConventions:
             assert ("-m" in CliRunner().invoke(app, [name, "--help"]).output.replace(",", " ").split()) == takes_one
         for words in (("-m", model), ("--model", model), (f"--model={model}",)):
             assert run("strip", *words, "-o", out).returncode == 0
-        done = run("place", "-d", DEVICE, "-o", out, "--no-measure", "-m", model)
-        assert done.returncode == 0, done.stderr
+        ran("place", "-d", DEVICE, "-o", out, "--no-measure", "-m", model)
         for wrong in (("-m",), ("-m", model, model)):
             assert_one_error_line(run("verify", *wrong, "-d", DEVICE), "argument")
 
@@ -673,8 +659,7 @@ class TestConventions:
         link = tmp_path / "models.d" / "link.v1.xml"
         link.symlink_to(model)
         monkeypatch.chdir(tmp_path)
-        done = run("place", link, "-d", DEVICE, "--no-measure", "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("place", link, "-d", DEVICE, "--no-measure", "--json")
         assert json.loads(done.stdout)["output"] == "link.v1_placed.xml"
         assert {path.name for path in tmp_path.iterdir()} == {"models.d", "link.v1_placed.xml", "link.v1_placed.bin"}
         assert link.is_symlink() and [*link.parent.iterdir()] == [link]
@@ -692,8 +677,7 @@ class TestConventions:
             (model, half, ("--compress-to-fp16",)),
             (half, wide, ("--no-compress-to-fp16",)),
         ):
-            done = run("place", source, "-d", DEVICE, "-o", output, "--no-measure", *options)
-            assert done.returncode == 0, done.stderr
+            done = ran("place", source, "-d", DEVICE, "-o", output, "--no-measure", *options)
         size = {path: path.with_suffix(".bin").stat().st_size for path in (exact, half, wide)}
         assert size[half] < 0.6 * size[exact] and size[wide] > 0.9 * size[exact]
         done = run("verify", half, "-d", DEVICE)

@@ -25,7 +25,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import select
-from tests.commands import DEVICE, assert_one_error_line, run
+from tests.commands import DEVICE, assert_one_error_line, ran, run
 from tests.conftest import ONE_CORE
 from tests.decoders import stateful_decoder
 from tests.graphs import convolutions, random_model, random_problem
@@ -182,8 +182,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_command(placed: Path) -> None:
-    done = run("explain", placed)
-    assert done.returncode == 0, done.stderr
+    done = ran("explain", placed)
     assert f"{placed} on {PAIR} (latency):" in done.stdout.replace("\n    ", " ")
     assert "submodel 1 on " in done.stdout
     assert "the single moves that come closest to paying:" in done.stdout
@@ -209,8 +208,7 @@ def test_a_question_about_one_operation_simulates_its_moves_alone(
     name = json.loads(run("explain", placed, "--json").stdout)["nodes"][0]["name"]
     monkeypatch.setattr(Explanation, "move_us", property(lambda self: 1 / 0))
     for options in (("--node", name), ("--type", "*", "--json")):
-        done = run("explain", placed, *options)
-        assert done.returncode == 0, done.stderr
+        done = ran("explain", placed, *options)
         assert name in done.stdout and "come closest to paying" not in done.stdout
     assert json.loads(done.stdout)["closest_moves"] is None
     assert "ZeroDivisionError" in run("explain", placed, "--debug").stderr
@@ -227,8 +225,7 @@ def test_a_placement_that_was_made_elsewhere(tmp_path: Path) -> None:
     ov.save_model(plain, path)
     names = [node.get_friendly_name() for node in plain.get_ops()]
     (tmp_path / "affinity.json").write_text(json.dumps(dict.fromkeys(names, "CPU")), encoding="utf-8")
-    done = run("explain", path, "--affinity", tmp_path / "affinity.json", "-d", PAIR, "--json")
-    assert done.returncode == 0, done.stderr
+    done = ran("explain", path, "--affinity", tmp_path / "affinity.json", "-d", PAIR, "--json")
     assert {one["device"] for one in json.loads(done.stdout)["nodes"]} == {"CPU"}
 
 
@@ -241,8 +238,7 @@ def test_what_the_placement_was_made_with_counts(tmp_path: Path) -> None:
     plain, path = tmp_path / "plain.xml", tmp_path / "placed.xml"
     ov.save_model(ov.Model([ops.result(node)], [x], "layers"), plain, compress_to_fp16=False)
     asked = ("--shape", "x=[640,256]", "--memory", "GPU=3MiB,CPU=4MiB")
-    done = run("place", plain, "--device", PAIR, "--no-measure", "-o", path, *asked)
-    assert done.returncode == 0, done.stderr
+    ran("place", plain, "--device", PAIR, "--no-measure", "-o", path, *asked)
     stored = json.loads(run("show", path, "--json").stdout)["predicted"]
     found = json.loads(run("explain", path, "--json").stdout)
     assert found["latency_us"] == pytest.approx(stored["latency_us"], rel=1e-3)

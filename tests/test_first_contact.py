@@ -26,7 +26,7 @@ from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.commands import MAIN, PACKAGE, assert_one_error_line, run, verified
+from tests.commands import MAIN, PACKAGE, assert_one_error_line, ran, run, verified
 from tests.conftest import ONE_CORE
 from tests.graphs import random_numbers
 
@@ -218,8 +218,7 @@ def test_random_numbers_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_placement_for_another_machine_is_explained_next(model: Path, tmp_path: Path) -> None:
-    done = run("place", model, "--device", "HETERO:GPU,CPU", "--output", tmp_path / "placed.xml")
-    assert done.returncode == 0, done.stderr
+    done = ran("place", model, "--device", "HETERO:GPU,CPU", "--output", tmp_path / "placed.xml")
     assert done.stdout.splitlines()[-1] == f"next: ov-hsdag explain {tmp_path / 'placed.xml'}"
 
 
@@ -231,8 +230,7 @@ def test_calibrating_is_advised_where_there_are_two_devices() -> None:
 
 def test_verbose_tells_the_phases_of_placing_with_their_times(model: Path, tmp_path: Path) -> None:
     where = ("--device", "HETERO:CPU_A,CPU_B", "--output", tmp_path / "placed.xml")
-    done = run("place", model, *where, "--no-measure", "--search-seconds", 0.2, "--verbose")
-    assert done.returncode == 0, done.stderr
+    done = ran("place", model, *where, "--no-measure", "--search-seconds", 0.2, "--verbose")
     lines = done.stderr.splitlines()
     assert lines and all(re.fullmatch(r"took \d+\.\d\d s: (reading|placing|writing) .+", line) for line in lines)
     steps = [line.partition(" s: ")[2] for line in lines]

@@ -32,7 +32,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.report.picture import picture
 from ov_hsdag.report.write import check_report, page
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.commands import assert_one_error_line, run
+from tests.commands import assert_one_error_line, ran, run
 from tests.decoders import stateful_decoder
 from tests.graphs import convolutions, random_model, random_problem
 
@@ -307,8 +307,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_command(placed: Path, tmp_path: Path) -> None:
-    done = run("report", placed, "--output", tmp_path / "report.html", "--json")
-    assert done.returncode == 0, done.stderr
+    done = ran("report", placed, "--output", tmp_path / "report.html", "--json")
     assert json.loads(done.stdout) == {
         "output": str(tmp_path / "report.html"),
         "bytes": (tmp_path / "report.html").stat().st_size,
@@ -319,8 +318,7 @@ def test_command(placed: Path, tmp_path: Path) -> None:
     assert data["title"] == "model"
     assert data["done"]["versions"]["ov-hsdag"] == ov_hsdag.__version__
     assert set(data["done"]["profiles"]) == {"GPU", "CPU"}
-    done = run("report", placed, "-o", tmp_path / "split.svg")
-    assert done.returncode == 0, done.stderr
+    done = ran("report", placed, "-o", tmp_path / "split.svg")
     assert (tmp_path / "split.svg").stat().st_size > 1000
 
 
@@ -339,11 +337,10 @@ def test_what_cannot_be_reported_is_told_in_one_line(placed: Path, tmp_path: Pat
 
 def test_place_writes_its_report(tmp_path: Path) -> None:
     ov.save_model(convolutions(), tmp_path / "model.xml")
-    done = run(
+    ran(
         "place", tmp_path / "model.xml", "-d", PAIR, "--no-measure", "-o", tmp_path / "placed.xml", "--report",
         tmp_path / "report.html",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     text = (tmp_path / "report.html").read_text("utf-8")
     assert "ov-hsdag place" in text
     assert '"seconds":{' in text

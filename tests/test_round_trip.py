@@ -18,7 +18,7 @@ from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.compat import opset13 as ops
 from research.zoo.catalog import ZooModel
-from tests.commands import run
+from tests.commands import ran
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -88,14 +88,12 @@ def goes_round(build: object, given: Placement, core: ov.Core, folder: Path) -> 
 def test_the_command_takes_what_it_printed(two_cpu_core: ov.Core, tmp_path: Path) -> None:
     source, placed = LIGHT / "light_squeezenet.onnx", tmp_path / "placed.xml"
     options = ("--device", DEVICES.hetero, "--no-measure", "--objective", "throughput", "--policy", "none", "--json")
-    first = run("place", source, *options, "--output", placed)
-    assert first.returncode == 0, first.stderr
+    first = ran("place", source, *options, "--output", placed)
     printed = json.loads(first.stdout)["placement"]
     assert set(printed.values()) == {"CPU_A", "CPU_B"}
     (tmp_path / "affinity.json").write_text(json.dumps(printed))
     for model in (source, placed):
-        done = run("place", model, *options, "--output", tmp_path / "o.xml", "--affinity", tmp_path / "affinity.json")
-        assert done.returncode == 0, done.stderr
+        done = ran("place", model, *options, "--output", tmp_path / "o.xml", "--affinity", tmp_path / "affinity.json")
         assert json.loads(done.stdout)["placement"] == printed
 
 

@@ -14,7 +14,7 @@ from ov_hsdag.model.inputs import example_shapes, parse_shapes, random_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
-from tests.commands import DEVICE, assert_one_error_line, run
+from tests.commands import DEVICE, assert_one_error_line, ran, run
 from tests.conftest import GENEROUS
 
 
@@ -130,8 +130,7 @@ class TestCommands:
         model = files[2]
         if command == "verify":
             model = tmp_path / "placed.xml"
-            done = run("place", files[2], "--device", DEVICE, "--no-measure", "--output", model)
-            assert done.returncode == 0, done.stderr
+            done = ran("place", files[2], "--device", DEVICE, "--no-measure", "--output", model)
         arguments: dict[str, tuple[object, ...]] = {
             "verify": (model,),
             "calibrate": ("--model", model, "--output", tmp_path / "profile.json"),
@@ -151,8 +150,7 @@ class TestCommands:
         for number, shapes in enumerate((["in0=[1,8,16],in1=[1,8,16]"], ["in0=[1,800,16]", "in1=[1,800,16]"])):
             output = tmp_path / f"{number}.xml"
             options = [word for shape in shapes for word in ("--shape", shape)]
-            done = run("place", files[2], "--device", DEVICE, "--no-measure", "--output", output, "--json", *options)
-            assert done.returncode == 0, done.stderr
+            done = ran("place", files[2], "--device", DEVICE, "--no-measure", "--output", output, "--json", *options)
             predicted.append(json.loads(done.stdout)["predicted"]["memory_bytes"])
             placed = ov.Core().read_model(output)
             assert [str(port.get_partial_shape()) for port in placed.inputs] == ["[?,?,16]", "[?,?,16]"]
@@ -175,8 +173,7 @@ class TestCommands:
             done, "example shapes do not fit the model where alias1=[1,8,16] is assumed (give sizes of that, too): "
         )
         shape = "in0=[3,40,16],in1=[3,40,16]"
-        done = run("place", files[2], "--device", DEVICE, "--output", output, *options, "--shape", shape)
-        assert done.returncode == 0, done.stderr
+        done = ran("place", files[2], "--device", DEVICE, "--output", output, *options, "--shape", shape)
         measured: dict[str, Any] = json.loads(done.stdout)["measured"]
         assert measured["CPU_A"]["failed"] is None
 
@@ -186,8 +183,7 @@ class TestCommands:
         shape = ("--shape", "in0=[1,40,16],in1=[1,40,16]")
         options = ("--device", DEVICE, "--no-measure", "--output", placed)
         assert run("place", tmp_path / "model.xml", *options, *shape).returncode == 0
-        done = run("verify", placed, "--device", DEVICE, *shape)
-        assert done.returncode == 0, done.stderr
+        ran("verify", placed, "--device", DEVICE, *shape)
         assert run("verify", placed, "--device", DEVICE, "--shape", "in0=[1,41,16],in1=[1,41,16]").returncode != 0
 
     @pytest.mark.slow
@@ -195,8 +191,7 @@ class TestCommands:
         ov.save_model(forty_tokens(), tmp_path / "model.xml", compress_to_fp16=False)
         options = ("finetune", tmp_path / "model.xml", "--device", DEVICE, "--output", tmp_path / "run", "--json")
         # By an input's tensor name and by its friendly name.
-        done = run(*options, "--policy", "none", "--measurements", 1, "--shape", "alias0=[1,40,16],in1=[1,40,16]")
-        assert done.returncode == 0, done.stderr
+        done = ran(*options, "--policy", "none", "--measurements", 1, "--shape", "alias0=[1,40,16],in1=[1,40,16]")
         shapes = {"in0": [1, 40, 16], "in1": [1, 40, 16]}
         record: dict[str, Any] = json.loads(done.stdout)
         assert record["about"]["shapes"] == shapes
@@ -206,8 +201,7 @@ class TestCommands:
 
         other = run(*options, "--resume", "--measurements", 2, "--shape", "in0=[1,80,16],in1=[1,80,16]")
         assert_one_error_line(other, "in0=[1, 40, 16]", "leave out --shape")
-        more = run(*options, "--resume", "--measurements", 2)
-        assert more.returncode == 0, more.stderr
+        more = ran(*options, "--resume", "--measurements", 2)
         record = json.loads(more.stdout)
         assert record["about"]["shapes"] == shapes and record["measurements"] == 2 and not record["failed"]
 

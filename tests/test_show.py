@@ -18,7 +18,7 @@ from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.compat import opset13 as ops
-from tests.commands import assert_one_error_line, run
+from tests.commands import assert_one_error_line, ran, run
 from tests.decoders import decoder_of_experts
 from tests.graphs import convolutions
 from tests.test_relaxed_shapes import batches
@@ -94,8 +94,7 @@ def test_of_a_decoder_they_count_what_the_file_has(tmp_path: Path) -> None:
 
 def test_text_and_the_affinity_file(halves: tuple[Path, Placement], tmp_path: Path) -> None:
     path, placement = halves
-    done = run("show", path, "-o", tmp_path / "affinity.json", PYTHONIOENCODING="utf-8")
-    assert done.returncode == 0, done.stderr
+    done = ran("show", path, "-o", tmp_path / "affinity.json", PYTHONIOENCODING="utf-8")
     assert done.stdout.startswith(f"{path}: ") or done.stdout.startswith(f"{path}:\n")
     assert "█" in done.stdout
     assert "in the order of the model:" in done.stdout and "part 0" not in done.stdout
