@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import queue
 import statistics
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.measuring.runner import Copies, Runner
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # Runs that a model may be ahead of the slowest one, beside its requests in flight.
 _AHEAD = 2
 
-# Runs that a trial has at least, and seconds between two looks at whether a model may go on.
-_FEWEST, _LOOK = 3, 5e-4
+# Runs that a trial has at least, and seconds without the end of an inference after which one may have failed.
+_FEWEST, _SILENCE = 3, 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,9 @@ class Beside:
     inputs: Sequence[Sequence[TimedInputs]]  # of the others
     counts: Sequence[float]  # inferences of each in a run of the application, of the first one too
     after: Sequence[Sequence[int]]  # numbers of the models that each waits for, of the first one too
+    # of virtual devices of one core, the core that their threads are kept on: OpenVINO gives each model there a thread
+    # of its own, so that several on one device would use the cores of others
+    cores: Mapping[str, int] = field(default_factory=dict)
 
 
 class Together:
@@ -55,6 +58,10 @@ class Together:
         self._unit = min(counts) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
         self.submodels = sum(runner.submodels for runner in self._runners)
+        # One item for each inference that ends.
+        self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for runner in self._runners:
+            runner.queue.set_callback(_noting(runner.finished, self._ends))
         self.rates: dict[str, float] = {}
 
     @property
@@ -66,46 +73,33 @@ class Together:
 
     def rate(self, seconds: float) -> float:
         """Runs of the application per second, in a trial of about so many seconds. Raises RuntimeError."""
+        if self._objective == "throughput":
+            return self._throughput(seconds) / self._unit
         with ThreadPoolExecutor(len(self._runners)) as pool:
-            found = self._throughput(pool, seconds) if self._objective == "throughput" else self._latency(pool, seconds)
-        return found / self._unit
+            return self._latency(pool, seconds)
 
-    def _throughput(self, pool: ThreadPoolExecutor, seconds: float) -> float:
+    def _throughput(self, seconds: float) -> float:
         """Runs that are complete, over the time between the first of them, once all models are busy, and the last."""
-        enough = threading.Event()
         for runner in self._runners:
             runner.finished.clear()
-        feeding = [pool.submit(self._feed, number, enough) for number in range(len(self._runners))]
-        begin = None
-        while not enough.is_set():
-            time.sleep(_LOOK)
+        started, begin, done = [0] * len(self._runners), 0, 0
+        while not begin or done - begin < _FEWEST or self._ended(done) - self._ended(begin) < seconds:
+            for number, (runner, count) in enumerate(zip(self._runners, self._counts, strict=True)):
+                most = (done + _AHEAD) * count + len(runner.queue)
+                while started[number] < most and runner.queue.is_ready():
+                    runner.start_next(started[number])
+                    started[number] += 1
+            try:
+                self._ends.get(timeout=_SILENCE)
+            except queue.Empty:
+                self._wait()  # raises what an inference failed of
             done = self._complete()
-            if begin is None and done > _AHEAD:
-                begin = done
-            if begin is not None and done - begin >= _FEWEST and self._ended(done) - self._ended(begin) >= seconds:
-                enough.set()
-            if any(one.done() for one in feeding):  # has failed
-                enough.set()
-        for one in feeding:
-            one.result()
-        assert begin is not None
+            begin = begin or (done if done > _AHEAD else 0)
+        self._wait()
         return (done - begin) / (self._ended(done) - self._ended(begin))
 
-    def _feed(self, number: int, enough: threading.Event) -> None:
-        """Starts inferences of one model while it is not too far ahead of the others."""
-        runner, count = self._runners[number], self._counts[number]
-        started = 0
-        try:
-            while not enough.is_set():
-                if started < (self._complete() + _AHEAD) * count + len(runner.queue):
-                    runner.start_next(started)
-                    started += 1
-                else:
-                    time.sleep(_LOOK)
-        except BaseException:
-            enough.set()
-            raise
-        finally:
+    def _wait(self) -> None:
+        for runner in self._runners:
             runner.queue.wait_all()
 
     def _complete(self) -> int:
@@ -151,3 +145,13 @@ class Together:
     def outputs(self) -> list[NDArray[Any]]:
         """See `Runner.outputs`: of all models."""
         return [array for runner in self._runners for array in runner.outputs()]
+
+
+def _noting(finished: list[float], ends: queue.SimpleQueue[None]) -> Callable[[object, object], None]:
+    """A callback of inferences. It must not refer to their queue: cycles through C++ are never freed."""
+
+    def note(request: object, _: object) -> None:
+        finished.append(time.perf_counter())
+        ends.put(None)
+
+    return note
