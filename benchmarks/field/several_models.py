@@ -123,6 +123,9 @@ def judged(seed: int, number: int, core: Any, seconds: float, rounds: int) -> di
     }
     for how in ("measured", "predicted"):
         mine = same[how]
+        if mine not in ran:  # it computed something else, or there was no time for it
+            row[how] = dict.fromkeys(("of_whole", "of_single", "of_alone"))
+            continue
         row[how] = {
             "of_whole": found.ratio(mine, found.best(wholes)).median,
             "of_single": found.ratio(mine, found.best(singles)).median,
