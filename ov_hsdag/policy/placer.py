@@ -31,8 +31,12 @@ _TEMPERATURES = (0.5, 1.0, 2.0)
 # Moves of the local search from the best proposal: a few milliseconds.
 _MOVES = 50_000
 
+# Of more groups fewer moves: the last ones perturb the placement, and to judge parts that wait for each other then
+# takes tens of milliseconds.
+_MANY_GROUPS, _MOVES_OF_MANY = 1000, 40_000
+
 # For judging a proposal, see `PlacementProblem.evaluate`; one that scatters over hundreds of submodels is not worth it.
-_MOST_WORK = 1_000_000
+_MOST_WORK = 200_000
 
 # Nodes that the simulator may walk for all proposals together, see `ranked`.
 _SIMULATED_NODES = 50_000
@@ -81,7 +85,8 @@ class HSDAGPlacer:
             best = problem.repair(best)
         if not self.moves:
             return best
-        refined, _ = refine(problem, best, max_moves=self.moves, seed=self.seed)
+        moves = min(self.moves, _MOVES_OF_MANY) if problem.group_count > _MANY_GROUPS else self.moves
+        refined, _ = refine(problem, best, max_moves=moves, seed=self.seed)
         return refined[0]
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
