@@ -57,6 +57,7 @@ class TestPlace:
         assert embedded.affinity == printed["placement"]
         assert list(embedded.devices) == printed["devices"] == ["CPU_A", "CPU_B"]
         assert embedded.objective == printed["objective"] == "throughput"
+        assert set(embedded.affinity.values()) == {"CPU_A", "CPU_B"}  # two equal devices
 
     def test_json_has_the_documented_keys_and_is_all_of_standard_output(
         self, placed: tuple[Path, dict[str, Any]]
@@ -72,9 +73,6 @@ class TestPlace:
         )
         assert {"CPU_A", "CPU_B"} <= set(printed["baselines"]) | {printed["chosen"]}
         assert printed["measured"] is None
-
-    def test_throughput_on_two_equal_devices_uses_both(self, placed: tuple[Path, dict[str, Any]]) -> None:
-        assert set(placed[1]["placement"].values()) == {"CPU_A", "CPU_B"}
 
     @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
@@ -425,16 +423,11 @@ def test_a_command_that_does_not_exist_is_told_once(capsys: pytest.CaptureFixtur
 
 
 class TestBadOptions:
-    def test_unknown_device(self, model: Path, out: Path) -> None:
+    def test_end_in_one_line(self, model: Path, out: Path) -> None:
         refused(model, out, "TPU", device="HETERO:TPU,CPU")
-
-    def test_unknown_option(self, model: Path, out: Path) -> None:
-        refused(model, out, "--colour", more=("--colour", "red"))
-
-    def test_output_that_is_no_ir(self, model: Path, out: Path) -> None:
+        for option in ("--colour", "--affinity", "--profile"):
+            refused(model, out, "--colour" if option == "--colour" else "missing.json", more=(option, "missing.json"))
         refused(model, out.with_suffix(".onnx"), ".xml")
-
-    def test_output_that_is_a_directory(self, model: Path, out: Path) -> None:
         out.mkdir()
         refused(model, out, "directory")
 
@@ -442,11 +435,6 @@ class TestBadOptions:
     def test_output_directory_that_refuses_files(self, model: Path) -> None:
         done = run("place", model, "--device", DEVICE, "--no-measure", "--output", "/proc/out.xml")
         assert_one_error_line(done, "cannot write", "/proc/out.xml")
-
-
-class TestBadAffinity:
-    def test_missing_file(self, model: Path, out: Path, tmp_path: Path) -> None:
-        refused(model, out, "missing.json", more=("--affinity", tmp_path / "missing.json"))
 
 
 def gpu_and_npu_profile(**changes: object) -> dict[str, Any]:
@@ -462,9 +450,6 @@ class TestProfile:
         options = ("--device", "HETERO:GPU,NPU", "--profile", tmp_path / "profile.json")
         done = ran("place", model, *options, "--output", out, "--json")
         assert json.loads(done.stdout)["placement"]["sum"] == "NPU"
-
-    def test_missing_file(self, model: Path, out: Path, tmp_path: Path) -> None:
-        refused(model, out, "missing.json", more=("--profile", tmp_path / "missing.json"))
 
 
 INTERRUPTED = """

@@ -91,13 +91,10 @@ def test_a_bad_device_list_is_refused_in_one_line(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "virtual"),
     [
-        ("CPU", "CPU", False),
-        ("CPU_A", "CPU", True),
-        ("GPU.1", "GPU", False),
-        ("NPU", "NPU", False),
+        ("CPU", "CPU", False), ("CPU_A", "CPU", True), ("GPU.1", "GPU", False), ("NPU", "NPU", False),
         ("FPGA", None, False),
     ],
-)
+)  # fmt: skip
 def test_kind_of_a_device(name: str, kind: str | None, virtual: bool) -> None:
     assert device_set.kind_of(name) == kind
     assert device_set.is_virtual(name) is virtual

@@ -10,8 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -175,6 +175,13 @@ def affinities(model: ov.Model) -> dict[str, str | None]:
     return found
 
 
+def follow(model: ov.Model) -> None:
+    """Applies the placement inside, as Python's hook does."""
+    placement = Placement.of(model)
+    assert placement is not None
+    placement.apply(model)
+
+
 def submodels(compiled: ov.CompiledModel) -> int:
     return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 
@@ -221,9 +228,7 @@ def test_reading_settles_what_is_not_legal_as_python_does(
         Placement(DEVICES, {name: DEVICES[dice.integers(2)] for name in names}).embed(model)
         ov.save_model(model, tmp_path / "model.xml")
         wanted = stock.read_model(tmp_path / "model.xml")
-        placement = Placement.of(wanted)
-        assert placement is not None
-        placement.apply(wanted)
+        follow(wanted)
         assert affinities(core.read_model(tmp_path / "model.xml")) == affinities(wanted)
 
 
@@ -235,9 +240,7 @@ def test_reading_applies_what_python_applies(core: ov.Core, stock: ov.Core, tmp_
         legal_placement(model, seed).embed(model)
         ov.save_model(model, path)
         wanted = stock.read_model(path)
-        placement = Placement.of(wanted)
-        assert placement is not None
-        placement.apply(wanted)
+        follow(wanted)
         read = core.read_model(path)
         assert affinities(read) == affinities(wanted)
         compiled = core.compile_model(read, HETERO)
@@ -334,15 +337,8 @@ def test_cache_keeps_the_placement(core: ov.Core, placed_convnet: Path, tmp_path
 
 def test_threads_that_compile_one_model(core: ov.Core, placed_convnet: Path) -> None:
     model = preprocessed(core.read_model(placed_convnet))
-    counts: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: counts.append(submodels(core.compile_model(model, HETERO)))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert counts == [2] * 4
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: submodels(core.compile_model(model, HETERO)), range(4))) == [2] * 4
 
 
 def test_model_outlives_its_core(library: Path, placed_convnet: Path) -> None:
@@ -378,16 +374,9 @@ def test_several_placements_in_one_process(core: ov.Core, tmp_path: Path) -> Non
     models = {seed: core.read_model(path) for seed, path in paths.items()}
     again = {seed: submodels(core.compile_model(model, HETERO)) for seed, model in models.items()}
     assert again == counts
-    found: dict[int, int] = {}
-    threads = [
-        threading.Thread(target=lambda s=seed: found.update({s: submodels(core.compile_model(paths[s], HETERO))}))
-        for seed in paths
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == counts
+    with ThreadPoolExecutor(len(paths)) as threads:
+        found = threads.map(lambda path: submodels(core.compile_model(path, HETERO)), paths.values())
+        assert dict(zip(paths, found, strict=True)) == counts
     assert len(set(counts.values())) > 1
 
 
@@ -852,9 +841,7 @@ def test_library_under_sanitizers_follows_as_python_does(programs: Path, stock: 
         legal_placement(model, 1).embed(model)
         ov.save_model(model, path)
         model = stock.read_model(path)
-        placement = Placement.of(model)
-        assert placement is not None
-        placement.apply(model)
+        follow(model)
         wanted[str(path)] = [f"{device} {node}" for node, device in affinities(model).items()]
     found = by_model(run(programs / "read_placed", library, "-", *wanted).stdout)
     for name, lines in found.items():
@@ -927,9 +914,7 @@ def test_pass_does_what_python_does(programs: Path, stock: ov.Core, tmp_path: Pa
             dice(model, seed).embed(model)
             ov.save_model(model, path)
             read = stock.read_model(path)
-            placement = Placement.of(read)
-            assert placement is not None
-            placement.apply(read)
+            follow(read)
             wanted[str(path)] = [(str(device), node) for node, device in affinities(read).items()]
     output = run(programs / "apply_placement", "-", *wanted).stdout
     got = by_model(output)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,14 +160,17 @@ def test_pipes_are_written_directly() -> None:
         os.close(write)
 
 
+WRITERS: tuple[Callable[[Any], object], ...] = (
+    files.check_writable,
+    lambda path: files.write_text(path, "x"),
+    lambda path: files.save_model_atomically(affine(0), path),
+)
+
+
 @pytest.mark.parametrize("name", ["plain/under.xml", "plain/deep/under.xml"])
 def test_directory_that_cannot_be_created_is_a_user_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "plain").write_text("a file")
-    for write in (
-        lambda path: files.write_text(path, "x"),
-        files.check_writable,
-        lambda path: files.save_model_atomically(affine(0), path),
-    ):
+    for write in WRITERS:
         with pytest.raises(UserError, match=r"cannot write .*under\.xml.*Not a directory"):
             write(tmp_path / name)
     assert entries(tmp_path) == {"plain"}
@@ -185,17 +188,13 @@ def unprivileged() -> Iterator[None]:
 
 
 def test_directory_without_write_permission_is_a_user_error(unprivileged: None) -> None:
-    for write in (
-        lambda path: files.write_text(path, "x"),
-        files.check_writable,
-        lambda path: files.save_model_atomically(affine(0), path),
-    ):
+    for write in WRITERS:
         with pytest.raises(UserError, match=r"cannot write '/a\.xml': Permission denied"):
             write("/a.xml")
 
 
 def test_write_protected_file_is_not_replaced(unprivileged: None) -> None:
-    for write in (lambda path: files.write_text(path, "x"), files.check_writable):
+    for write in WRITERS[:2]:
         with pytest.raises(UserError, match=r"cannot write '/etc/passwd': Permission denied"):
             write("/etc/passwd")
 

@@ -77,15 +77,11 @@ def test_real_graphs(name: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "edges", "scores", "levels", "least"),
     [
-        (2, [[0], [2]], [1.0], 1, 1),
-        (2, [[0], [-1]], [1.0], 1, 1),
-        (2, [[0], [1]], [1.0, 2.0], 1, 1),
-        (2, [[0], [1]], [float("nan")], 1, 1),
-        (2, [[0], [1]], [1.0], -1, 1),
-        (2, [[0], [1]], [1.0], 1, 0),
+        (2, [[0], [2]], [1.0], 1, 1), (2, [[0], [-1]], [1.0], 1, 1), (2, [[0], [1]], [1.0, 2.0], 1, 1),
+        (2, [[0], [1]], [float("nan")], 1, 1), (2, [[0], [1]], [1.0], -1, 1), (2, [[0], [1]], [1.0], 1, 0),
         (2, [[0, 1]], [1.0, 1.0], 1, 1),
     ],
-)
+)  # fmt: skip
 def test_refuses(nodes: int, edges: list[list[int]], scores: list[float], levels: int, least: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         _native.parse(nodes, np.array(edges, np.int64), np.array(scores, np.float32), levels, least)

@@ -426,31 +426,18 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value[key], (*path, key))
 
 
+# `...` stands for removing a key.
+REPLACEMENTS: tuple[Any, ...] = (
+    None, True, -1, 0, 1, 0.5, 1e-10, 7.0, 1e16, "", "f32", "GPU", "(", [], ["("], {}, {"default": 1}, ...
+)  # fmt: skip
+
+
 def mutations(document: Any) -> Iterator[Any]:
     """Every value of a document replaced by wrong and by other good ones, removed, or given an unknown key."""
     for path in places(document):
         if not path:
             continue
-        for replacement in (
-            None,
-            True,
-            -1,
-            0,
-            1,
-            0.5,
-            1e-10,
-            7.0,
-            1e16,
-            "",
-            "f32",
-            "GPU",
-            "(",
-            [],
-            ["("],
-            {},
-            {"default": 1},
-            ...,
-        ):
+        for replacement in REPLACEMENTS:
             mutant = copy.deepcopy(document)
             place = mutant
             for key in path[:-1]:

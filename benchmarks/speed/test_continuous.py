@@ -29,17 +29,11 @@ def test_a_figure_is_the_median_and_half_of_what_lies_between_the_quartiles() ->
 @pytest.mark.parametrize(
     ("kind", "before", "now", "worse"),
     [
-        ("time", 1.0, 1.09, False),
-        ("time", 1.0, 1.11, True),
-        ("time", 1.0, 0.5, False),
-        ("score", 100.0, 100.05, False),
-        ("score", 100.0, 100.2, True),
-        ("memory", 100.0, 106.0, True),
-        ("throughput", 1.0, 0.96, True),
-        ("throughput", 1.0, 0.98, False),
-        ("throughput", 1.0, 1.5, False),
+        ("time", 1.0, 1.09, False), ("time", 1.0, 1.11, True), ("time", 1.0, 0.5, False),
+        ("score", 100.0, 100.05, False), ("score", 100.0, 100.2, True), ("memory", 100.0, 106.0, True),
+        ("throughput", 1.0, 0.96, True), ("throughput", 1.0, 0.98, False), ("throughput", 1.0, 1.5, False),
     ],
-)
+)  # fmt: skip
 def test_regressions_are_beyond_the_tolerance_of_their_kind(kind: str, before: float, now: float, worse: bool) -> None:
     assert Change.of(figure(kind, now), [figure(kind, before)]).regression is worse
 
