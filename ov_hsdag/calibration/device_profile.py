@@ -131,16 +131,9 @@ def _probed(
     prepared = prepare(network, names, core, profile)
     graph = prepared.graph
     roofline, (inputs,) = Roofline(graph), timed_inputs(network)
+    weights = {name: shares(graph, roofline, roofline.node_us(profile.device(name))) for name in names}
     times = {
-        name: node_times(
-            network,
-            name,
-            core,
-            graph=graph,
-            weights=shares(graph, roofline, roofline.node_us(profile.device(name))),
-            inputs=inputs,
-            advance=advance,
-        )
+        name: node_times(network, name, core, graph=graph, weights=weights[name], inputs=inputs, advance=advance)
         for name in names
     }
     problem = latency_problem(prepared, profile, times, measured_fusions(graph, roofline, times, profile))
@@ -247,16 +240,12 @@ def _entry(
     peak_source = kept("peak_gflops")["source"]
     if peak == fastest:
         peak_source = f"{precision}: {how}, the fastest of a built-in set of layers; others: {peak_source}"
-    efficiency = dict(known.efficiency)
-    efficiency.update(
-        {f"{kind}@{precision}": _round(rate / peak) for kind, rate in zip(kinds, figures.rate_gflops, strict=True)}
-    )
-    bands = dict(zip(kinds, figures.gbps, strict=True))
+    rates, bands = (dict(zip(kinds, fitted, strict=True)) for fitted in (figures.rate_gflops, figures.gbps))
+    efficiency = {**known.efficiency, **{f"{kind}@{precision}": _round(rate / peak) for kind, rate in rates.items()}}
     usual = float(np.median([bands[kind] for kind in kinds if kind in _STREAMING] or [known.memory_gbps]))
-    elementwise = float(
-        np.median([rate for kind, rate in zip(kinds, figures.rate_gflops, strict=True) if kind in _STREAMING])
-    )
+    elementwise = float(np.median([rate for kind, rate in rates.items() if kind in _STREAMING]))
     efficiency[f"default@{precision}"] = _round(min(elementwise / peak, 1.0))
+    gbps = {"default": _round(usual), **{kind: _round(rate) for kind, rate in bands.items()}}
     layout = float(boundaries.layout_us_per_byte[number])
     entry: dict[str, Any] = {
         "kind": known.kind,
@@ -265,10 +254,7 @@ def _entry(
         "peak_gflops": {"value": {**known.peak_gflops, precision: _round(peak)}, "source": peak_source},
         "efficiency": {"value": efficiency, "source": layers},
         "memory_gbps": kept("memory_gbps"),
-        "gbps": {
-            "value": {"default": _round(usual), **{kind: _round(rate) for kind, rate in bands.items()}},
-            "source": layers,
-        },
+        "gbps": {"value": gbps, "source": layers},
         "memory_bytes": kept("memory_bytes"),
         "launch_us": {"value": _round(figures.launch_us), "source": layers},
         "submodel_us": {"value": _round(float(boundaries.submodel_us[number])), "source": how + _CHAINS},

@@ -84,12 +84,12 @@ def upper_device(text: str | None) -> str | None:
     return None if text is None else in_upper_case(text)
 
 
-Device = Annotated[
-    str,
-    typer.Option(
-        "--device", "-d", metavar="HETERO:A,B", help="Devices in the order of preference.", callback=upper_device
-    ),
-]
+def device_option(help: str, metavar: str = "HETERO:A,B") -> Any:
+    """The flag of devices, for an annotated parameter of a command."""
+    return typer.Option("--device", "-d", metavar=metavar, help=help, callback=upper_device)
+
+
+Device = Annotated[str, device_option("Devices in the order of preference.")]
 Output = Annotated[
     Path,
     typer.Option(

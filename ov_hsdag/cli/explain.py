@@ -47,16 +47,7 @@ AllOperations = Annotated[bool, typer.Option("--all", help="Every operation, in 
 class PlacedModel:
     """Options of `explain` and `report`: which model of a folder, which placement of it, and what it is judged by."""
 
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="HETERO:A,B",
-            help="Devices; by default those of the placement.",
-            callback=common.upper_device,
-        ),
-    ] = None
+    device: Annotated[str | None, common.device_option("Devices; by default those of the placement.")] = None
     affinity: common.AffinityFile = None
     objective: Annotated[
         str | None,

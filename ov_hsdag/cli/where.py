@@ -22,7 +22,7 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 _ANY = "What compile_model takes: AUTO, AUTO:A,B, HETERO:A,B, MULTI:A,B or a single device."
 _EXPECT = """End with exit status 1 where less than N percent of the operations are known to run on DEVICE; folded ones
 are not counted, and GPU also means GPU.0 and so on. Can be given several times."""
-AnyDevice = Annotated[str, typer.Option("--device", "-d", metavar="DEVICE", help=_ANY, callback=common.upper_device)]
+AnyDevice = Annotated[str, common.device_option(_ANY, "DEVICE")]
 Expect = Annotated[list[str] | None, typer.Option("--expect", metavar="DEVICE=N%", help=_EXPECT)]
 
 

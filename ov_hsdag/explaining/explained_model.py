@@ -160,22 +160,20 @@ class ExplainedModel:
         explained, problem = self.explanation, self.explanation.problem
         operations = problem.graph.kinds == NodeKind.OP
         us, places = submodel_us(explained), {one: place for place, one in enumerate(execution_order(explained), 1)}
-        found = []
+        found: dict[int, dict[str, Any]] = {}
         for number, device in enumerate(explained.submodel_device.tolist()):
             inside = np.flatnonzero((explained.submodel == number) & operations)
             names = problem.graph.names
-            found.append(
-                {
-                    "device": problem.devices[device],
-                    "operations": len(inside),
-                    "us": us[number],
-                    "order": places[number],
-                    "first": names[inside[0]] if len(inside) else None,
-                    "last": names[inside[-1]] if len(inside) else None,
-                    "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),
-                }
-            )
-        return found
+            found[number] = {
+                "device": problem.devices[device],
+                "operations": len(inside),
+                "us": us[number],
+                "order": places[number],
+                "first": names[inside[0]] if len(inside) else None,
+                "last": names[inside[-1]] if len(inside) else None,
+                "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),
+            }
+        return list(found.values())
 
     def _experts(self) -> list[dict[str, Any]]:
         explained, problem = self.explanation, self.explanation.problem

@@ -5,7 +5,7 @@ Every figure is the simulator's: a move is judged by evaluating the placement wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -137,17 +137,9 @@ class Explanation:
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
         """The tensors that move between devices, in the order of the graph."""
-        found, node = self.breakdown, self.problem.graph.output_node
-        columns = (
-            node[found.transfer_output],
-            found.transfer_output,
-            found.transfer_source,
-            found.transfer_target,
-            found.transfer_bytes,
-            found.transfer_us,
-            found.transfer_source_us,
-            found.transfer_target_us,
-        )
+        nodes = self.problem.graph.output_node[self.breakdown.transfer_output]
+        names = ("output", "source", "target", "bytes", "us", "source_us", "target_us")
+        columns = (nodes, *(getattr(self.breakdown, f"transfer_{name}") for name in names))
         return tuple(Cut(*cut) for cut in zip(*(column.tolist() for column in columns), strict=True))
 
     @cached_property
@@ -327,11 +319,7 @@ class Explanation:
 
 def describe_parts(parts: Parts) -> str:
     """What a move changes, for people: "operations +3.0 µs, transfers -1.2 µs"; parts that stay are left out."""
-    named = (
-        ("operations", parts.nodes),
-        ("broken fusions", parts.fusions),
-        ("calls of submodels", parts.submodels),
-        ("transfers", parts.transfers),
-    )
-    texts = [f"{name} {value:+,.1f} µs" for name, value in named if abs(value) >= 0.05]
+    names = ("operations", "broken fusions", "calls of submodels", "transfers")
+    changes = zip(names, astuple(parts), strict=True)
+    texts = [f"{name} {value:+,.1f} µs" for name, value in changes if abs(value) >= 0.05]
     return ", ".join(texts) if texts else "less than 0.1 µs in all"

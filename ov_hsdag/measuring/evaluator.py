@@ -186,7 +186,7 @@ class Measurer:
             except WorkerError as error:
                 raise RunError(f"{self.reference} runs no more: {error}") from error
             found = self._compare(self._compiled, running, worth, rounds)
-        return replace(found, submodels=running.submodels)
+        return replace(found, submodels=running.worker.submodels)
 
     def _best_single(self) -> _Running:
         """Compares the devices that run the whole model; the best of them."""
@@ -234,7 +234,7 @@ class Measurer:
         except WorkerError:
             self._spare = worker if worker.alive else None
             raise
-        return _Running(worker, time.monotonic() - begin, PATIENCE, outputs, worker.submodels)
+        return _Running(worker, time.monotonic() - begin, PATIENCE, outputs)
 
     def _compare(self, reference: _Running, candidate: _Running, worth: float, rounds: int) -> Measurement:
         try:
@@ -254,7 +254,6 @@ class _Running(TimedWorker):
     """What a worker has compiled."""
 
     outputs: list[NDArray[Any]] = field(repr=False)
-    submodels: int
 
 
 def simple_candidate(name: str, devices: DeviceSet) -> Candidate:

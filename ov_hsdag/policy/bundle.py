@@ -232,11 +232,7 @@ class PolicyFolder:
         return h, edge_score
 
     def place(
-        self,
-        x: PolicyInput,
-        h: NDArray[np.float32],
-        edge_score: NDArray[np.float32],
-        cluster: NDArray[np.integer[Any]],
+        self, x: PolicyInput, h: NDArray[np.float32], edge_score: NDArray[np.float32], cluster: NDArray[np.integer[Any]]
     ) -> NDArray[np.float32]:
         """Logits [c, D]; see `Network.logits`."""
         with self._running():

@@ -368,14 +368,8 @@ class PlacementProblem:
 
         It is itself where nothing is wrong, and one device where nothing else helps. Memory limits are not considered.
         """
-        return _native.repair(
-            self.graph.native,
-            self.groups,
-            self.same_submodel,
-            np.asarray(placement, np.uint8),
-            self.group_supported,
-            self.rule,
-        )
+        given, able = np.asarray(placement, np.uint8), self.group_supported
+        return _native.repair(self.graph.native, self.groups, self.same_submodel, given, able, self.rule)
 
     def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """The placement itself where HETERO runs it, memory limits aside, else repaired; uint8 [groups]."""

@@ -19,14 +19,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import refuse_existing
-from ov_hsdag.training.finetune.closing import (
-    Choice,
-    choose,
-    closing_seconds,
-    finalists,
-    make_record,
-    pooled,
-)
+from ov_hsdag.training.finetune.closing import Choice, choose, closing_seconds, finalists, make_record, pooled
 from ov_hsdag.training.finetune.proposals import Proposal, propose
 from ov_hsdag.training.finetune.settings import Budget, Settings
 from ov_hsdag.training.finetune.state import (
