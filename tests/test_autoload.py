@@ -48,12 +48,16 @@ for _file in sorted(pathlib.Path(SITE).glob("*.start")):
 class Interpreter:
     """Starts Pythons that have a site directory of their own, whose startup files are read before the program."""
 
-    def __init__(self, directory: Path, library: Path, pth: bool = True, start: bool = False) -> None:
+    def __init__(
+        self, directory: Path, library: Path, pth: bool = True, start: bool = False, package: bool = False
+    ) -> None:
         self.directory, self.site = directory, directory / "site"
         self.site.mkdir(parents=True)
         self.reads_start = start and sys.version_info < (3, 15)
         for file in [PTH] * pth + [START, START_MODULE] * start:
             shutil.copy(file, self.site)
+        if package:
+            (self.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG")}
         self.environment["PYTHONPATH"] = f"{library}{os.pathsep}{self.site}"
 
@@ -83,25 +87,19 @@ class Interpreter:
 
 @pytest.fixture
 def installed(tmp_path: Path, library: Path) -> Interpreter:
-    interpreter = Interpreter(tmp_path / "installed", library)
-    (interpreter.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
-    return interpreter
+    return Interpreter(tmp_path / "installed", library, package=True)
 
 
 @pytest.fixture
 def without(tmp_path: Path, library: Path) -> Interpreter:
     """The same without the .pth line; the package can be imported."""
-    interpreter = Interpreter(tmp_path / "without", library, pth=False)
-    (interpreter.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
-    return interpreter
+    return Interpreter(tmp_path / "without", library, pth=False, package=True)
 
 
 @pytest.fixture
 def started(tmp_path: Path, library: Path) -> Interpreter:
     """With the .start file, as from Python 3.15 on, and without import lines of .pth files, as from 3.18 on."""
-    interpreter = Interpreter(tmp_path / "started", library, pth=False, start=True)
-    (interpreter.site / "ov_hsdag").symlink_to(ROOT / "ov_hsdag")
-    return interpreter
+    return Interpreter(tmp_path / "started", library, pth=False, start=True, package=True)
 
 
 def test_the_line_is_one_that_site_executes() -> None:

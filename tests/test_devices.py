@@ -23,8 +23,7 @@ from loky.backend import context as loky_context
 from ov_hsdag.devices import cgroups, cpu, device_set, discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.utils.errors import UserError
-
-TWO_CORES = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
+from tests.conftest import TWO_CORES
 
 
 def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -197,14 +196,6 @@ def test_a_property_that_the_plugin_refuses_is_reported_in_one_line(
     assert properties.partition("=")[0] in message
 
 
-@pytest.fixture
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
-    monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
-    core = ov.Core()
-    virtual.register(core)
-    return core
-
-
 LIMITS = {
     "EXCLUSIVE_ASYNC_REQUESTS": False,
     "ENABLE_CPU_PINNING": "NO",
@@ -213,7 +204,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.usefixtures("two_cores")
+@pytest.mark.usefixtures("declared")
 def test_compile_properties_adds_the_limits_of_the_virtual_devices_only() -> None:
     completed = virtual.compile_properties("HETERO:CPU_A,CPU,CPU_B", {"CACHE_DIR": "cache"})
     assert completed == {"CACHE_DIR": "cache", "DEVICE_PROPERTIES": {"CPU_A": LIMITS, "CPU_B": LIMITS}}
@@ -221,14 +212,14 @@ def test_compile_properties_adds_the_limits_of_the_virtual_devices_only() -> Non
     assert by_priorities["DEVICE_PROPERTIES"] == {"CPU_B": LIMITS}
 
 
-@pytest.mark.usefixtures("two_cores")
+@pytest.mark.usefixtures("declared")
 @pytest.mark.parametrize("device", ["CPU_A", "CPU", "AUTO", "HETERO:GPU,CPU", "HETERO", "MULTI:CPU_A,CPU_B"])
 def test_compile_properties_leaves_everything_else_as_it_is(device: str) -> None:
     assert virtual.compile_properties(device) == {}
     assert virtual.compile_properties(device, {"PERF_COUNT": True}) == {"PERF_COUNT": True}
 
 
-@pytest.mark.usefixtures("two_cores")
+@pytest.mark.usefixtures("declared")
 @pytest.mark.parametrize(
     "given",
     [
@@ -248,7 +239,7 @@ def test_what_the_caller_configures_wins_over_the_declaration(given: dict[Any, A
     assert completed["DEVICE_PROPERTIES"] == {"CPU_A": {**expected, "INFERENCE_NUM_THREADS": 2}, "CPU_B": expected}
 
 
-@pytest.mark.usefixtures("two_cores")
+@pytest.mark.usefixtures("declared")
 def test_malformed_device_properties_are_left_to_openvino_to_refuse() -> None:
     config = {"DEVICE_PROPERTIES": "{not json"}
     assert virtual.compile_properties("HETERO:CPU_A,CPU_B", config) == config
@@ -290,11 +281,11 @@ def _thread_seconds() -> dict[str, float]:
 @pytest.mark.skipif(
     not Path("/proc/self/task").exists() or (os.cpu_count() or 1) < 2, reason="needs Linux and two cores"
 )
-def test_thread_limits_hold_in_a_split_model(two_cores: ov.Core) -> None:
+def test_thread_limits_hold_in_a_split_model(two_cpu_core: ov.Core) -> None:
     # Nearly all of the work is in the first of four submodels, so that it runs in one thread or it breaks the limit:
     # without compile_properties it is shared out evenly between as many threads as the machine has cores.
     model = _split_model([1536, 1536, 8, 8, 8])
-    compiled = two_cores.compile_model(model, "HETERO:CPU_A,CPU_B", virtual.compile_properties("HETERO:CPU_A,CPU_B"))
+    compiled = two_cpu_core.compile_model(model, "HETERO:CPU_A,CPU_B", virtual.compile_properties("HETERO:CPU_A,CPU_B"))
     assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == 4
     assert list(compiled.get_property("EXECUTION_DEVICES")) == ["CPU_A", "CPU_B"]
     said = compiled.get_property("DEVICE_PROPERTIES")
@@ -304,7 +295,7 @@ def test_thread_limits_hold_in_a_split_model(two_cores: ov.Core) -> None:
 
     request = compiled.create_infer_request()
     data = np.random.default_rng(1).standard_normal((1536, 1536)).astype(np.float32)
-    single = two_cores.compile_model(_without_affinity(model), "CPU_A")
+    single = two_cpu_core.compile_model(_without_affinity(model), "CPU_A")
     np.testing.assert_allclose(request.infer({0: data})[0], single({0: data})[0], rtol=1e-4, atol=1e-4)
 
     before = _thread_seconds()

@@ -270,15 +270,7 @@ def test_a_process_ends_with_its_site(site: JobRunner, monkeypatch: pytest.Monke
     os.kill(pid, 0)
     assert site.events(0.1)["status"] is None
     site.end()
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("the process goes on")
+    expect_gone(lambda: os.kill(pid, 0))
 
 
 def sleep_long() -> None:
@@ -338,11 +330,11 @@ def serving(tmp_path: Path) -> Callable[[str], tuple[subprocess.Popen[str], int]
     return start
 
 
-def expect_gone(group: int) -> None:
+def expect_gone(signal_nothing: Callable[[], None]) -> None:
     end = time.monotonic() + 120
     while True:
         try:
-            os.killpg(group, 0)
+            signal_nothing()
         except ProcessLookupError:
             return
         assert time.monotonic() < end, "processes go on"
@@ -361,7 +353,7 @@ def test_a_worker_that_is_told_to_end_leaves_nothing(
     process.send_signal(signal.SIGTERM)  # the second one ends waiting
     _, text = process.communicate(timeout=120)
     assert "KeyboardInterrupt" in text
-    expect_gone(group)
+    expect_gone(lambda: os.killpg(group, 0))
     assert [path.name for path in tmp_path.iterdir()] == ["packages"]
 
 
@@ -369,4 +361,4 @@ def test_a_worker_that_is_killed_leaves_no_process(serving: Callable[[str], tupl
     process, group = serving(SERVE)
     process.kill()
     process.communicate(timeout=120)
-    expect_gone(group)
+    expect_gone(lambda: os.killpg(group, 0))

@@ -207,14 +207,6 @@ def test_device_that_the_machine_lacks_is_replaced_with_a_warning(
     assert close(compiled, core.compile_model(directory / "plain.xml", "CPU", F32), image)
 
 
-def test_lost_device_prefers_the_requested_device_that_the_placement_does_not_use(
-    core: ov.Core, directory: Path
-) -> None:
-    with pytest.warns(ov_hsdag.PlacementNotFollowedWarning, match=rf"uses {ABSENT}, .* on CPU_"):
-        compiled = core.compile_model(directory / "absent.xml", f"HETERO:{ABSENT},CPU_A,CPU_B")
-    assert set(devices(compiled)) <= {"CPU_A", "CPU_B"}
-
-
 def test_requested_devices_win_over_those_of_the_placement(core: ov.Core, placed: Path) -> None:
     with pytest.warns(
         ov_hsdag.PlacementNotFollowedWarning, match=r"uses CPU_B, which is not among the devices here \(CPU, CPU_A\)"

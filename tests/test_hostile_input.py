@@ -197,7 +197,9 @@ def test_a_message_of_a_worker_that_is_nested_too_deep_is_none() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("devices", "[1]"), ("devices", '["CPU_A", "CPU_B\\n"]'), ("devices", DEEP),
+        ("version", "x"), ("devices", "{"), ("exceptions", "[]"), ("exceptions", '{"CPU_B": 5}'),
+        ("default_nodes", "[[1]]"), ("prediction", "\x01"), ("devices", "[1]"),
+        ("devices", '["CPU_A", "CPU_B\\n"]'), ("devices", DEEP),
         ("devices", json.dumps([f"CPU_{number}" for number in range(300)])),
         ("default_nodes", "[null]"), ("exceptions", '{"CPU_B": [1]}'), ("exceptions", DEEP),
         ("prediction", '"fast"'), ("prediction", '{"latency_us": "fast"}'), ("measured", '{"mincut": {"failed": 1}}'),

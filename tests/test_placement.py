@@ -243,46 +243,31 @@ def test_devices_have_to_be_listed() -> None:
 THREE = Placement(("GPU", "NPU", "CPU"), {"a": "GPU", "b": "NPU", "c": "CPU", "d": "GPU"})
 
 
-def test_mapping_to_the_same_devices_changes_nothing() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert THREE.map_to(("GPU", "NPU", "CPU")) is THREE
-        assert THREE.map_to(("CPU", "GPU", "NPU", "GPU.1")).affinity == THREE.affinity
+@pytest.mark.parametrize(
+    ("available", "supports", "homes", "told"),
+    [
+        (("GPU", "NPU", "CPU"), None, "GPU NPU CPU GPU", []),
+        (("CPU", "GPU", "NPU", "GPU.1"), None, "GPU NPU CPU GPU", []),
+        (("GPU.0", "NPU", "CPU"), None, "GPU.0 NPU CPU GPU.0", []),  # another name of the same device
+        (("NPU", "CPU"), None, "NPU NPU CPU NPU", ["2 on NPU"]),  # the next of the list
+        (("NPU", "CPU"), lambda node, name: name == "CPU" or node != "d", "NPU NPU CPU CPU", ["1 on NPU, 1 on CPU"]),
+        (("GPU",), None, "GPU GPU GPU GPU", ["1 on GPU", "1 on GPU"]),  # behind the last comes the first
+        (("CPU", "NPU", "GPU.1"), None, "GPU.1 NPU CPU GPU.1", ["2 on GPU.1"]),  # of the same kind
+    ],
+)
+def test_lost_devices_hand_their_nodes_on(available: Any, supports: Any, homes: str, told: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mapped = THREE.map_to(available, supports)
+    assert [*mapped.affinity.values()] == homes.split()
+    assert [str(one.message).rpartition("; its nodes run: ")[2] for one in caught] == told
+    assert all(issubclass(one.category, PlacementNotFollowedWarning) and one.filename == __file__ for one in caught)
 
 
-def test_lost_device_goes_to_the_next_of_the_list() -> None:
-    with pytest.warns(
-        PlacementNotFollowedWarning, match=r"uses GPU, .*\(NPU, CPU\); its nodes run: 2 on NPU"
-    ) as caught:
-        mapped = THREE.map_to(lambda device: device != "GPU")
-    assert mapped.devices == ("NPU", "CPU")
-    assert mapped.affinity == {"a": "NPU", "b": "NPU", "c": "CPU", "d": "NPU"}
-    assert caught[0].filename == __file__
-
-
-def test_lost_device_goes_where_the_node_is_supported() -> None:
-    with pytest.warns(PlacementNotFollowedWarning, match="1 on NPU, 1 on CPU"):
-        mapped = THREE.map_to(("NPU", "CPU"), lambda node, device: device == "CPU" or node != "d")
-    assert mapped.affinity == {"a": "NPU", "b": "NPU", "c": "CPU", "d": "CPU"}
-
-
-def test_last_device_wraps_round_and_every_loss_has_its_warning() -> None:
-    with pytest.warns(PlacementNotFollowedWarning) as caught:
-        mapped = THREE.map_to(("GPU",))
-    assert set(mapped.affinity.values()) == {"GPU"}
-    assert [str(warning.message).split("uses ")[1].split(",")[0] for warning in caught] == ["NPU", "CPU"]
-
-
-def test_devices_of_one_kind_take_each_others_place() -> None:
-    with pytest.warns(PlacementNotFollowedWarning, match=r"uses GPU, .* 2 on GPU\.1"):
-        mapped = THREE.map_to(("CPU", "NPU", "GPU.1"))
-    assert mapped.affinity == {"a": "GPU.1", "b": "NPU", "c": "CPU", "d": "GPU.1"}
-
-
-def test_other_name_of_the_same_device_needs_no_warning() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert THREE.map_to(("GPU.0", "NPU", "CPU")).affinity["a"] == "GPU.0"
+def test_devices_may_be_named_by_a_predicate() -> None:
+    assert THREE.map_to(lambda device: True) is THREE
+    with pytest.warns(PlacementNotFollowedWarning, match=r"uses GPU, .*\(NPU, CPU\); its nodes run: 2 on NPU"):
+        assert THREE.map_to(lambda device: device != "GPU").devices == ("NPU", "CPU")
 
 
 def test_no_device_left_is_a_user_error() -> None:

@@ -91,9 +91,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "older features": (lambda f: edit(f, features=0), r"has features version 0, expected \d+; train it anew"),
     "cut weights": (lambda f: cut(f, WEIGHTS_FILE, 1000), r"damaged: policy\.safetensors has 1000 bytes, expected"),
-    "empty weights": (lambda f: cut(f, WEIGHTS_FILE, 0), r"damaged: policy\.safetensors has 0 bytes"),
     "cut policy.json": (lambda f: cut(f, "policy.json", 100), r"not readable JSON; export"),
-    "empty policy.json": (lambda f: cut(f, "policy.json", 0), r"not readable JSON; export"),
     "flipped bits": (lambda f: flip(f, WEIGHTS_FILE), r"damaged: policy\.safetensors is not the file that"),
     "a list": (lambda f: (f / "policy.json").write_text("[1]"), r"describes no policy: 'format' is missing"),
     "no files": (lambda f: edit(f, files={}), r"does not say what policy\.safetensors should hold"),
@@ -106,10 +104,6 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         r"describes no policy: .*without has to be one of",
     ),
     "no tensors": (lambda f: vouch(f, WEIGHTS_FILE, b"<net"), r"policy\.safetensors: it is no safetensors file"),
-    "an unknown convolution": (
-        lambda f: edit(f, config={**HSDAGConfig.base(Widths(1, 1, 1, 1)).to_dict(), "conv": "magic"}),
-        r"conv has to be one of gated",
-    ),
 }
 
 
