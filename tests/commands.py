@@ -18,6 +18,7 @@ import ov_hsdag
 from ov_hsdag.cli import app, console
 from ov_hsdag.integration import ovc as hook
 from tests.conftest import ONE_CORE
+from tests.processes import ended
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 PACKAGE = str(Path(ov_hsdag.__file__).parents[1])
@@ -41,8 +42,7 @@ def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.
     words = [*map(str, arguments)]
     if code == MAIN and environment.keys() <= _READ_LATE:
         return _run_here(words, variables, app.run)
-    command = [sys.executable, "-c", code, *words]
-    return subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300)
+    return ended(sys.executable, "-c", code, *words, status=None, env={**os.environ, **variables})
 
 
 def ran(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:

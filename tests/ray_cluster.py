@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.conftest import ONE_CORE
+from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,16 +37,9 @@ def environment(devices: str = "", package: Path = ROOT) -> dict[str, str]:
     return {**os.environ, **kept, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 
 
-def command(*words: object, devices: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs ov-hsdag."""
-    return subprocess.run(
-        [sys.executable, "-c", MAIN, *map(str, words)],
-        env=environment(devices),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+def command(*words: object, status: int = 0, devices: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs ov-hsdag, which ends with this status."""
+    return ended(sys.executable, "-c", MAIN, *words, status=status, env=environment(devices))
 
 
 class Nodes:

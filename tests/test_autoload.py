@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import ended
+
 ROOT = Path(__file__).resolve().parent.parent
 PTH = ROOT / "ov_hsdag.pth"
 START = ROOT / "ov_hsdag.start"
@@ -62,15 +64,8 @@ class Interpreter:
         self.environment["PYTHONPATH"] = f"{library}{os.pathsep}{self.site}"
 
     def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-S", *arguments],
-            env={**self.environment, **environment},
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        variables = {**self.environment, **environment}
+        return ended(sys.executable, "-S", *arguments, status=None, cwd=self.directory, env=variables)
 
     def execute(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         start = f"import site; site.addsitedir({str(self.site)!r})\n"
@@ -157,9 +152,8 @@ def test_building_places_the_startup_files_beside_the_package(tmp_path: Path) ->
     names = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", PTH.name, START.name)
     for name in (*names, START_MODULE.name):
         shutil.copy(ROOT / name, tmp_path)
-    command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built", "sdist", "--formats", "tar"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
+    command = (sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built", "sdist", "--formats", "tar")
+    ended(*command, cwd=tmp_path)
     startup = {PTH.name, START.name, START_MODULE.name}
     assert startup | {"ov_hsdag"} == {path.name for path in (tmp_path / "built").iterdir()}
     (archive,) = (tmp_path / "dist").iterdir()
@@ -201,15 +195,7 @@ def in_checkout(interpreter: Interpreter, checkout: Path, *arguments: str) -> su
     environment = {key: value for key, value in interpreter.environment.items() if key != "PYTHONPATH"}
     library = interpreter.environment["PYTHONPATH"].split(os.pathsep)[0]
     environment["PYTHONPATH"] = os.pathsep.join([str(interpreter.site), library])
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**environment, **TWO},
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return ended(sys.executable, *arguments, status=None, cwd=checkout, env={**environment, **TWO})
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import ended
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -23,15 +24,7 @@ def test_without_a_compiler_one_line_says_what_to_install(command: str, compiler
     else:
         variables["CXX"] = compiler
     folders = ["--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp"]
-    done = subprocess.run(
-        [sys.executable, "setup.py", command, *map(str, folders)],
-        cwd=PROJECT,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 1
+    done = ended(sys.executable, "setup.py", command, *folders, status=1, cwd=PROJECT, env=variables)
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.startswith("error: ")
     for words in ("no C++ compiler", "apt-get install g++ python3-dev", "CXX", "nonexistent-g++" if compiler else ""):
@@ -69,15 +62,8 @@ def test_what_is_compiled_is_kept_until_something_changes(tmp_path: Path) -> Non
     def compiled(**variables: str) -> tuple[int, int]:
         """How many files of the core, and of the library, were compiled."""
         calls.write_text("")
-        done = subprocess.run(
-            [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "lib", "--build-temp", "temp"],
-            cwd=tmp_path,
-            env={**os.environ, **tools, "OV_HSDAG_WERROR": "0", **variables},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
+        command = (sys.executable, "setup.py", "-q", "build_ext", "--build-lib", "lib", "--build-temp", "temp")
+        ended(*command, cwd=tmp_path, env={**os.environ, **tools, "OV_HSDAG_WERROR": "0", **variables})
         made = {
             path.relative_to(tmp_path / "lib" / "ov_hsdag").parts[0] for path in tmp_path.rglob("lib/ov_hsdag/**/*.so*")
         }

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import textwrap
 import time
@@ -29,6 +28,7 @@ from ov_hsdag.model.placement import Placement
 from tests.commands import DEVICE, MAIN, PACKAGE, assert_one_error_line, ran, run, verified
 from tests.conftest import GENEROUS, ONE_CORE
 from tests.graphs import convolutions
+from tests.processes import ended
 
 
 @pytest.fixture(scope="module")
@@ -530,23 +530,15 @@ class TestSurroundings:
     @pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes descriptors")
     @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&- <&-"])
     def test_closed_streams(self, model: Path, out: Path, closed: str) -> None:
-        place = ("place", str(model), "--device", DEVICE, "--no-measure", "--output", str(out))
-        code = "import os; " + MAIN
+        place = ("place", model, "--device", DEVICE, "--no-measure", "--output", out)
         shell = f'exec "{sys.executable}" "$@" {closed}'
         environment = {**os.environ, "PYTHONPATH": PACKAGE, "OV_HSDAG_VIRTUAL_DEVICES": f"CPU_A:{ONE_CORE};CPU_B"}
-        command = ["sh", "-c", shell, "sh", "-c", code, *place]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
+        command = ("sh", "-c", shell, "sh", "-c", "import os; " + MAIN)
+        done = ended(*command, *place, env=environment)
         assert Placement.of(ov.Core().read_model(out)) is not None
         if ">&-" not in closed.replace("2>&-", ""):
             assert "CPU_A" in done.stdout
-        missing = subprocess.run(
-            [*command[:6], "strip", "missing.xml", "--output", str(out)],
-            env=environment,
-            capture_output=True,
-            timeout=300,
-        )
-        assert missing.returncode == 2
+        ended(*command, "strip", "missing.xml", "--output", out, status=2, env=environment)
 
     @pytest.mark.parametrize("encoding", ["cp1252", pytest.param("ascii", marks=pytest.mark.slow)])
     def test_consoles_that_lack_characters(self, model: Path, out: Path, encoding: str) -> None:

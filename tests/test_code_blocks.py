@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.commands import PACKAGE
+from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -125,9 +126,7 @@ def test_blocks_run_and_print_what_is_shown(page: Path, folder: Path) -> None:
     paths = [str(folder.parent / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     variables |= {"PATH": os.pathsep.join(paths), "PYTHONPATH": f"{PACKAGE}{os.pathsep}.", "LC_ALL": "C.UTF-8"}
     variables |= {"COLUMNS": "80"}
-    done = subprocess.run(
-        ["bash", "-c", script(found)], cwd=folder, env=variables, capture_output=True, text=True, timeout=540
-    )
+    done = ended("bash", "-c", script(found), status=None, cwd=folder, env=variables)
     printed = done.stdout.split(f"{BREAK}\n")[1:]
     assert done.returncode == 0, f"block {len(printed)}:\n{found[len(printed) - 1].code}\n{done.stderr}"
     for block, own in zip(found, printed, strict=True):

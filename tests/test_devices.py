@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import math
 import os
-import subprocess
 import sys
 import threading
 import warnings
@@ -24,6 +23,7 @@ from ov_hsdag.devices import cgroups, cpu, device_set, discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.utils.errors import UserError
 from tests.conftest import TWO_CORES
+from tests.processes import ended
 
 
 def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -172,8 +172,7 @@ for _ in range(3):
     os.kill(os.getpid(), signal.SIGTERM)
 """
     environment = {**os.environ, "OV_HSDAG_VIRTUAL_DEVICES": TWO_CORES}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, ["handled"] * 3)
+    assert ended(sys.executable, "-c", program, env=environment).stdout.split() == ["handled"] * 3
 
 
 def test_a_device_that_a_script_registered_itself_is_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,8 +358,7 @@ def test_a_process_on_one_cpu_has_one_core() -> None:
     code = (
         f"import os; os.sched_setaffinity(0, {{{first}}}); from ov_hsdag.devices import cpu; print(cpu.usable_cores())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "1"
+    assert ended(sys.executable, "-c", code).stdout.strip() == "1"
 
 
 class Compiling:

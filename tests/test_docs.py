@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from ov_hsdag.cli.app import app
 from ov_hsdag.integration import converters
 from research.zoo.catalog import ZOO
 from tests.commands import PACKAGE
+from tests.processes import ended
 from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,14 +114,10 @@ def test_the_check_for_ci_runs_as_it_is_written(tmp_path: Path) -> None:
     ov.save_model(ZOO["lstm"].build(), tmp_path / "model.xml")
     variables = {**os.environ, "PYTHONPATH": PACKAGE, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     script = block.replace("model.onnx", "model.xml")
-    options: dict[str, Any] = {"cwd": tmp_path, "env": variables, "capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run(["sh", "-e", "-c", script], **options)
-    assert done.returncode == 0, done.stderr
-    assert "outputs agree" in done.stdout
+    assert "outputs agree" in ended("sh", "-e", "-c", script, cwd=tmp_path, env=variables).stdout
     (tmp_path / "a.json").write_text(json.dumps({ZOO["lstm"].build().get_parameters()[0].get_friendly_name(): "GPU"}))
     elsewhere = script.replace("CPU_A,CPU_B", "GPU,CPU").replace("--objective throughput", "--affinity a.json")
-    done = subprocess.run(["sh", "-e", "-c", elsewhere], **options)
-    assert done.returncode == 1, done.stderr + done.stdout
+    done = ended("sh", "-e", "-c", elsewhere, status=1, cwd=tmp_path, env=variables)
     assert "NOT VERIFIED: the placement uses GPU, which is not among the devices here" in done.stdout
 
 

@@ -34,6 +34,7 @@ from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserErr
 from tests import commands
 from tests.fuzz.mutation import mutated
 from tests.graphs import attention, random_model, unflattening_model
+from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = (ROOT / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
@@ -605,14 +606,8 @@ def read_and_compile(library: Path, placed_convnet: Path) -> Callable[..., tuple
 
     def read_and_compile(device: str, **environment: str) -> tuple[list[str], list[str]]:
         variables = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG_")}
-        done = subprocess.run(
-            [sys.executable, "-c", READ_AND_COMPILE, library, placed_convnet, device],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**variables, **environment},
-        )
-        assert done.returncode == 0, done.stderr
+        words = (sys.executable, "-c", READ_AND_COMPILE, library, placed_convnet, device)
+        done = ended(*words, env={**variables, **environment})
         said = [line for line in done.stderr.splitlines() if line.startswith("ov_hsdag: ")]
         return done.stdout.splitlines(), said
 
@@ -755,16 +750,7 @@ SANITIZE = "-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sa
 
 
 def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, **SANITIZED, **environment},
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done
+    return ended(*command, env={**os.environ, **SANITIZED, **environment})
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -29,6 +28,7 @@ from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import MAIN, PACKAGE, assert_one_error_line, ran, run, verified
 from tests.conftest import ONE_CORE
 from tests.graphs import random_numbers
+from tests.processes import ended
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -319,10 +319,7 @@ def test_each_command_leads_to_the_next(tmp_path: Path) -> None:
     exported = ""  # what the newcomer's shell keeps
     while command:
         typed.append(command)
-        done = subprocess.run(
-            ["sh", "-c", exported + command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        done = ended("sh", "-c", exported + command, cwd=folder, env=environment)
         exported += f"{command.partition(' && ')[0]}; " if command.startswith("export ") else ""
         last = done.stdout.splitlines()[-1].strip()
         command = last.removeprefix("next: ") if last.startswith("next: ") else ""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ov_hsdag
+from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 RIG = ROOT / "tests" / "rig"
@@ -47,8 +48,7 @@ def environment(**more: str) -> dict[str, str]:
 @pytest.fixture(scope="module", autouse=True)
 def rig() -> None:
     """Made by the first test that comes, unless it is there. Where it cannot be made, tests fail."""
-    made = subprocess.run([sys.executable, RIG / "setup"], capture_output=True, text=True, check=False, timeout=600)
-    assert made.returncode == 0, made.stderr
+    ended(sys.executable, RIG / "setup")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def run(tmp_path: Path) -> Run:
     (hook / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(hook)!r})\n")
 
     def in_rig(*command: str | Path, **variables: str) -> str:
-        ended = subprocess.run(
+        done = subprocess.run(
             [RIG / "run", *command],
             env=environment(
                 PYTHONPATH=f"{hook}{os.pathsep}{ROOT}", PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}", **variables
@@ -75,8 +75,8 @@ def run(tmp_path: Path) -> Run:
             timeout=300,
             preexec_fn=lambda: os.sched_setaffinity(0, two_cores()),
         )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     return in_rig
 
@@ -90,10 +90,7 @@ def test_there_is_a_gpu_in_the_rig_alone(run: Run) -> None:
         """
     code = textwrap.dedent(code)
     assert run(sys.executable, "-c", code) == "['CPU', 'GPU'] OCL_ICD_VENDORS OPENCL_LAYERS\n"
-    outside = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
-    )
-    assert outside.stdout.endswith("]\n")
+    assert ended(sys.executable, "-c", code, env=environment()).stdout.endswith("]\n")
 
 
 @pytest.mark.slow
@@ -171,12 +168,10 @@ def test_decoders_are_cut_between_layers(run: Run, device: str, gpus: str) -> No
 
 @pytest.mark.slow
 def test_random_legal_placements_run_on_gpu_and_cpu(tmp_path: Path) -> None:
-    table = [sys.executable, "-m", "benchmarks.truth.legality_table", "--pairs", "gpu", "--placements", "2"]
+    table = (sys.executable, "-m", "benchmarks.truth.legality_table", "--pairs", "gpu", "--placements", 2, "--jobs", 2)
     models = ("bert-dynamic", "ghostnet-small", "lstm-stateful", "branching", "gru", "bit-small")
     output = tmp_path / "table.json"
-    command = [*table, "--jobs", "2", "--output", output, *models]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=500)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    ended(*table, "--output", output, *models, env=environment())
     rows = json.loads(output.read_text())
     assert {row["model"] for row in rows} == set(models)
     for row in rows:
@@ -211,10 +206,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bert") / "bert.onnx"
     script = path.with_name("export.py")
     script.write_text(EXPORT)
-    ended = subprocess.run(
-        [sys.executable, script, path], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
+    ended(sys.executable, script, path, env=environment())
     return path
 
 
@@ -395,7 +387,6 @@ def test_what_the_gpu_does_not_compile_runs_on_the_cpu(run: Run) -> None:
 def test_what_is_missing_is_named(command: str, variables: dict[str, str], error: str, tmp_path: Path) -> None:
     variables = {**variables, "OV_HSDAG_RIG": str(tmp_path / "new")}
     start = [sys.executable, RIG / "setup"] if command == "setup" else [RIG / "run", "true"]
-    ended = subprocess.run(start, env={**environment(), **variables}, capture_output=True, text=True, check=False)
-    assert ended.returncode == (1 if command == "setup" else 2)
-    assert re.fullmatch(f"error: no GPU rig:? {error}", ended.stderr)
+    done = ended(*start, status=1 if command == "setup" else 2, env=environment(**variables))
+    assert re.fullmatch(f"error: no GPU rig:? {error}", done.stderr)
     assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")]

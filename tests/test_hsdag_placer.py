@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -32,6 +31,7 @@ from research.corpus import extract
 from research.first_choice import first_choice, within_memory
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
+from tests.processes import ended
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +199,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 problem = PlacementProblem.load({str(tmp_path / "problem.npz")!r})
 print(HSDAGPlacer({str(untrained)!r}).place(problem).tolist())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent.parent
-    )
-    assert done.returncode == 0, done.stderr
+    done = ended(sys.executable, "-c", code, cwd=Path(__file__).parent.parent)
     assert done.stdout.strip() == str(HSDAGPlacer(untrained).place(problem).tolist())
 
 

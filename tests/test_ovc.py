@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from ov_hsdag.integration import converters
 from ov_hsdag.integration import ovc as hook
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import progress
+from tests.processes import ended
 from tests.test_first_contact import write_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -321,18 +321,9 @@ def test_interrupted_while_placing_is_130_without_a_word(
 def test_command_line_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
     monkeypatch.setenv("PYTHONPATH", str(Path(ov_hsdag.__file__).parent.parent))
-    run = [sys.executable, "-m", "ov_hsdag"]
-    convert = [
-        *run,
-        "-m",
-        "openvino.tools.ovc",
-        str(SQUEEZENET),
-        "--placement",
-        DEVICE,
-        "--placement_objective=throughput",
-    ]
-    ended = subprocess.run(convert, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    run = (sys.executable, "-m", "ov_hsdag")
+    options = ("--placement", DEVICE, "--placement_objective=throughput")
+    ended(*run, "-m", "openvino.tools.ovc", SQUEEZENET, *options, cwd=tmp_path)
     (tmp_path / "script.py").write_text(
         textwrap.dedent("""
             import openvino as ov
@@ -340,5 +331,5 @@ def test_command_line_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.Mon
             print(compiled.get_property("EXECUTION_DEVICES"), compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
         """)
     )
-    ended = subprocess.run([*run, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    assert ended.stdout == f"['CPU_A', 'CPU_B'] {promised(tmp_path / 'light_squeezenet.xml')}\n"
+    told = ended(*run, "script.py", cwd=tmp_path).stdout
+    assert told == f"['CPU_A', 'CPU_B'] {promised(tmp_path / 'light_squeezenet.xml')}\n"

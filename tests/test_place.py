@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +28,7 @@ from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.graphs import unflattening_model
+from tests.processes import ended
 
 PAIR = "HETERO:CPU_A,CPU_B"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
@@ -86,14 +86,9 @@ for run, *argv in (
     sys.stdout = sys.__stdout__
     told(ov_hsdag.Placement.of(ov.Core().read_model(argv[-1])))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, LIGHT / "light_squeezenet.onnx", tmp_path / "ovc.xml", tmp_path / "place.xml"],
-        capture_output=True,
-        text=True,
-        env={key: value for key, value in os.environ.items() if key != "OV_HSDAG_DISABLE"},
-        cwd=Path(__file__).parent.parent,
-    )
-    assert done.returncode == 0, done.stderr
+    files = (LIGHT / "light_squeezenet.onnx", tmp_path / "ovc.xml", tmp_path / "place.xml")
+    variables = {key: value for key, value in os.environ.items() if key != "OV_HSDAG_DISABLE"}
+    done = ended(sys.executable, "-c", code, *files, cwd=Path(__file__).parent.parent, env=variables)
     assert done.stdout.splitlines() == [
         "base True True", "base True True", "None False True", "base True True", "base True True", "base True True"
     ]  # fmt: skip

@@ -619,7 +619,6 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     sizes: tuple[object, ...] = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1)
     sizes += ("--ppo-clip", 0.2, "--parts", 2)
     done = command("pretrain", "--output", run, "--corpus", corpus, *sizes, "--json")
-    assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["step"] == 2
     assert [record["settings"][name] for name in ("clip_coef", "update_epochs", "parts")] == [0.2, 3, 2]
@@ -627,7 +626,6 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
 
     # A resumed run knows its corpus.
     again = command("pretrain", "--output", run, "--resume")
-    assert again.returncode == 0, again.stderr
     assert again.stdout.startswith("2 steps in ")
     assert again.stdout.splitlines()[-1].endswith(f"--policy {run / 'policy'}")
     for arguments, message in (
@@ -635,8 +633,7 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
         (("--output", run, "--corpus", corpus, "--resume", "--seed", 1, "--parts", 2), "leave out --seed, --parts"),
         (("--output", tmp_path / "none", "--corpus", corpus, "--resume"), "there is no run to resume"),
     ):
-        refused = command("pretrain", *arguments)
-        assert refused.returncode == 2
+        refused = command("pretrain", *arguments, status=2)
         assert message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
 
@@ -669,8 +666,7 @@ def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     assert out == "" and "Traceback" not in errors
     assert f"continue with ov-hsdag pretrain --output {run} --resume" in errors
-    resumed = command("pretrain", "--output", run, "--resume", "--end", "--json")
-    assert resumed.returncode == 0, resumed.stderr
+    command("pretrain", "--output", run, "--resume", "--end", "--json")
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import subprocess
 import sys
 import time
 
@@ -21,6 +20,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
+from tests.processes import ended
 
 FEW = 20_000
 
@@ -223,5 +223,4 @@ except MemoryError:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
 def test_an_exception_on_a_native_thread_does_not_end_python() -> None:
-    done = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "MemoryError"), done.stderr
+    assert ended(sys.executable, "-c", OUT_OF_MEMORY).stdout.strip() == "MemoryError"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from ov_hsdag.integration.requests import OPTIMAL_NUMBER, advice
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+from tests.processes import ended
 
 pytestmark = pytest.mark.usefixtures("declared")
 
@@ -147,14 +147,8 @@ def test_unmodified_benchmark_app(tmp_path: Path, objective: str, requests: int)
     path = tmp_path / "model.xml"
     ov.save_model(cut(3, objective), path)
     code = "import ov_hsdag\nfrom openvino.tools.benchmark.main import main\nmain()\n"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "-m", path, "-d", HETERO, "-hint", "throughput", "-niter", "8"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    command = (sys.executable, "-c", code, "-m", path, "-d", HETERO, "-hint", "throughput", "-niter", 8)
+    done = ended(*command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     found = re.search(r"Start inference asynchronously, (\d+) inference requests", done.stdout)
     assert found is not None, done.stdout
     assert int(found[1]) == requests

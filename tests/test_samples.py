@@ -22,6 +22,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "samples" / "python"
@@ -53,10 +54,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def run(*arguments: object) -> str:
     """Standard output of a sample that has to succeed."""
-    command = [sys.executable, "-m", "ov_hsdag", *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return ended(sys.executable, "-m", "ov_hsdag", *arguments, env=environment()).stdout
 
 
 def test_plain_script(placed: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from ov_hsdag.training.run import CHECKPOINT
+from tests.processes import ended
 
 PROJECT = str(Path(__file__).parents[1])
 
@@ -31,7 +32,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OV_HSDAG_DISABLE": "1", "PYTHONPATH": os.pathsep.join([PROJECT, *sys.path])}
 
 
-def command(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`ov-hsdag ARGUMENTS` in a new process."""
-    line = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(line, env=environment() | variables, capture_output=True, text=True, timeout=300)
+def command(*arguments: object, status: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag ARGUMENTS` in a new process, which ends with this status."""
+    words = (sys.executable, "-c", "from ov_hsdag.cli import main; main()", *arguments)
+    return ended(*words, status=status, env=environment() | variables)

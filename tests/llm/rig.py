@@ -21,6 +21,7 @@ import openvino as ov
 from ov_hsdag.devices import virtual
 from tests.llm.cuts import EXACT, Computed, computed, largest_difference, problem_of
 from tests.llm.layers import cut, generate, layers
+from tests.processes import ended
 
 RIG = Path(__file__).resolve().parent.parent / "rig"
 DEVICES = ("GPU", "CPU")
@@ -69,15 +70,7 @@ def in_rig(file: Path) -> OnBoth:
     """What `on_both` finds of a model file, in a process in the rig."""
     make()
     environment = {key: value for key, value in os.environ.items() if key != virtual.VIRTUAL_DEVICES_VARIABLE}
-    done = subprocess.run(
-        [str(RIG / "run"), sys.executable, "-m", "tests.llm.rig", str(file)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    done = ended(RIG / "run", sys.executable, "-m", "tests.llm.rig", file, env=environment, timeout=900)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return OnBoth(**(found | {"boundaries": [Computed(**one) for one in found["boundaries"]]}))
 

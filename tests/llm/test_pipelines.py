@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import pytest
 import ov_hsdag
 from tests.llm.families import TEXT_ONLY, model_file
 from tests.llm.test_place import DEVICE, split
+from tests.processes import ended
 
 PROMPT = "The quick brown fox"
 
@@ -85,18 +85,9 @@ def run(program: str, folder: Path, device: str, *more: object, command: Sequenc
 
     By way of a command, with further variables of the environment.
     """
-    arguments = [str(one) for one in (folder, device, ov_hsdag.extension_path(), *more)]
+    words = (*command, sys.executable, "-c", textwrap.dedent(program), folder, device, ov_hsdag.extension_path(), *more)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG_VIRTUAL")}
-    done = subprocess.run(
-        [*command, sys.executable, "-c", textwrap.dedent(program), *arguments],
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout.splitlines()[-1]
+    return ended(*words, env=environment | variables).stdout.splitlines()[-1]
 
 
 def submodels(cache: Path, every: bool = False) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
 from tests.llm.families import LAYERS, model_file
 from tests.llm.layers import cut
+from tests.processes import ended
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 
@@ -36,10 +36,8 @@ def verified(core: ov.Core, model: ov.Model, weights: str, folder: Path) -> dict
         model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
     path = folder / "placed.xml"
     ov.save_model(split(model, core), path, compress_to_fp16=weights == "f16")
-    command = [str(Path(sys.executable).with_name("ov-hsdag")), "verify", str(path), "--device", DEVICE, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
+    program = Path(sys.executable).with_name("ov-hsdag")
+    found: dict[str, Any] = json.loads(ended(program, "verify", path, "--device", DEVICE, "--json").stdout)
     return found
 
 
