@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -117,18 +117,9 @@ def one_line_warnings() -> None:
     Without those that libraries raise about themselves, about which users of a command can do nothing.
     """
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        del category, lineno, line
-        if _OF_LIBRARY.search(filename) and not debug:
-            return
-        print(printable(f"warning: {message}"), file=file or sys.stderr)
+    def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+        if debug or not _OF_LIBRARY.search(filename):
+            print(printable(f"warning: {message}"), file=sys.stderr)
 
     warnings.showwarning = show
 
@@ -198,7 +189,8 @@ class Show:
         if self._descriptor is None:
             _for_people(text, table)
         else:
-            _write(self._descriptor, json.dumps(plain(data), ensure_ascii=False, allow_nan=False) + "\n")
+            with open(self._descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as out:
+                out.write(json.dumps(plain(data), ensure_ascii=False, allow_nan=False) + "\n")
 
     def hint(self, what: str, text: str) -> None:
         """Print what people may want to do next ("run with: …"), a line to be copied; not as JSON, or with --quiet."""
@@ -287,9 +279,3 @@ def quiet_native_errors() -> Iterator[None]:
     finally:
         os.dup2(real, 2)
         os.close(real)
-
-
-def _write(descriptor: int, text: str) -> None:
-    data = text.encode()
-    while data:
-        data = data[os.write(descriptor, data) :]

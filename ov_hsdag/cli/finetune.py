@@ -174,13 +174,12 @@ def finetune(
 
 def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool, as_json: bool) -> None:
     """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
-    for kind in fleet.kinds:
-        folder = fleet.target(output, kind)
+    folders = [fleet.target(output, kind) for kind in fleet.kinds]
+    for folder in folders:
         if not resume:
             refuse_existing(folder)
         elif not (folder / CHECKPOINT).exists():
             raise UserError(f"there is no run to resume in '{folder}'")
-    folders = [fleet.target(output, kind) for kind in fleet.kinds]
     jobs = [(kind, _job(model, folder, resume), folder) for kind, folder in zip(fleet.kinds, folders, strict=True)]
     done: list[Path] = []
 

@@ -38,6 +38,9 @@ REQUESTS = 4
 # Of floats.
 _DIGITS = 6
 
+# Columns of cuts.
+_CUTS = {"from": "source", "to": "target", "bytes": "bytes", "us": "us"}
+
 # What is stored about a placement, as far as reports show it.
 _RECORD = ("predicted", "measured", "baselines", "chosen", "policy", "why", "notes", "seconds")
 
@@ -96,12 +99,7 @@ def picture_data(
         "busy_us": result.busy_us[0],
         "runs": _runs(explained),
         "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
-        "cuts": {
-            "from": [cut.source for cut in explained.cuts],
-            "to": [cut.target for cut in explained.cuts],
-            "bytes": [cut.bytes for cut in explained.cuts],
-            "us": [cut.us for cut in explained.cuts],
-        },
+        "cuts": {name: [getattr(cut, own) for cut in explained.cuts] for name, own in _CUTS.items()},
         "stages": {name: [getattr(stage, name) for stage in sequence] for name in ("submodel", "cut", "us")},
         "starts": {"one": one_request(sequence)},
         "memory": _memory(explained),

@@ -290,13 +290,8 @@ class _RemoteJob:
 
     def _job_runner(self) -> Any:
         """A job runner on the first machine of the kind that is free; others wait in Ray's queue."""
-        options = {
-            "num_cpus": 0,
-            "resources": {RESOURCE: 1},
-            "label_selector": dict(self.kind.labels),
-            "max_restarts": 0,
-        }
-        return self.ray.remote(JobRunner).options(**options).remote()
+        remote, labels = self.ray.remote(JobRunner), dict(self.kind.labels)
+        return remote.options(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0).remote()
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
