@@ -378,13 +378,10 @@ def test_links_in_the_input_are_followed(folder: Path) -> None:
 
 def test_one_affinity_file_is_for_one_model(folder: Path) -> None:
     vision(folder)
-    given = folder.parent / "a.json"
-    given.write_text("{}")
-    parts = ("--part", "language_model", "--part", "vision_embeddings_model")
-    result = run(
-        "place", folder, *PLACE, *parts, "--output", folder.parent / "x", "--affinity", folder.parent / "a.json"
-    )
-    refused(result, "--affinity is for one model")
+    affinity = folder.parent / "a.json"
+    affinity.write_text("{}")
+    parts = ("--part", "language_model", "--part", "vision_embeddings_model", "--affinity", affinity)
+    refused(run("place", folder, *PLACE, *parts, "--output", folder.parent / "x"), "--affinity is for one model")
 
 
 def test_model_files(folder: Path) -> None:

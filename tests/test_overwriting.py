@@ -77,7 +77,6 @@ def test_weights_of_the_input_are_not_overwritten(tmp_path: Path, command: str) 
     done = COMMANDS[command](tmp_path / "model.onnx", tmp_path / "model.xml")
     refused(done, "model.xml", "'model.bin' holds weights of the input", "choose another output")
     assert content(tmp_path) == before
-    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
     # Under another name it works, and the ONNX model is as it was.
     if command != "affinity":
         assert COMMANDS[command](tmp_path / "model.onnx", tmp_path / "placed.xml").returncode == 0
@@ -89,30 +88,26 @@ def test_weights_of_the_input_are_not_overwritten(tmp_path: Path, command: str) 
 def test_weights_of_another_model_are_not_overwritten(tmp_path: Path, command: str) -> None:
     """Nothing in the input refers to them."""
     save_onnx(tmp_path / "model.onnx", "model.weights")
-    expected = save_onnx(tmp_path / "other.onnx", "out.bin", seed=1)
+    save_onnx(tmp_path / "other.onnx", "out.bin", seed=1)
     before = content(tmp_path)
     refused(COMMANDS[command](tmp_path / "model.onnx", tmp_path / "out.xml"), "'out.bin'", "without 'out.xml'")
     assert content(tmp_path) == before
-    assert np.array_equal(computed(tmp_path / "other.onnx"), expected)
 
 
 def test_weights_that_were_appended_to_those_of_an_ir_are_not_overwritten(tmp_path: Path) -> None:
     """onnx appends to a file that is there: model.bin then serves an IR and an ONNX model."""
-    source = tmp_path / "plain.onnx"
-    save_onnx(source, "plain.weights")
-    assert COMMANDS["strip"](source, tmp_path / "model.xml").returncode == 0
-    expected = save_onnx(tmp_path / "model.onnx", "model.bin", seed=1)
+    save_onnx(tmp_path / "plain.onnx", "plain.weights")
+    assert COMMANDS["strip"](tmp_path / "plain.onnx", tmp_path / "model.xml").returncode == 0
+    save_onnx(tmp_path / "model.onnx", "model.bin", seed=1)
     before = content(tmp_path)
-    refused(
-        COMMANDS["place"](tmp_path / "model.onnx", tmp_path / "model.xml"), "'model.bin' holds weights of the input"
-    )
+    done = COMMANDS["place"](tmp_path / "model.onnx", tmp_path / "model.xml")
+    refused(done, "'model.bin' holds weights of the input")
     assert content(tmp_path) == before
-    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
 
 
 def test_data_in_a_folder_and_behind_a_link_is_recognized(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    expected = save_onnx(tmp_path / "model.onnx", "data/model.bin")
+    save_onnx(tmp_path / "model.onnx", "data/model.bin")
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "m.onnx").symlink_to(tmp_path / "model.onnx")
     before = content(tmp_path)
@@ -123,18 +118,13 @@ def test_data_in_a_folder_and_behind_a_link_is_recognized(tmp_path: Path) -> Non
     assert linked == [tmp_path / "link" / data, tmp_path / data]
     refused(COMMANDS["place"](tmp_path / "model.onnx", tmp_path / "data" / "model.xml"), "holds weights of the input")
     assert content(tmp_path) == before
-    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
 
 
 def test_an_earlier_ir_is_replaced_also_when_it_is_the_input(tmp_path: Path) -> None:
     expected = save_onnx(tmp_path / "model.onnx", "model.weights")
     output = tmp_path / "model.xml"
-    for source, command in (
-        ("model.onnx", "place"),
-        ("model.onnx", "ovc"),
-        ("model.xml", "place"),
-        ("model.xml", "strip"),
-    ):
+    for words in ("place model.onnx", "ovc model.onnx", "place model.xml", "strip model.xml"):
+        command, source = words.split()
         done = COMMANDS[command](tmp_path / source, output)
         assert done.returncode == 0, done.stderr
         assert np.allclose(computed(output), expected, rtol=1e-2, atol=1e-1)
@@ -145,7 +135,7 @@ def test_an_earlier_ir_is_replaced_also_when_it_is_the_input(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["model", "policy/policy"])
 def test_finetune_overwrites_no_weights_in_its_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "policy").mkdir()
-    expected = save_onnx(tmp_path / "model.onnx", f"{name}.bin")
+    save_onnx(tmp_path / "model.onnx", f"{name}.bin")
     before = content(tmp_path)
     done = run(
         "finetune", tmp_path / "model.onnx", "--device", DEVICE, "--output", tmp_path,
@@ -153,7 +143,6 @@ def test_finetune_overwrites_no_weights_in_its_folder(tmp_path: Path, name: str)
     )  # fmt: skip
     refused(done, f"{name}.xml", "holds weights of the input")
     assert content(tmp_path) == before
-    assert np.array_equal(computed(tmp_path / "model.onnx"), expected)
 
 
 def test_calibrate_overwrites_no_data_of_the_model(tmp_path: Path) -> None:
@@ -264,11 +253,8 @@ def test_a_folder_under_the_name_of_the_weights_is_refused_at_once(tmp_path: Pat
 
 
 def test_other_inputs_refer_to_nothing(tmp_path: Path) -> None:
-    for name, text in (
-        ("empty.onnx", b""),
-        ("cut.onnx", b"\x0a\x08location\x12"),
-        ("odd", b"\x0a\x08location\x12\xff"),
-    ):
+    cut = b"\x0a\x08location\x12"
+    for name, text in (("empty.onnx", b""), ("cut.onnx", cut), ("odd", cut + b"\xff")):
         (tmp_path / name).write_bytes(text)
         assert not any(path.is_file() for path in overwriting.external_data(tmp_path / name))
     assert not list(overwriting.external_data(tmp_path))
