@@ -396,14 +396,8 @@ def test_stored_costs_are_used_where_they_hold(
         np.testing.assert_array_equal(problem.fused_with[:, column], costs.devices[name].fused_with)
         np.testing.assert_array_equal(problem.fusion_penalty_us[:, column], costs.devices[name].fusion_penalty_us)
     assert not [warning for warning in recwarn if "costs" in str(warning.message)]
-    placement = place(
-        two_cpu_core.read_model(source),
-        HETERO,
-        core=two_cpu_core,
-        profile=path,
-        policy="none",
-        costs=path_beside(source),
-    )
+    options: dict[str, Any] = {"profile": path, "policy": "none", "costs": path_beside(source)}
+    placement = place(two_cpu_core.read_model(source), HETERO, core=two_cpu_core, **options)
     assert placement.predicted is not None
     assert placement.predicted["measured_costs"] == list(NAMES)
 

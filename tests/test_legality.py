@@ -85,12 +85,8 @@ def test_shape_arithmetic_stays_with_its_consumer() -> None:
     model = dynamic_reshape_model(ov.Dimension(0, 8))
     graph = ComputationGraph.from_model(model)
     replicable = dict(zip(graph.names, graph.legality.replicable.tolist(), strict=True))
-    assert replicable["shape"]
-    assert replicable["batch"]
-    assert replicable["rows"]
-    assert replicable["pattern"]
-    assert not replicable["relu"]
-    assert not replicable["first"]
+    assert all(replicable[name] for name in ("shape", "batch", "rows", "pattern"))
+    assert not replicable["relu"] and not replicable["first"]
 
 
 def test_an_open_length_stays_with_the_tensor_and_crosses_as_a_number() -> None:
