@@ -151,8 +151,7 @@ class TestSeveralModels:
     def test_all_are_read_before_any_is_measured(self, model: Path, tmp_path: Path) -> None:
         broken = tmp_path / "broken.xml"
         broken.write_text("<net>")
-        done = run("bench", model, broken, "--device", PAIR, "--rounds", 1)
-        assert_one_error_line(done, "cannot read", "broken.xml")
+        assert_one_error_line(run("bench", model, broken, "--device", PAIR, "--rounds", 1), "cannot read", "broken.xml")
 
     def test_one_that_nothing_runs_does_not_cost_the_others(self, model: Path, tmp_path: Path) -> None:
         bad, output = tmp_path / "bad.xml", tmp_path / "results.json"

@@ -242,8 +242,7 @@ class TestVerify:
         assert_one_error_line(run("verify", placed[0], "--device", DEVICE, "--precision", "f8"), "f8", "f32")
 
     def test_refuses_when_placements_are_switched_off(self, placed: tuple[Path, dict[str, Any]]) -> None:
-        done = run("verify", placed[0], "--device", DEVICE, OV_HSDAG_DISABLE="1")
-        assert_one_error_line(done, "OV_HSDAG_DISABLE")
+        assert_one_error_line(run("verify", placed[0], "--device", DEVICE, OV_HSDAG_DISABLE="1"), "OV_HSDAG_DISABLE")
 
     def test_a_crash_of_openvino_ends_as_errors_do(self, placed: tuple[Path, dict[str, Any]]) -> None:
         code = """

@@ -70,8 +70,7 @@ def test_a_library_that_is_none(model: Path, content: bytes | None, tmp_path: Pa
     path = tmp_path / "lib.so"
     if content is not None:
         path.write_bytes(content)
-    done = run("place", model, "-d", DEVICE, "-o", tmp_path / "out.xml", "--extension", path)
-    assert_one_error_line(done, str(path))
+    assert_one_error_line(run("place", model, "-d", DEVICE, "-o", tmp_path / "out.xml", "--extension", path), str(path))
 
 
 def test_processes_that_measure_load_what_the_given_core_has(model: Path, library: Path, two_cpu_core: ov.Core) -> None:

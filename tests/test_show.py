@@ -113,7 +113,6 @@ def test_the_affinity_file_is_json_and_never_the_input(
     (tmp_path / "weights.json").symlink_to("model.bin")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     done = run("show", tmp_path / "model.xml", "-o", tmp_path / name)
-    assert done.returncode == 2
     assert_one_error_line(done, "it is the input" if name == "weights.json" else "must end in .json")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
