@@ -130,8 +130,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
     """A Core with these devices."""
     monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     return core
 
 

@@ -617,8 +617,7 @@ def test_identity_tells_properties_apart(monkeypatch: pytest.MonkeyPatch, two_cp
     assert before["openvino"] == ov.__version__
     assert before["properties"]["INFERENCE_PRECISION_HINT"] == "f32"
     monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, "CPU_A:INFERENCE_NUM_THREADS=2,INFERENCE_PRECISION_HINT=f32")
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     assert identity(core, "CPU_A") != before
 
 

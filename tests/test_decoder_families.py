@@ -28,8 +28,7 @@ families = pytest.mark.parametrize("build", [cross_attention_decoder, convolutio
 @pytest.fixture
 def core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
     monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, ";".join(f"{name}:INFERENCE_NUM_THREADS=1" for name in NAMES))
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     return core
 
 

@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import openvino as ov
-
 from ov_hsdag.devices import virtual
 from ov_hsdag.storage.files import save_model_atomically
 
@@ -25,8 +23,7 @@ def place_ir(path: str, objective: str, policy: str | None = None) -> None:
     """Reads, places and writes an IR; prints what that took as JSON. In a process of its own."""
     import ov_hsdag
 
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     start, cpu = time.perf_counter(), time.process_time()
     model = core.read_model(path)
     read = time.perf_counter() - start

@@ -265,8 +265,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{DECLARED}" for name in DEVICES.names)
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     drawn = json.loads(options.placements.read_text()) if options.placements.exists() else {}
     for setting in options.settings:
         for entry in select(options.models):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 import pytest
 
 from benchmarks.common import harness
@@ -122,8 +121,7 @@ def _made_again(name: str) -> dict[str, Any]:
 def test_every_way_to_run_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{limits};CPU_B:{limits}")
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     monkeypatch.setattr(measured, "LEARNED", ())
     problem = build_problem(ZOO["bert-small"].build(), measured.DEVICES, objective="throughput", core=core)
     drawn = measured.methods(problem, 3.0, {})

@@ -403,8 +403,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="writes nothing")
     options = parser.parse_args()
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{DECLARED}" for name in DEVICES.names)
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     figures = (small if options.size == "small" else full)(core)
     if options.only:
         figures = {name: figure for name, figure in figures.items() if re.search(options.only, name)}

@@ -184,8 +184,7 @@ def check(zoo_model: ZooModel, name: str, count: int, seed: int, keep: Callable[
 
 
 def new_core(**properties: str) -> ov.Core:
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     for name in {*core.available_devices, *virtual.virtual_devices()} & {"GPU", "CPU", *CPUS}:
         core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32", **properties})
     return core

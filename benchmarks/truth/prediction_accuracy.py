@@ -243,8 +243,7 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     """Periods in µs with requests in flight of a placement and of the faster device alone, [2, PERIODS]; in a new
     process, which has no threads of earlier models. Raises RunError where threads leave their cores."""
     os.environ["HWLOC_THISSYSTEM"] = "0"  # TBB asks hwloc when it makes its first arena
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     model = ZOO[name].build()
     problem = build_problem(model, DEVICES, core=core)
     affinity = problem.affinity(np.array([int(digit) for digit in text], np.uint8))
@@ -473,8 +472,7 @@ def main() -> int:
         arguments.work = arguments.work.with_name(f"{arguments.work.name}_{'_'.join(lacks)}")
 
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = DECLARED
-    core = ov.Core()
-    virtual.register(core)
+    core = virtual.new_core()
     arguments.work.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + arguments.seconds
     if "calibrate" in steps:
