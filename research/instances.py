@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.model.colocation import split_rule
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
+from research.graphs import graph_of, problem_on
 
 CPU = 0
 """Device number of the CPU in placements of an instance, as in their programme; accelerators follow."""
@@ -104,41 +103,24 @@ class Instance:
     def problem(self) -> PlacementProblem:
         """The instance as a placement problem: the CPU is device 0, one core of it; accelerators follow."""
         nodes, devices = len(self.ids), 1 + self.accelerators
-        by_target = self.edges[np.lexsort((self.edges[:, 0], self.edges[:, 1]))]
         names = tuple(str(identifier) for identifier in self.ids)
         moved = np.rint(self.cost_ms / _UNIT).astype(np.int64)
-        graph = ComputationGraph(
-            names=names,
-            types=("Operation",) * nodes,
-            kinds=np.full(nodes, NodeKind.OP, np.uint8),
-            input_ptr=np.concatenate([[0], np.bincount(by_target[:, 1], minlength=nodes).cumsum()]).astype(np.int32),
-            input_output=by_target[:, 0].astype(np.int32),
-            output_ptr=np.arange(nodes + 1, dtype=np.int32),
-            output_bytes=moved,
-            output_shapes=((1,),) * nodes,
-            output_ranks=np.ones(nodes, np.int16),
-            output_movable=np.ones(nodes, bool),
-            output_types=("f32",) * nodes,
-            flops=np.zeros(nodes),
-            weight_bytes=np.zeros(nodes, np.int64),
-            variables=("",) * nodes,
-        )
+        feeds = [self.edges[self.edges[:, 1] == node, 0].tolist() for node in range(nodes)]  # sorted, as edges are
+        types = ("Operation",) * nodes
+        graph = graph_of([NodeKind.OP] * nodes, feeds, names=names, types=types, output_bytes=moved)
         held = np.repeat(np.ceil(self.size).astype(np.int64)[:, None], devices, axis=1)
         held[:, CPU] = 0
         per_byte = np.full((devices, devices), _UNIT)
         np.fill_diagonal(per_byte, 0.0)
-        return PlacementProblem(
-            graph=graph,
+        return problem_on(
+            graph,
+            np.column_stack([self.cpu_ms] + [self.accelerator_ms] * self.accelerators),
             devices=("CPU", *(f"GPU.{k}" for k in range(self.accelerators))),
             objective="throughput",
-            node_us=np.column_stack([self.cpu_ms] + [self.accelerator_ms] * self.accelerators),
             supported=np.column_stack([np.ones(nodes, bool)] + [self.supported] * self.accelerators),
             groups=self.colors,
-            transfer_us=np.zeros((devices, devices)),
             transfer_us_per_byte=per_byte,
-            submodel_us=np.zeros(devices),
             memory_bytes=np.array([-1] + [int(self.memory)] * self.accelerators, np.int64),
-            rule=split_rule(ov.__version__),
             held_bytes=held,
             live_bytes=np.zeros(nodes, np.int64),
             transfer_share=np.array([0.0] + [1.0] * self.accelerators),

@@ -10,10 +10,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
+from research.graphs import graph_of, problem_on
 
 
 def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
@@ -97,33 +97,18 @@ def set_affinities(model: ov.Model, devices: list[str]) -> None:
 def random_graph(generator: np.random.Generator, nodes: int, density: float = 0.3) -> ComputationGraph:
     """A graph without a model: one Parameter, operations with one or two outputs, a Result."""
     kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * (nodes - 2), NodeKind.RESULT]
-    output_ptr, input_ptr, input_output = [0, 1], [0, 0], []
+    output_ptr, every = [0, 1], [[]]
     for node in range(1, nodes):
         available = output_ptr[-1]
         feeds = [int(generator.integers(0, available))]
         if kinds[node] is NodeKind.OP:
             feeds += [int(generator.integers(0, available)) for _ in range(generator.binomial(3, density))]
-        input_output += feeds
-        input_ptr.append(len(input_output))
+        every.append(feeds)
         width = 0 if kinds[node] is NodeKind.RESULT else int(generator.integers(1, 3))
         output_ptr.append(output_ptr[-1] + width)
-    outputs = output_ptr[-1]
-    return ComputationGraph(
-        names=tuple(f"node_{i}" for i in range(nodes)),
-        types=("Parameter", *["Relu"] * (nodes - 2), "Result"),
-        kinds=np.array(kinds, np.uint8),
-        input_ptr=np.array(input_ptr, np.int32),
-        input_output=np.array(input_output, np.int32),
-        output_ptr=np.array(output_ptr, np.int32),
-        output_bytes=generator.integers(1, 50, outputs).astype(np.int64),
-        output_shapes=((1,),) * outputs,
-        output_ranks=np.ones(outputs, np.int16),
-        output_movable=np.ones(outputs, bool),
-        output_types=("f32",) * outputs,
-        flops=np.zeros(nodes),
-        weight_bytes=generator.integers(0, 20, nodes).astype(np.int64),
-        variables=("",) * nodes,
-    )
+    moved = generator.integers(1, 50, output_ptr[-1])
+    weights = generator.integers(0, 20, nodes)
+    return graph_of(kinds, every, output_ptr=output_ptr, output_bytes=moved, weight_bytes=weights)
 
 
 def problem_of(sources: list[list[int]], us: list[list[float]], **changes: object) -> PlacementProblem:
@@ -134,38 +119,15 @@ def problem_of(sources: list[list[int]], us: list[list[float]], **changes: objec
     used = {source for feeds in sources for source in feeds}
     ends = [node for node in range(1, len(sources) + 1) if node not in used]
     feeds = [[], *sources, *([end] for end in ends)]
-    count, outputs, devices = len(feeds), len(sources) + 1, len(us[0])
-    graph = ComputationGraph(
-        names=tuple(f"n{number}" for number in range(count)),
-        types=("Parameter", *["Relu"] * len(sources), *["Result"] * len(ends)),
-        kinds=np.array([NodeKind.PARAMETER] + [NodeKind.OP] * len(sources) + [NodeKind.RESULT] * len(ends), np.uint8),
-        input_ptr=np.cumsum([0, *map(len, feeds)]).astype(np.int32),
-        input_output=np.array([source for row in feeds for source in row], np.int32),
-        output_ptr=np.minimum(np.arange(count + 1), outputs).astype(np.int32),
-        output_bytes=np.full(outputs, 4, np.int64),
-        output_shapes=((1,),) * outputs,
-        output_ranks=np.ones(outputs, np.int16),
-        output_movable=np.ones(outputs, bool),
-        output_types=("f32",) * outputs,
-        flops=np.zeros(count),
-        weight_bytes=np.zeros(count, np.int64),
-        variables=("",) * count,
-    )
-    problem = PlacementProblem(
-        graph=graph,
-        devices=tuple("ABCDEFGH"[:devices]),
-        objective="latency",
-        node_us=np.array([[0.0] * devices, *us, *[[0.0] * devices] * len(ends)]),
-        supported=np.ones((count, devices), bool),
-        # Results go with what they show.
-        groups=np.array([*range(outputs), *ends], np.int32),
-        transfer_us=np.full((devices, devices), 2.0) * (1 - np.eye(devices)),
-        transfer_us_per_byte=np.zeros((devices, devices)),
-        submodel_us=np.ones(devices),
-        memory_bytes=np.full(devices, -1, np.int64),
-        rule=split_rule(ov.__version__),
-    )
-    return replace(problem, **changes)  # type: ignore[arg-type]
+    kinds = [NodeKind.PARAMETER] + [NodeKind.OP] * len(sources) + [NodeKind.RESULT] * len(ends)
+    outputs, devices = len(sources) + 1, len(us[0])
+    graph = graph_of(kinds, feeds, output_bytes=np.full(outputs, 4, np.int64))
+    costs = {
+        "groups": np.array([*range(outputs), *ends], np.int32),  # Results go with what they show
+        "transfer_us": np.full((devices, devices), 2.0) * (1 - np.eye(devices)),
+        "submodel_us": np.ones(devices),
+    }
+    return problem_on(graph, np.array([[0.0] * devices, *us, *[[0.0] * devices] * len(ends)]), **{**costs, **changes})
 
 
 def random_problem(
@@ -190,18 +152,16 @@ def random_problem(
         groups = np.unique(groups, return_inverse=True)[1].astype(np.int32)
         supported[:, 0] = True
     fused_with, penalty_us = random_fusions(graph, devices, seed) if fusing else (None, None)
-    return PlacementProblem(
-        graph=graph,
+    return problem_on(
+        graph,
+        generator.integers(0, 30, (nodes, devices)).astype(float),
         devices=tuple(f"D{i}" for i in range(devices)),
         objective=objective,
-        node_us=generator.integers(0, 30, (nodes, devices)).astype(float),
         supported=supported,
         groups=groups,
         transfer_us=generator.integers(0, 10, (devices, devices)).astype(float),
         transfer_us_per_byte=generator.integers(0, 2, (devices, devices)).astype(float),
         submodel_us=np.full(devices, float(submodel_us)),
-        memory_bytes=np.full(devices, -1, np.int64),
-        rule=split_rule(ov.__version__),
         fused_with=fused_with,
         fusion_penalty_us=penalty_us,
     )
@@ -263,7 +223,8 @@ def random_typed_graph(generator: np.random.Generator, nodes: int) -> Computatio
     kinds: list[NodeKind] = []
     types: list[str] = []
     variables: list[str] = []
-    input_ptr, input_output, output_ptr = [0], [], [0]
+    feeds: list[list[int]] = []
+    output_ptr = [0]
     shapes: list[tuple[int, ...]] = []
     for _ in range(nodes):
         available = output_ptr[-1]
@@ -280,35 +241,29 @@ def random_typed_graph(generator: np.random.Generator, nodes: int) -> Computatio
             {NodeKind.OP: "ReadValue" if state else operation, NodeKind.SINK: "Assign"}.get(kind, kind.name.title())
         )
         variables.append(str(generator.integers(1, 4)) if state else "")
+        feeds.append([])
         if kind in (NodeKind.OP, NodeKind.RESULT, NodeKind.SINK):
             count = 1 if kind is not NodeKind.OP else int(generator.integers(0 if types[-1] == "ReadValue" else 1, 4))
             # Mostly what came last, so that chains such as Softmax → MatMul → Transpose appear.
             reach = available if generator.random() < 0.4 else min(available, 3)
-            input_output += [available - 1 - int(generator.integers(reach)) for _ in range(count)]
+            feeds[-1] = [available - 1 - int(generator.integers(reach)) for _ in range(count)]
             if follows and count:
-                input_output[-count] = output_ptr[-2]
-        input_ptr.append(len(input_output))
+                feeds[-1][0] = output_ptr[-2]
         for _ in range(0 if kind in (NodeKind.RESULT, NodeKind.SINK) else int(generator.integers(1, 3))):
             rank = int(generator.choice([0, 1, 1, 2, 4, 4, 4]))
             shapes.append(tuple(int(size) for size in generator.choice([4, 4, 40], rank)))
         output_ptr.append(len(shapes))
     ranks = [-1 if generator.random() < 0.1 else len(shape) for shape in shapes]
     movable, relaxed = generator.random((2, len(shapes)))
-    return ComputationGraph(
-        names=tuple(f"node_{i}" for i in range(nodes)),
+    return graph_of(
+        kinds,
+        feeds,
         types=tuple(types),
-        kinds=np.array(kinds, np.uint8),
-        input_ptr=np.array(input_ptr, np.int32),
-        input_output=np.array(input_output, np.int32),
-        output_ptr=np.array(output_ptr, np.int32),
-        output_bytes=np.ones(len(shapes), np.int64),
+        output_ptr=output_ptr,
         output_shapes=tuple(shapes),
         output_ranks=np.array(ranks, np.int16),
         output_movable=movable < 0.9,
         output_relaxable=(movable >= 0.9) & (relaxed < 0.5),
-        output_types=("f32",) * len(shapes),
-        flops=np.zeros(nodes),
-        weight_bytes=np.zeros(nodes, np.int64),
         variables=tuple(variables),
     )
 

@@ -19,6 +19,7 @@ from ov_hsdag.placers.single import HeteroDefault, NodeCount, SingleDevice
 from ov_hsdag.placing.candidates import unlearned_placers
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
+from research.graphs import graph_of, problem_on
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
 
@@ -93,40 +94,9 @@ def test_pipeline_is_at_least_the_best_single_device(seed: int, devices: int, ob
 
 def chain(objective: str) -> PlacementProblem:
     """Twenty equal operations one after another on two equal devices, transfers a tenth of one."""
-    from ov_hsdag.model.graph import ComputationGraph
-
-    nodes = 22
-    kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * 20, NodeKind.RESULT]
-    graph = ComputationGraph(
-        names=tuple(map(str, range(nodes))),
-        types=("Parameter", *["Relu"] * 20, "Result"),
-        kinds=np.array(kinds, np.uint8),
-        input_ptr=np.array([0, *range(nodes)], np.int32),
-        input_output=np.arange(nodes - 1, dtype=np.int32),
-        output_ptr=np.array([*range(nodes), nodes - 1], np.int32),
-        output_bytes=np.ones(nodes - 1, np.int64),
-        output_shapes=((1,),) * (nodes - 1),
-        output_ranks=np.ones(nodes - 1, np.int16),
-        output_movable=np.ones(nodes - 1, bool),
-        output_types=("f32",) * (nodes - 1),
-        flops=np.ones(nodes),
-        weight_bytes=np.zeros(nodes, np.int64),
-        variables=("",) * nodes,
-    )
+    graph = graph_of([NodeKind.PARAMETER, *[NodeKind.OP] * 20, NodeKind.RESULT], [[], *([k] for k in range(21))])
     work = np.array([0.0, *[10.0] * 20, 0.0])
-    return PlacementProblem(
-        graph=graph,
-        devices=("A", "B"),
-        objective=objective,
-        node_us=np.stack([work, work], axis=1),
-        supported=np.ones((nodes, 2), bool),
-        groups=np.arange(nodes, dtype=np.int32),
-        transfer_us=np.full((2, 2), 1.0),
-        transfer_us_per_byte=np.zeros((2, 2)),
-        submodel_us=np.zeros(2),
-        memory_bytes=np.full(2, -1, np.int64),
-        rule=1,
-    )
+    return problem_on(graph, np.stack([work, work], axis=1), objective=objective, transfer_us=np.ones((2, 2)), rule=1)
 
 
 def test_pipeline_halves_a_chain_for_throughput() -> None:

@@ -41,8 +41,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model import complete
-from ov_hsdag.model.colocation import split_rule
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.multilevel import search
 from ov_hsdag.placing.place import place
 from ov_hsdag.placing.rivals import Rival, measure
@@ -51,6 +50,7 @@ from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.storage.files import write_text
+from research.graphs import graph_of, problem_on
 from research.zoo import deep
 from research.zoo.catalog import ZOO
 
@@ -197,39 +197,23 @@ def generated_problem(nodes: int, seed: int = 0) -> PlacementProblem:
         feeds.append(ends)
         feeds.append([len(feeds) - 1, entry])
     feeds = [*feeds[: nodes - 1], [nodes - 2]]
-    kinds = np.full(nodes, NodeKind.OP, np.uint8)
-    kinds[0], kinds[-1] = NodeKind.PARAMETER, NodeKind.RESULT
     outputs = nodes - 1
-    graph = ComputationGraph(
-        names=tuple(f"node_{i}" for i in range(nodes)),
+    graph = graph_of(
+        [NodeKind.PARAMETER, *[NodeKind.OP] * (nodes - 2), NodeKind.RESULT],
+        feeds,
         types=("Parameter", *["Convolution", "Relu"] * (nodes // 2 - 1), *["Add"] * (nodes % 2), "Result"),
-        kinds=kinds,
-        input_ptr=np.concatenate([[0], np.cumsum([len(feed) for feed in feeds])]).astype(np.int32),
-        input_output=np.array([source for feed in feeds for source in feed], np.int32),
-        output_ptr=np.minimum(np.arange(nodes + 1), outputs).astype(np.int32),
         output_bytes=generator.integers(10_000, 1_000_000, outputs),
         output_shapes=((1, 64, 56, 56),) * outputs,
         output_ranks=np.full(outputs, 4, np.int16),
-        output_movable=np.ones(outputs, bool),
-        output_types=("f32",) * outputs,
         flops=generator.uniform(1e6, 1e8, nodes),
-        weight_bytes=np.zeros(nodes, np.int64),
-        variables=("",) * nodes,
     )
-    # Results stay with their producer.
-    groups = np.minimum(np.arange(nodes), nodes - 2).astype(np.int32)
-    return PlacementProblem(
-        graph=graph,
-        devices=("A", "B"),
-        objective="latency",
-        node_us=generator.lognormal(3.0, 1.0, (nodes, 2)),
-        supported=np.ones((nodes, 2), bool),
-        groups=groups,
+    return problem_on(
+        graph,
+        generator.lognormal(3.0, 1.0, (nodes, 2)),
+        groups=np.minimum(np.arange(nodes), nodes - 2).astype(np.int32),  # Results stay with their producer
         transfer_us=np.array([[0.0, 5.0], [5.0, 0.0]]),
         transfer_us_per_byte=np.array([[0.0, 1e-5], [1e-5, 0.0]]),
         submodel_us=np.array([20.0, 20.0]),
-        memory_bytes=np.full(2, -1, np.int64),
-        rule=split_rule(ov.__version__),
     )
 
 
