@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,16 +111,8 @@ class FailsLater(Trial):
 
 
 def copies_of(*trials: Trial) -> Copies:
-    class Fake:
-        def __init__(self, trial: Trial) -> None:
-            self.trial = trial
-
-        def phase(self, number: int) -> Any:
-            return self.trial
-
-    model = ZOO["squeezenet"].build()
-    fakes: list[Any] = [Fake(trial) for trial in trials]
-    return Copies(fakes, timed_inputs(model))
+    fakes: list[Any] = [SimpleNamespace(phase=lambda _, trial=trial: trial) for trial in trials]
+    return Copies(fakes, timed_inputs(ZOO["squeezenet"].build()))
 
 
 def all_started(log: list[str], _: ConcurrentTrials) -> bool:

@@ -267,19 +267,17 @@ def test_mirror_images_are_not_averaged() -> None:
     np.testing.assert_allclose(shares, coarse / coarse.sum(axis=1, keepdims=True), atol=1e-5)
 
 
-class Failing:
+class Failing(Simulated):
     """Fails on all placements that use the second device."""
 
     def __init__(self, problem: PlacementProblem, reference: str | None) -> None:
-        self._judge = Simulated(problem, reference)
-        self._problem = problem
-        self.reference = self._judge.reference
-        self.singles: Mapping[str, Measurement] = {self.reference: Measurement(1.0)}
+        super().__init__(problem, reference)
+        self.singles = {self.reference: Measurement(1.0)}
 
-    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+    def measure(self, affinity: Mapping[str, str], **options: Any) -> Measurement:
         if "D1" in affinity.values():
             return Measurement(0.0, error="the device is on fire")
-        return self._judge.measure(affinity, worth=worth, rounds=rounds)
+        return super().measure(affinity, **options)
 
 
 def test_placements_that_fail_are_recorded_and_not_chosen(tmp_path: Path) -> None:
@@ -337,19 +335,18 @@ def test_no_time_means_no_measurement(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "policy" / "policy.json").exists()
 
 
-class Stopping:
+class Stopping(Simulated):
     """Is interrupted when so many placements have been measured."""
 
     def __init__(self, problem: PlacementProblem, measurements: int, reference: str | None) -> None:
-        self._judge = simulated(problem, reference)
-        self.reference, self.singles = self._judge.reference, self._judge.singles
+        super().__init__(reality(problem), reference)
         self._left = measurements
 
-    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+    def measure(self, affinity: Mapping[str, str], **options: Any) -> Measurement:
         if self._left == 0:
             raise KeyboardInterrupt
         self._left -= 1
-        return self._judge.measure(affinity, worth=worth, rounds=rounds)
+        return super().measure(affinity, **options)
 
 
 @pytest.mark.slow

@@ -316,14 +316,7 @@ class RecordingCore:
     def add_extension(self, extension: object) -> None:
         """As ov.Core's."""
 
-    def compile_model(
-        self,
-        model: object,
-        device_name: str | None = None,
-        config: dict[str, Any] | None = None,
-        *,
-        weights: Any = None,
-    ) -> str:
+    def compile_model(self, model: object, device_name: Any = None, config: Any = None, *, weights: Any = None) -> str:
         """Compiles."""
         self.calls.append(((model, device_name, config), {"weights": weights}))
         return "compiled"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -285,16 +286,9 @@ def test_the_entropy_bonus_keeps_the_policy_from_being_sure() -> None:
 # --- runs ---
 
 
-class Counted:
-    """As many problems as there are shards."""
-
-    def count(self, shards: int) -> int:
-        return 10 * shards
-
-
 def test_steps_draw_from_ever_more_problems() -> None:
     settings = replace(TINY, problems=160, first_problems=16, imitation_steps=90, batch_size=8)
-    pool: Any = Counted()
+    pool: Any = SimpleNamespace(count=lambda shards: 10 * shards)
     steps = [batch_indices(settings, pool, step) for step in range(120)]
     assert all(len(set(indices.tolist())) == 8 for indices in steps)
     assert max(indices.max() for indices in steps[:9]) < 20 < max(indices.max() for indices in steps[60:])
@@ -351,15 +345,8 @@ def pool_of(corpus: Path, settings: Settings) -> tuple[Pool, HSDAGConfig]:
     return Pool(loaded, Targets(loaded, corpus), 1, config), config
 
 
-class Sized:
-    """Problems of given numbers of groups."""
-
-    def __init__(self, *groups: int) -> None:
-        self.groups = groups.__getitem__
-
-
 def test_parts_are_of_about_the_same_size() -> None:
-    pool: Any = Sized(100, 30, 5, 70, 60, 5, 30)
+    pool: Any = SimpleNamespace(groups=(100, 30, 5, 70, 60, 5, 30).__getitem__)
     indices, baselines = np.array([6, 5, 4, 3, 2, 1, 0]), np.arange(7.0)
     parts = deal(replace(TINY, parts=3), pool, indices, baselines)
     assert sorted(int(index) for part in parts for index in part.indices) == list(range(7))
