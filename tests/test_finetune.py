@@ -290,10 +290,7 @@ def test_placements_that_fail_are_recorded_and_not_chosen(tmp_path: Path) -> Non
 
 
 def test_what_is_within_the_margin_is_not_chosen(tmp_path: Path) -> None:
-    problem = problem_of(9)
-    judge_of = partial(simulated, problem)
-    budget = Budget(measurements=4)
-    outcome = run(tmp_path / "run", problem, judge_of, network_for(problem), budget, replace(TINY, margin=5.0))
+    outcome = start(tmp_path / "run", problem_of(9), Budget(measurements=4), settings=replace(TINY, margin=5.0))
     assert outcome.choice.name == outcome.record["reference"] and outcome.choice.measurement.ratio == 1
     assert (outcome.choice.placement == outcome.choice.placement[0]).all()
     assert max(outcome.record["best_so_far"]) > 1.3
@@ -319,9 +316,7 @@ def test_what_is_chosen_is_better_by_the_interval_that_is_shown(tmp_path: Path) 
 
 def test_a_run_ends_where_nothing_is_left_to_measure(tmp_path: Path) -> None:
     problem = random_problem(1, nodes=4, objective="throughput")
-    outcome = run(
-        tmp_path / "run", problem, lambda name: Simulated(problem, name), network_for(problem), Budget(), TINY
-    )
+    outcome = start(tmp_path / "run", problem, Budget(), partial(Simulated, problem))
     entries = outcome.state.entries
     assert len({entry.placement.tobytes() for entry in entries}) == len(entries) <= 2**problem.group_count
     best = min(problem.scores(np.array([[n >> g & 1 for g in range(problem.group_count)] for n in range(16)])))
@@ -329,8 +324,7 @@ def test_a_run_ends_where_nothing_is_left_to_measure(tmp_path: Path) -> None:
 
 
 def test_no_time_means_no_measurement(tmp_path: Path) -> None:
-    problem = problem_of(10)
-    outcome = start(tmp_path / "run", problem, Budget(seconds=1e-6))
+    outcome = start(tmp_path / "run", problem_of(10), Budget(seconds=1e-6))
     assert outcome.record["measurements"] == 0 and outcome.choice.name == outcome.record["reference"]
     assert (tmp_path / "run" / "policy" / "policy.json").exists()
 

@@ -60,6 +60,7 @@ from ov_hsdag.utils.errors import RunError, UserError
 from research.corpus import make
 from tests.conftest import fast_searches
 from tests.graphs import random_problem
+from tests.processes import ended
 from tests.training_runs import command, environment, same, weights
 
 TINY = Settings(
@@ -481,9 +482,7 @@ def start(output: Path, corpus: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_as_if_it_was_not(corpus: Path, tmp_path: Path) -> None:
-    whole = start(tmp_path / "whole", corpus)
-    _, errors = whole.communicate()
-    assert whole.returncode == 0, errors
+    ended(sys.executable, "-c", RUN, tmp_path / "whole", corpus, env=environment())
     generator = random.Random(0)
     last, kills = 0, 0
     while kills < 10:
@@ -502,9 +501,7 @@ def test_killed_at_random_moments_it_ends_as_if_it_was_not(corpus: Path, tmp_pat
         rest, _ = process.communicate()
         last = max([last, *(int(line) for line in rest.split("\n")[:-1])])
         kills += 1
-    final = start(tmp_path / "killed", corpus)
-    _, errors = final.communicate()
-    assert final.returncode == 0, errors
+    ended(sys.executable, "-c", RUN, tmp_path / "killed", corpus, env=environment())
     assert kills == 10
     assert same(tmp_path / "whole", tmp_path / "killed")
 

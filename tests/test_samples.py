@@ -44,12 +44,8 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(**more: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG")}
-    return {
-        **kept,
-        "PYTHONPATH": str(Path(ov_hsdag.__file__).parent.parent),
-        "OV_HSDAG_VIRTUAL_DEVICES": LIMITS,
-        **more,
-    }
+    package = str(Path(ov_hsdag.__file__).parent.parent)
+    return kept | {"PYTHONPATH": package, "OV_HSDAG_VIRTUAL_DEVICES": LIMITS} | more
 
 
 def run(*arguments: object) -> str:

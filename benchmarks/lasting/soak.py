@@ -202,9 +202,8 @@ def small_network() -> ov.Model:
         value = ops.relu(ops.convolution(value, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
         channels = 32
     pooled = ops.reduce_mean(value, ops.constant(np.array([2, 3])), False)
-    return ov.Model(
-        [ops.result(ops.matmul(pooled, draw.normal(size=(32, 10)).astype(np.float32), False, False))], [image]
-    )
+    scores = ops.matmul(pooled, draw.normal(size=(32, 10)).astype(np.float32), False, False)
+    return ov.Model([ops.result(scores)], [image])
 
 
 def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
