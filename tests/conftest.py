@@ -140,15 +140,6 @@ def core(two_cpu_core: ov.Core) -> ov.Core:
     return two_cpu_core
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where workshops put their folders."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
 Children = Callable[[], dict[int, str]]
 
 
@@ -172,3 +163,13 @@ def children() -> Children:
     """
     others = _children()
     return lambda: {number: command for number, command in _children().items() if number not in others}
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children) -> Iterator[Path]:
+    """Where workshops put their folders. At the end there are none, and no processes."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert not list(folder.iterdir()) and not children()

@@ -102,7 +102,7 @@ def test_commands_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:there was no time")
-def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: Path, children: Children) -> None:
+def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: Path) -> None:
     model = prepared()
     for size in (0, 40_000):
         with (
@@ -114,12 +114,9 @@ def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: P
     with files_of_at_most(0), pytest.warns(UserWarning, match="nothing could be measured, .* chosen by prediction"):
         placement = ov_hsdag.place(convolutions(), PAIR.hetero, core=core, measure=True, measure_seconds=2)
     assert placement.used() and not placement.measured
-    assert not list(temporary.iterdir()) and not children()
 
 
-def test_outputs_that_the_disk_does_not_take_cost_their_candidate(
-    core: ov.Core, temporary: Path, children: Children
-) -> None:
+def test_outputs_that_the_disk_does_not_take_cost_their_candidate(core: ov.Core, temporary: Path) -> None:
     model = prepared()
     with Workshop(model, timed_inputs(model), "latency") as workshop:
         with files_of_at_most(500):  # of the worker as well
@@ -128,13 +125,12 @@ def test_outputs_that_the_disk_does_not_take_cost_their_candidate(
                 worker.compile(Candidate("CPU_A"), 60)
         later = workshop.start()
         assert len(later.compile(Candidate("CPU_A"), 60)) == 1 and later.rate(0.05, 60) > 0
-    assert not list(temporary.iterdir()) and not children()
 
 
 # Folders and permissions
 
 
-def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Path, children: Children) -> None:
+def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Path) -> None:
     """As cleaners of temporary folders do: what is compiled runs on, what is yet to begin fails in one line."""
     model = prepared()
     affinity = dict.fromkeys((node.get_friendly_name() for node in model.get_ops()), "CPU_A")
@@ -148,7 +144,6 @@ def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Pat
             first.compile(Candidate.placed(PAIR, affinity), 60)
         with pytest.raises(RunError, match=r"cannot start a process for measuring: .*No such file"):
             workshop.start()
-    assert not list(temporary.iterdir()) and not children()
 
 
 @pytest.fixture
@@ -200,7 +195,6 @@ def test_a_thread_that_the_system_does_not_give(
                 workshop.start()
         assert not children()
         assert len(os.listdir("/proc/self/fd")) == before
-    assert not list(temporary.iterdir())
 
 
 def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Path, children: Children) -> None:
@@ -223,7 +217,6 @@ def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Pat
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert len(os.listdir("/proc/self/fd")) == before and not children()
         assert workshop.start().alive
-    assert not list(temporary.iterdir()) and not children()
 
 
 @pytest.mark.slow
@@ -256,7 +249,6 @@ def test_workers_that_are_killed_at_random_cost_their_candidates(
     failed = {name: one.error for name, one in found.items() if one.failed}
     assert killed and len(failed) <= killed
     assert all("SIGKILL" in error and "\n" not in error for error in failed.values()), failed
-    assert not list(temporary.iterdir()) and not children()
 
 
 # Time
@@ -276,4 +268,3 @@ def test_a_clock_that_is_changed_changes_nothing(
         found = measurements(candidates, comparison, comparison.trials(rounds=3, seconds=0.05), "latency")
         assert older.folder.exists()
     assert not any(one.failed for one in found.values())
-    assert not list(temporary.iterdir())
