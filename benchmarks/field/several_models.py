@@ -95,7 +95,6 @@ def judged(seed: int, number: int, core: Any, seconds: float, rounds: int) -> di
         [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in rest_of],
         [one.member.count for one in prepared],
         [[] for _ in prepared],
-        together.cores_of(DEVICES),
     )
     candidates = {name: together._candidate(app, named[name], DEVICES) for name in names}
     trials: list[choice.Round] = []

@@ -78,13 +78,11 @@ class Candidate:
     affinity: Mapping[str, str] | None = None  # device of each node by friendly name; None: HETERO decides
     properties: Mapping[str, Any] = field(default_factory=dict)  # of `compile_model`, besides what virtual devices need
     beside: Sequence[Candidate] = ()  # how the other models of an application run
-    on: Sequence[str] = ()  # of a model of an application, the devices of its submodels in their order
 
     def way(self) -> dict[str, Any]:
         """What a worker is told of one model."""
         affinity = None if self.affinity is None else dict(self.affinity)
-        properties = dict(self.properties)
-        return {"device": self.device, "affinity": affinity, "properties": properties, "on": list(self.on)}
+        return {"device": self.device, "affinity": affinity, "properties": dict(self.properties)}
 
     @classmethod
     def copies(cls, names: Sequence[str]) -> Candidate:
@@ -148,7 +146,6 @@ class Workshop:
             "extensions": list(extensions),
             "counts": list(beside.counts) if beside else [1.0],
             "after": [list(one) for one in beside.after] if beside else [[]],
-            "cores": dict(beside.cores) if beside else {},
         }
         try:
             for number, (one, timed) in enumerate(parts):

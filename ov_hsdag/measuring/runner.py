@@ -111,26 +111,13 @@ class Runner:
             self.busy_us = self._busy_us(before)
         return mean_rate(self.rates, self._timed)
 
-    def keep_on(self, cores: Sequence[int]) -> None:
-        """Keeps the threads of the submodels, which have run, on these cores, one each, where they are known.
-
-        Not on systems that do not tell threads' processor times.
-        """
-        workers = self._workers([processor_ns(thread) for thread in self._threads])
-        for thread, core in zip(workers, cores, strict=True) if len(workers) == len(cores) else ():
-            os.sched_setaffinity(self._threads[thread], {core})
-
     def _busy_us(self, before: Sequence[int]) -> list[float]:
         """See `busy_us`. before: processor time of each thread when the trial began, ns."""
         used = [processor_ns(thread) - ns for thread, ns in zip(self._threads, before, strict=True)]
-        return [used[thread] / 1e3 / len(self.finished) for thread in self._workers(used)]
-
-    def _workers(self, used: Sequence[int]) -> list[int]:
-        """Which threads run the submodels, by their processor times, ns; empty where it is not known."""
         most = sorted(used, reverse=True)[: self.submodels]
         if len(most) < self.submodels or min(most) <= 0:
             return []
-        return [thread for thread, ns in enumerate(used) if ns >= most[-1]]
+        return [ns / 1e3 / len(self.finished) for ns in used if ns >= most[-1]]
 
     def outputs(self) -> list[NDArray[Any]]:
         """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""

@@ -6,9 +6,9 @@ import math
 import queue
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.measuring.runner import Copies, Runner
@@ -34,9 +34,6 @@ class Beside:
     inputs: Sequence[Sequence[TimedInputs]]  # of the others
     counts: Sequence[float]  # inferences of each in a run of the application, of the first one too
     after: Sequence[Sequence[int]]  # numbers of the models that each waits for, of the first one too
-    # of virtual devices of one core, the core that their threads are kept on: OpenVINO gives each model there a thread
-    # of its own, so that several on one device would use the cores of others
-    cores: Mapping[str, int] = field(default_factory=dict)
 
 
 class Together:

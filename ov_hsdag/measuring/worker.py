@@ -163,11 +163,7 @@ class Station:
             remove_affinities(model)
         split = device.count(",") + 1 if device.startswith("HETERO:") else 1
         requests = requests_in_flight(2 * split, split, submodels_of(compiled))
-        runner = Runner(compiled, self._inputs[number], self._objective, requests, threads)
-        cores = self._settings["cores"]
-        if cores:
-            runner.keep_on([cores[name] for name in way["on"]])
-        return runner
+        return Runner(compiled, self._inputs[number], self._objective, requests, threads)
 
     def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
         """What the compiled model computes."""

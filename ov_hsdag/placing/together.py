@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
-from ov_hsdag.devices.virtual import new_core, virtual_devices
+from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import in_unit
@@ -260,7 +259,6 @@ def _measured(
                 [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in others],
                 [one.member.count for one in prepared],
                 [[place[name] for name in one.given.after] for one in prepared],
-                cores_of(devices),
             ),
         )
     except RunError as error:
@@ -294,15 +292,6 @@ def _measured(
     return decision.chosen, figures
 
 
-def cores_of(devices: DeviceSet) -> dict[str, int]:
-    """A core of its own for each device, where all are virtual ones of one core; {} otherwise."""
-    declared = virtual_devices()
-    if not all(declared.get(name, {}).get("INFERENCE_NUM_THREADS") == "1" for name in devices.names):
-        return {}
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return dict(zip(devices.names, cores, strict=False)) if len(cores) >= len(devices.names) else {}
-
-
 def _is_whole(application: Application, assignment: NDArray[np.int64]) -> bool:
     return all(
         member.ways[way].name in application.devices
@@ -315,12 +304,9 @@ def _candidate(application: Application, assignment: NDArray[np.int64], devices:
     ways = []
     for member, number in zip(application.members, assignment.tolist(), strict=True):
         way = member.ways[number]
-        if way.name in application.devices:
-            ways.append(Candidate(way.name, on=[way.name]))
-            continue
-        split = member.problem.split(way.placement)
-        on = [devices.names[device] for device in split["submodel_device"][~split["trivial"]].tolist()]
-        ways.append(replace(Candidate.placed(devices, member.problem.affinity(way.placement)), on=on))
+        single = way.name in application.devices
+        affinity = {} if single else member.problem.affinity(way.placement)
+        ways.append(Candidate(way.name) if single else Candidate.placed(devices, affinity))
     return replace(ways[0], beside=ways[1:])
 
 
