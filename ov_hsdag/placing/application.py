@@ -76,7 +76,6 @@ class Judged:
     latency_us: NDArray[np.float64]  # time of one run alone, µs, float64 [batch]
     # when each model begins and ends in it, µs, float64 [batch, members, 2]
     span_us: NDArray[np.float64]
-
     over: NDArray[np.float64]  # bytes beyond the devices' memory, inf where a model does not run, float64 [batch]
 
     def score(self, objective: str) -> NDArray[np.float64]:
@@ -122,10 +121,15 @@ class Application:
         return np.array([np.inf if one is None else one for one in self.members[0].problem.stored_limits])
 
     @cached_property
+    def sources(self) -> list[list[int]]:
+        """Numbers of the members that each one waits for."""
+        place = {member.name: number for number, member in enumerate(self.members)}
+        return [[place[name] for name in member.after] for member in self.members]
+
+    @cached_property
     def order(self) -> list[int]:
         """Members in an order in which they can run, those that most has to wait for first."""
-        place = {member.name: number for number, member in enumerate(self.members)}
-        after = {place[one.name]: [place[name] for name in one.after] for one in self.members}
+        after = dict(enumerate(self.sources))
         ahead: dict[int, float] = {}
         for number in reversed(list(TopologicalSorter(after).static_order())):
             behind = [ahead[other] for other, sources in after.items() if number in sources]
@@ -145,7 +149,6 @@ class Application:
         busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
         runs = np.ones(batch, bool)
         free, span = np.zeros((batch, devices)), np.zeros((batch, len(self.members), 2))
-        place = {member.name: number for number, member in enumerate(self.members)}
         for number in self.order:
             member = self.members[number]
             chosen, of_row = np.unique(assignments[:, number], return_inverse=True)
@@ -156,8 +159,8 @@ class Application:
             # One run alone: a model begins when its inputs are there, and no other uses one of its devices.
             uses = result.busy_us[of_row] > 0
             begin = np.where(uses, free, 0.0).max(axis=1)
-            for name in member.after:
-                begin = np.maximum(begin, span[:, place[name], 1])
+            for source in self.sources[number]:
+                begin = np.maximum(begin, span[:, source, 1])
             span[:, number, 0], span[:, number, 1] = begin, begin + member.count * result.latency_us[of_row]
             free = np.where(uses, span[:, number, 1:], free)
         over = np.where(runs, np.maximum(memory - self.limits, 0.0).sum(axis=1), np.inf)

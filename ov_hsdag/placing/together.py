@@ -235,7 +235,6 @@ def _measured(
         name: dict(zip(devices.names, row.tolist(), strict=True))
         for name, row in zip(scores, judged.memory_bytes, strict=True)
     }
-    place = {one.member.name: number for number, one in enumerate(prepared)}
     first, *others = prepared
     left = max(end - time.monotonic(), 1.0)
     try:
@@ -258,7 +257,7 @@ def _measured(
                 [one.analysis.model for one in others],
                 [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in others],
                 [one.member.count for one in prepared],
-                [[place[name] for name in one.given.after] for one in prepared],
+                application.sources,
             ),
         )
     except RunError as error:
