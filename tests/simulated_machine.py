@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ov_hsdag.measuring import choice, comparison
+from ov_hsdag.measuring import choice, comparison, trials
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placing import selection
 
@@ -31,7 +31,7 @@ class Machine:
 
     def keep_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Time limits of a comparison are counted by this machine's clock."""
-        for module in (comparison, selection):
+        for module in (comparison, selection, trials):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def speed(self, name: str) -> float:

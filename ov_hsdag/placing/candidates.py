@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.experts import experts
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
@@ -223,6 +224,33 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
                 raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
             raise
     return found
+
+
+def placement_of(
+    problem: PlacementProblem,
+    chosen: NamedPlacement,
+    candidates: Iterable[NamedPlacement],
+    measured_costs: Sequence[str] = (),
+    **more: Any,
+) -> Placement:
+    """The chosen candidate as it is written into a model, with what is predicted of it and of the feasible others.
+
+    measured_costs: devices whose operations were measured. more: other fields of the placement.
+    """
+    predicted = problem.summary(chosen.placement)
+    return Placement(
+        devices=problem.devices,
+        affinity=problem.affinity(chosen.placement),
+        objective=problem.objective,
+        chosen=chosen.name,
+        predicted=predicted | ({"measured_costs": list(measured_costs)} if measured_costs else {}),
+        **more,
+        baselines={
+            one.name: problem.summary(one.placement)
+            for one in candidates
+            if np.isfinite(problem.scores(one.placement)[0])
+        },
+    )
 
 
 def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> NamedPlacement:

@@ -45,6 +45,7 @@ from ov_hsdag.placing.candidates import (
     enough_memory,
     find_candidates,
     find_within_memory,
+    placement_of,
     policy_placers,
     require_runnable,
     sizes_are_guessed,
@@ -525,25 +526,19 @@ def _placement(
     """The placement with all that is known about it. measured_costs: devices whose operations were measured."""
     chosen, learned, copies = choice.chosen, request.learned, copies_summary(problem)
     asked = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
-    predicted = problem.summary(chosen.placement) | ({"measured_costs": measured_costs} if measured_costs else {})
     explanation = Explanation(problem, chosen.placement)
-    return Placement(
-        devices=problem.devices,
-        affinity=problem.affinity(chosen.placement),
-        objective=problem.objective,
-        predicted=predicted,
+    placement = placement_of(
+        problem,
+        chosen,
+        choice.candidates,
+        measured_costs,
         measured=choice.measured,
-        baselines={
-            candidate.name: problem.summary(candidate.placement)
-            for candidate in choice.candidates
-            if np.isfinite(problem.scores(candidate.placement)[0])
-        }
-        | ({} if copies is None else {COPIES: copies}),
         policy=Path(learned[0].policy).name if learned and learned[0].policy and asked else None,
-        chosen=chosen.name,
         seconds=clock.seconds,
         why=choice.why,
         notes=_notes(choice, problem),
         unsure=choice.unsure,
         source=ReportSource(explanation, CostSources.of(request.session.profile, problem.devices, measured_costs)),
     )
+    placement.baselines.update({} if copies is None else {COPIES: copies})
+    return placement

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import SECONDS as TRIAL
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit, simple_candidate
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
+from ov_hsdag.measuring.trials import FIRST_ROUNDS, Trials, ratio_figures
 from ov_hsdag.model.gains import out_of_time, placer_of, times
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.multilevel import Multilevel
@@ -37,12 +37,6 @@ CALIBRATING = 0.4
 
 # Placements that are measured, the best by prediction.
 _MEASURED = 6
-
-# Rounds of all candidates, before the rounds of two.
-_FIRST_ROUNDS = 2
-
-# Rounds of two candidates, one of which has to be compiled first for lack of memory.
-_VISIT = 4
 
 # Of copies against the best placement, rounds at most; every third round is one while it is open which is better, and
 # the difference is not known to so much.
@@ -171,10 +165,10 @@ def select(
         for name in on:  # the first copy's outputs are compared with others', and so are each device's
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
                 comparison.failed[COPIES] = f"{name}: {comparison.failed[name]}"
-        measured = trials.figures(decision)
+        measured = trials.measured(decision)
         if on and decision is not None:
             over = None if measured[COPIES]["failed"] else decision.ratio(COPIES, decision.chosen)
-            measured[COPIES] |= _told("times_chosen", "times_chosen_ci", over)
+            measured[COPIES] |= ratio_figures("times_chosen", "times_chosen_ci", over)
         for name, one in measured.items() if phases else ():
             if not one["failed"]:
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
@@ -184,8 +178,8 @@ def select(
     return Result(measured, decision.chosen, placements, why, _unsure(decision, simple))
 
 
-class _Trials:
-    """Trials of a comparison's candidates, and the decision that they lead to.
+class _Trials(Trials):
+    """Trials of placements of one model.
 
     Candidates with equal placements are one to the decision, under the simplest one's name; how they differ tells of
     the noise.
@@ -200,41 +194,25 @@ class _Trials:
         error: float,
         end: float,
     ) -> None:
-        """error: of predictions, see `ov_hsdag.measuring.choice.infer`; end: of the time, in `time.monotonic`.
-
-        What is found on the way is added to placements.
-        """
-        self._comparison, self._problem, self._placements, self._simple = comparison, problem, placements, simple
-        self._begin, self._end = time.monotonic(), end
+        """What is found on the way is added to placements; for the others see `Trials`."""
+        self._problem, self._placements, self._begin = problem, placements, time.monotonic()
         self._first: dict[bytes, str] = {}
-        self._same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
-        self._of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
-        self._error = error
-        self._rounds: list[choice.Round] = []
+        same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
+        of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
+        super().__init__(comparison, simple, of_costs, error, end)
+        self._same = same
         self._copies_rounds = 0
-        self._longest = 0.0
 
-    def run(self) -> choice.Decision | None:
-        """Runs trials while they can change the decision and there is time. None where nothing ran."""
-        self._add(self._comparison.ready, _FIRST_ROUNDS, 0)
-        turn = _FIRST_ROUNDS
+    def _try_more(self, turn: int) -> int:
         for number in range(_SEARCHES):
             name = self._search_again(number)
             if name is None:
                 break
             decision = self.decision()
             assert decision is not None  # as `_search_again` had one
-            self._add([self._member(decision.leader), name], _FIRST_ROUNDS, turn)
-            turn += _FIRST_ROUNDS
-        while (decision := self.decision()) is not None:
-            pair = self._next(decision, turn)
-            # A round of two has to end in time.
-            if pair is None or time.monotonic() + 2 * max(self._longest, TRIAL) > self._end:
-                break
-            members = [self._member(name) for name in pair]
-            self._add(members, 1 if self._comparison.compiled(members) else _VISIT, turn)
-            turn += 1
-        return decision
+            self._add([self._member(decision.leader), name], FIRST_ROUNDS, turn)
+            turn += FIRST_ROUNDS
+        return turn
 
     def _search_again(self, number: int) -> str | None:
         """Adds what the search finds with costs that are corrected by the trials; its name, None if nothing promises.
@@ -266,7 +244,7 @@ class _Trials:
         self._placements[name] = found
         self._same[name] = self._first[found.tobytes()] = name
         # In the unit of the other predictions.
-        self._of_costs[name] = self._of_costs[decision.leader] * scores[decision.leader] / scores[CORRECTED]
+        self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
         way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
         self._comparison.add(name, way, _needs(problem, {name: found})[name])
         return name
@@ -285,10 +263,10 @@ class _Trials:
 
     def _by_times(self) -> dict[str, float]:
         """Inferences per µs of the busiest device's processor time, of those of which it is known."""
-        busiest = {name: float(self._busy_us(name).max()) for name in self._of_costs if name != COPIES}
+        busiest = {name: float(self._busy_us(name).max()) for name in self._predicted if name != COPIES}
         return {name: 1 / us for name, us in busiest.items() if us > 0}
 
-    def _predicted(self) -> tuple[dict[str, float], float]:
+    def _rates(self) -> tuple[dict[str, float], float]:
         """Rates of all candidates in a common unit, and their error: by the busiest device's time where that is known.
 
         How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
@@ -296,73 +274,41 @@ class _Trials:
         """
         known = self._by_times()
         if len(known) < 2:
-            return self._of_costs, self._error
-        unit = np.exp(np.median([math.log(rate / self._of_costs[name]) for name, rate in known.items()]))
-        return {name: known.get(name, rate * unit) for name, rate in self._of_costs.items()}, _BUSY_ERROR
+            return self._predicted, self._error
+        unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
+        return {name: known.get(name, rate * unit) for name, rate in self._predicted.items()}, _BUSY_ERROR
 
-    def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
-        begin = time.monotonic()
-        found = self._comparison.trials(names, rounds, until=self._end, begin=turn)
-        self._longest = max(self._longest, (time.monotonic() - begin) / max(sum(map(len, found)), 1))
-        self._rounds += [[(self._same.get(name, name), rate) for name, rate in one] for one in found]
-
-    def _member(self, name: str) -> str:
-        """A candidate that has the placement, and has not failed."""
-        return next(one for one in self._comparison.ready if self._same.get(one, one) == name)
-
-    def _alive(self) -> list[str]:
-        """Those that ran and have not failed, the simplest first."""
-        ran = {name for one in self._rounds for name, _ in one}
-        ready = dict.fromkeys(self._same.get(name, name) for name in self._comparison.ready)
-        return [name for name in ready if name in ran]
+    def _choices(self) -> list[str]:
+        return [name for name in self._alive() if name != COPIES]
 
     def decision(self) -> choice.Decision | None:
-        """By the trials so far."""
-        names = [name for name in self._alive() if name != COPIES]
+        """By the trials so far, and by processor times."""
+        names = self._choices()
         if not names:
             return None
-        return choice.decide(self._rounds, names, self._simple, *self._predicted(), self._by_times())
+        return choice.decide(self._rounds, names, self._simple, *self._rates(), self._by_times())
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
-        names, leader = self._alive(), decision.leader
-        if COPIES in names and self._copies_rounds < _COPIES_ROUNDS:
-            names.remove(COPIES)
-            ratio = decision.posterior.ratio(COPIES, leader)
+        if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
+            ratio = decision.posterior.ratio(COPIES, decision.leader)
             unknown = ratio.low < 1 < ratio.high and ratio.high > ratio.low * (1 + 2 * _COPIES_SURE)
             if unknown and (decision.settled or turn % _COPIES_EVERY == 0):
                 self._copies_rounds += 1
-                return leader, COPIES
-        names = [name for name in names if name != COPIES]
-        return None if decision.settled or len(names) < 2 else choice.next_pair(decision, names, turn)
+                return decision.leader, COPIES
+        return super()._next(decision, turn)
 
-    def figures(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
+    def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
         """See `Result.measured`, of all candidates."""
-        comparison, alive, objective = self._comparison, set(self._alive()), self._problem.objective
-        key = "throughput_ips" if objective == "throughput" else "latency_us"
-        singles = [name for name in self._problem.devices if name in alive]
-        reference = decision and (decision.rival or decision.leader)
-        single = decision and singles and decision.posterior.best(singles)
-        found: dict[str, dict[str, Any]] = {}
-        for name in comparison.names:
-            arm = self._same.get(name, name)
-            failed = comparison.failed.get(name) or ("" if arm in alive else "it was not measured")
-            known = None if failed else decision
-            ratio = known.ratio(arm, reference) if known and reference else None
-            alone = known.ratio(arm, single) if known and single else None
-            found[name] = {
-                key: round(in_unit(known.posterior.rate(arm), objective), 3) if known else None,
-                **_told("ratio", "ci", ratio),
-                **_told("times_best_single", "times_best_single_ci", alone),
-                "submodels": comparison.submodels.get(name) or None,
-                "failed": failed or None,
-            }
+        objective = self._problem.objective
+        found = self.figures(decision, objective, "throughput_ips" if objective == "throughput" else "latency_us")
+        singles = [name for name in self._problem.devices if name in self._alive()]
+        for name, figures in found.items():
+            alone = None
+            if decision is not None and singles and not figures["failed"]:
+                alone = decision.ratio(self._same.get(name, name), decision.posterior.best(singles))
+            figures |= ratio_figures("times_best_single", "times_best_single_ci", alone)
+            figures["submodels"] = self._comparison.submodels.get(name) or None
         return found
-
-
-def _told(key: str, ci: str, ratio: choice.Ratio | None) -> dict[str, Any]:
-    if ratio is None:
-        return {key: None, ci: None}
-    return {key: round(ratio.median, 4), ci: [round(ratio.low, 4), round(ratio.high, 4)]}
 
 
 def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:

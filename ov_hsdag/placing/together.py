@@ -18,17 +18,16 @@ from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.measuring.evaluator import in_unit
 from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.measuring.together import Beside
+from ov_hsdag.measuring.trials import Trials
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
-from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application import Application, Judged, Member, slower
-from ov_hsdag.placing.candidates import find_candidates, policy_placers
+from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers
 from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.pricing import Session
@@ -39,9 +38,9 @@ from ov_hsdag.utils.errors import RunError, UserError
 if TYPE_CHECKING:
     import openvino as ov
 
-# Seconds of a trial, in which each model has to run some times; rounds of all plans; and of the whole-device plans
-# behind the best one those that are measured, too.
-_TRIAL, _FIRST_ROUNDS, _MORE_WHOLE = 0.5, 2, 1
+# Seconds of a trial, in which each model has to run some times; and of the whole-device plans behind the best one
+# those that are measured, too.
+_TRIAL, _MORE_WHOLE = 0.5, 1
 
 # Rounds in which a model is timed on each device, and the share of all time that this may take.
 _TIMED_ROUNDS, _TIMING = 4, 0.4
@@ -263,32 +262,16 @@ def _measured(
     except RunError as error:
         warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {error}", stacklevel=3)
         return None
-    predicted = {name: 1 / score for name, score in scores.items()}
     with comparison:
-        rounds, turn, decision = comparison.trials(rounds=_FIRST_ROUNDS, seconds=_TRIAL, until=end), _FIRST_ROUNDS, None
-        while ready := [name for name in comparison.ready if any(name == one for row in rounds for one, _ in row)]:
-            decision = choice.decide(rounds, ready, simple, {name: predicted[name] for name in names}, _ERROR)
-            if decision.settled or len(ready) < 2 or time.monotonic() + 3 * _TRIAL > end:
-                break
-            pair = choice.next_pair(decision, ready, turn)
-            rounds += comparison.trials(pair, 1, _TRIAL, until=end, begin=turn)
-            turn += 1
+        predicted = {name: 1 / scores[name] for name in names}
+        trials = Trials(comparison, simple, predicted, _ERROR, end, _TRIAL)
+        decision = trials.run()
         if decision is None:
             reasons = "; ".join(sorted(set(comparison.failed.values()))) or "the time is too short"
             warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {reasons}", stacklevel=3)
             return None
-        figures: dict[str, Any] = {}
         key = "latency_us" if application.objective == "latency" else "runs_per_second"
-        for name in names:
-            why = comparison.failed.get(name) or ("" if name in decision.names else "it was not measured")
-            ratio = None if why else decision.ratio(name, decision.rival or decision.leader)
-            figures[name] = {
-                key: None if why else round(in_unit(decision.posterior.rate(name), application.objective), 6),
-                "ratio": ratio and round(ratio.median, 4),
-                "ci": ratio and [round(ratio.low, 4), round(ratio.high, 4)],
-                "failed": why or None,
-            }
-    return decision.chosen, figures
+        return decision.chosen, trials.figures(decision, application.objective, key)
 
 
 def _is_whole(application: Application, assignment: NDArray[np.int64]) -> bool:
@@ -345,20 +328,9 @@ def _plan(
             settings["shapes"] = {name: [int(size) for size in shape] for name, shape in one.given.shapes.items()}
         if workload is not None:
             settings["workload"] = workload.describe()
-        placement = Placement(
-            devices=application.devices,
-            affinity=set_affinities(one.analysis.model, problem.affinity(way.placement)),
-            objective=application.objective,
-            predicted=problem.summary(way.placement),
-            baselines={
-                other.name: problem.summary(other.placement)
-                for other in member.ways
-                if np.isfinite(problem.scores(other.placement)[0])
-            },
-            chosen=way.name,
-            settings=settings,
-            why="it shares the devices with other models",
-        )
+        why = "it shares the devices with other models"
+        placement = placement_of(problem, way, member.ways, settings=settings, why=why)
+        placement = replace(placement, affinity=set_affinities(one.analysis.model, placement.affinity))
         placement.embed(one.analysis.model)
         placements[member.name] = placement
         models[member.name] = PlannedModel(

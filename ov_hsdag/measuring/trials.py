@@ -1,0 +1,111 @@
+"""Trials of a comparison's candidates, and the decision that they lead to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.comparison import SECONDS, Comparison
+from ov_hsdag.measuring.evaluator import in_unit
+
+# Rounds of all candidates, before the rounds of two.
+FIRST_ROUNDS = 2
+
+# Rounds of two candidates, one of which has to be compiled first for lack of memory.
+_VISIT = 4
+
+
+class Trials:
+    """All candidates run in two rounds, then the two whose comparison can change the decision most, until it is settled
+    or the time is over. See `ov_hsdag.measuring.choice`."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        simple: Collection[str],
+        predicted: Mapping[str, float],
+        error: float,
+        end: float,
+        seconds: float = SECONDS,
+    ) -> None:
+        """simple: names of candidates that need no placement. predicted: rates of all, in a common unit, and the error
+        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial."""
+        self._comparison, self._simple = comparison, simple
+        self._predicted, self._error = dict(predicted), error
+        self._end, self._seconds, self._longest = end, seconds, 0.0
+        self._rounds: list[choice.Round] = []
+        # Candidates that are one to the decision, by the name of the first of them.
+        self._same: dict[str, str] = {}
+
+    def run(self) -> choice.Decision | None:
+        """Runs trials while they can change the decision and there is time. None where nothing ran."""
+        self._add(self._comparison.ready, FIRST_ROUNDS, 0)
+        turn = self._try_more(FIRST_ROUNDS)
+        while (decision := self.decision()) is not None:
+            pair = self._next(decision, turn)
+            # A round of two has to end in time.
+            if pair is None or time.monotonic() + 2 * max(self._longest, self._seconds) > self._end:
+                break
+            members = [self._member(name) for name in pair]
+            self._add(members, 1 if self._comparison.compiled(members) else _VISIT, turn)
+            turn += 1
+        return decision
+
+    def decision(self) -> choice.Decision | None:
+        """By the trials so far."""
+        names = self._choices()
+        return choice.decide(self._rounds, names, self._simple, self._predicted, self._error) if names else None
+
+    def figures(self, decision: choice.Decision | None, objective: str, key: str) -> dict[str, dict[str, Any]]:
+        """Of each candidate, None where it failed: under `key` its rate or latency in µs; ratio and its ci, how many
+        times better it is than the best simple one; and failed, why, or None."""
+        alive = set(self._alive())
+        reference = decision and (decision.rival or decision.leader)
+        found: dict[str, dict[str, Any]] = {}
+        for name in self._comparison.names:
+            arm = self._same.get(name, name)
+            failed = self._comparison.failed.get(name) or ("" if arm in alive else "it was not measured")
+            known = None if failed else decision
+            found[name] = {
+                key: round(in_unit(known.posterior.rate(arm), objective), 6) if known else None,
+                **ratio_figures("ratio", "ci", known.ratio(arm, reference) if known and reference else None),
+                "failed": failed or None,
+            }
+        return found
+
+    def _try_more(self, turn: int) -> int:
+        """Adds and tries candidates that the first rounds lead to; the next turn."""
+        return turn
+
+    def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
+        names = self._choices()
+        return None if decision.settled or len(names) < 2 else choice.next_pair(decision, names, turn)
+
+    def _choices(self) -> list[str]:
+        """What may be chosen, the simplest first."""
+        return self._alive()
+
+    def _alive(self) -> list[str]:
+        """Those that ran and have not failed, the simplest first."""
+        ran = {name for one in self._rounds for name, _ in one}
+        ready = dict.fromkeys(self._same.get(name, name) for name in self._comparison.ready)
+        return [name for name in ready if name in ran]
+
+    def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
+        begin = time.monotonic()
+        found = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
+        self._longest = max(self._longest, (time.monotonic() - begin) / max(sum(map(len, found)), 1))
+        self._rounds += [[(self._same.get(name, name), rate) for name, rate in one] for one in found]
+
+    def _member(self, name: str) -> str:
+        """A candidate of this decision's name that has not failed."""
+        return next(one for one in self._comparison.ready if self._same.get(one, one) == name)
+
+
+def ratio_figures(key: str, ci: str, ratio: choice.Ratio | None) -> dict[str, Any]:
+    """A ratio and its interval under two keys, JSON-able."""
+    if ratio is None:
+        return {key: None, ci: None}
+    return {key: round(ratio.median, 4), ci: [round(ratio.low, 4), round(ratio.high, 4)]}
