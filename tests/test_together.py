@@ -252,6 +252,8 @@ class TestOnDevices:
             np.testing.assert_allclose(outputs(core, path, PAIR, inputs)[0], expected[0], rtol=1e-3, atol=1e-4)
         assert_one_error_line(run(*command, "--count", "unet=0"), "'unet' has a count of 0")
         assert_one_error_line(run(*command, "--count", "u=2"), "there is a count of 'u'")
+        for option, value in {"--context": "64", "--shape": "[1]", "--part": "unet", "--experts": "CPU_A"}.items():
+            assert_one_error_line(run(*command, option, value), f"{option} is for one model, not for --together")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import of_folder, parse_counts
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input, save_model_atomically
@@ -66,6 +66,9 @@ CompressToFp16 = Annotated[
     ),
 ]
 
+# Options that place several models together has no use for.
+_OF_ONE_MODEL = ("affinity", "experts", "shapes", "context", "kv_precision", "search_seconds")
+
 
 @common.with_options_of(common.Given, "given")
 def place(
@@ -97,15 +100,15 @@ def place(
             raise UserError("--together is for a folder of several models; ov-hsdag plan takes any models")
         if ray is not None:
             raise UserError("--together places on this machine alone: leave out --ray")
+        alone = {name: getattr(given, name) for name in _OF_ONE_MODEL} | {"part": part}
+        if ignored := [flags()[name].name or name if name in flags() else name for name, one in alone.items() if one]:
+            raise UserError(
+                f"--{ignored[0].replace('_', '-')} is for one model, not for --together: leave it out,"
+                " or describe the application in a file for ov-hsdag plan"
+            )
         spec = of_folder(model, parse_counts(count), given.workload)
-        plan.write(
-            spec,
-            device,
-            default_output(model) if output is None else output,
-            model,
-            {**vars(given), "report": report},
-            as_json,
-        )
+        how = {**vars(given), "report": report, "hardlinks": hardlinks, "compress_to_fp16": compress_to_fp16}
+        plan.write(spec, device, default_output(model) if output is None else output, model, how, as_json)
         return
     if count:
         raise UserError("--count says how often a model runs among others: give --together as well")

@@ -181,7 +181,8 @@ def write(
             (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
             if one.asked and one.folder is None and not model.get_sinks():
                 raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
-            half[name] = common.has_fp16_weights(model)
+            asked = given.get("compress_to_fp16")
+            half[name] = common.has_fp16_weights(model) if asked is None else asked
             models[name] = ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
         with console.progress(f"placing {len(models)} models on {device}") as tell:
             found = place_together(
@@ -198,7 +199,8 @@ def write(
                 report=tell,
             )
         with console.progress(f"writing {output}"):
-            found = _written(found, spec, {name: one.model for name, one in models.items()}, half, output, alone)
+            written = {name: (one.model, half[name]) for name, one in models.items()}
+            found = _written(found, spec, written, output, alone, given.get("hardlinks", True))
         where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
         found.save(where)
         shown(show, found, as_json, where, given["report"])
@@ -210,24 +212,25 @@ def write(
 def _written(
     plan: Plan,
     spec: ApplicationSpec,
-    models: Mapping[str, ov.Model],
-    half: Mapping[str, bool],
+    models: Mapping[str, tuple[ov.Model, bool]],
     output: Path,
     alone: Path | None,
+    hard_links: bool,
 ) -> Plan:
-    """Writes the models; the plan says where they are."""
+    """Writes the models, each with whether its weights become FP16; the plan says where they are."""
     paths: dict[str, str] = {}
     pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
     for name, one in spec.models.items():
         if one.folder is None:
             paths[name] = f"{name}.xml"
-            save_model_atomically(models[name], output / paths[name], compress_to_fp16=half[name])
+            model, half = models[name]
+            save_model_atomically(model, output / paths[name], compress_to_fp16=half)
         else:
             inside = one.path.relative_to(one.folder).as_posix()
-            pipelines.setdefault((one.of, one.folder), {})[inside] = models[name], half[name]
+            pipelines.setdefault((one.of, one.folder), {})[inside] = models[name]
             paths[name] = f"{output.name if alone else one.of}/{inside}"
     for (of, folder), placed in pipelines.items():
-        write_folder(output if alone else output / of, folder, placed)
+        write_folder(output if alone else output / of, folder, placed, hard_links=hard_links)
     return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
 
 
