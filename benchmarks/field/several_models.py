@@ -2,12 +2,12 @@
 
     python -m benchmarks.field.several_models [--seed N] [--applications N] [--rounds N] [--bf16] [--output FILE.json]
 
-Two one-core devices made of the CPU plugin (f32, with --bf16 the first in bf16), throughput. Each application is
-planned by prediction and by measuring. These plans, everything on one device, each model where it is best alone, and
-whole-device assignments (all of up to 16, else the best 8 by prediction and 8 drawn ones) then run in turns, all models
-of one at the same time. Printed: rate of the measured plan over the best whole-device assignment, over everything on
-the best device, and over each model placed alone; the same of the predicted plan; and over all that ran the median
-error of predicted ratios and Spearman's rank correlation.
+Two devices made of the CPU plugin (f32, with --bf16 the first in bf16), each bound to a core of its own, throughput.
+Each application is planned by prediction and by measuring. These plans, everything on one device, each model where it
+is best alone, and whole-device assignments (all of up to 16, else the best 8 by prediction and 8 drawn ones) then run
+in turns, all models of one at the same time. Printed: rate of the measured plan over the best whole-device assignment,
+over everything on the best device, and over each model placed alone; the same of the predicted plan; and over all that
+ran the median error of predicted ratios and Spearman's rank correlation.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unittest import mock
 import numpy as np
 from scipy.stats import spearmanr
 
+from benchmarks.common.bound_worker import bound_worker
 from benchmarks.common.machine import about
 from benchmarks.field.unseen import drawn
 from ov_hsdag.devices import virtual
@@ -62,7 +63,9 @@ def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, second
 
     plan = together._plan
     with mock.patch.object(together, "_plan", recorded):
-        together.place_together(given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds)
+        together.place_together(
+            given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
+        )
     return found[0]
 
 
@@ -98,7 +101,9 @@ def judged(seed: int, number: int, core: Any, seconds: float, rounds: int) -> di
     )
     candidates = {name: together._candidate(app, named[name], DEVICES) for name in names}
     trials: list[choice.Round] = []
-    with Comparison(first.analysis.model, DEVICES, candidates, "throughput", core, beside=beside) as comparison:
+    with Comparison(
+        first.analysis.model, DEVICES, candidates, "throughput", core, beside=beside, start_worker=bound_worker
+    ) as comparison:
         for turn in range(rounds):
             trials += comparison.trials(rounds=1, seconds=TRIAL, begin=turn)
         failed = dict(comparison.failed)

@@ -11,11 +11,9 @@ over turns: what else runs on a machine only ever adds; and what was measured wh
 slower than at best is measured again.
 
 Two of five placements also run with four requests in flight, in turns with the faster device (two requests). A device
-of one core is one core: left to itself each submodel has a thread of its own, and two submodels of one virtual device
-run at the same time on two cores, as they would not on a real device. So each thread is bound to the core of its
-submodel's device (Linux; each placement in a process of its own, whose new threads are then those of its submodels).
-TBB's NUMA binding would undo that whenever a thread enters an arena; hwloc, which it asks, is told to leave threads
-alone. That all threads of a core together ran no longer than the clock says is checked after every placement.
+of one core is one core: each thread is bound to the core of its submodel's device (`benchmarks.common.bound_worker`;
+Linux; each placement in a process of its own, whose new threads are then those of its submodels). That all threads of a
+core together ran no longer than the clock says is checked after every placement.
 
 Predictions come from the simulator, once after calibrating the devices only, and once with the costs of the model
 measured on them (`ov-hsdag calibrate --model`). The calibration is part of this script's run and sees none of the
@@ -43,9 +41,8 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -55,6 +52,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from benchmarks.common.bound_worker import bound_to_cores, submodel_devices
 from benchmarks.common.tables import markdown
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.device_profile import calibrate_devices
@@ -253,9 +251,9 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     # Stays here while the others run: what is freed leaves threads behind, which the next model takes over.
     profiled = core.compile_model(placed, DEVICES.hetero, virtual.compile_properties(DEVICES.hetero, PERF_COUNT))
     order = submodel_devices(profiled, inputs[0].steps[0], affinity)
-    with bound_to_cores([DEVICES.names[0]]) as rivals:
+    with bound_to_cores([DEVICES.names[0]], devices=DEVICES) as rivals:
         rival = Runner(compiled(core, model, DEVICES.names[0]), inputs, "throughput", 2)
-    with bound_to_cores(order, before=1) as stages:
+    with bound_to_cores(order, before=1, devices=DEVICES) as stages:
         pipeline = Runner(compiled(core, placed, DEVICES.hetero), inputs, "throughput", REQUESTS)
     begin, used = time.perf_counter(), cpu_seconds(rivals + stages)
     periods = [(1 / pipeline.rate(SECONDS), 1 / rival.rate(SECONDS)) for _ in range(PERIODS)]
@@ -265,45 +263,6 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     return [[round(seconds * 1e6, 1) for seconds in row] for row in zip(*periods, strict=True)]
 
 
-def submodel_devices(profiled: ov.CompiledModel, inputs: list[NDArray[Any]], affinity: dict[str, str]) -> list[str]:
-    """The device of each submodel in HETERO's order, from the names of what each executes."""
-    request = profiled.create_infer_request()
-    request.infer(inputs)
-    originals = {
-        node.get_friendly_name(): str(node.get_rt_info()["originalLayersNames"].astype(str)).split(",")
-        for node in profiled.get_runtime_model().get_ops()
-    }
-    found: dict[int, set[str]] = {}
-    for info in request.profiling_info:
-        submodel, _, executed = info.node_name.partition(": ")
-        on = {affinity[one] for one in originals.get(executed, ()) if one in affinity}
-        found.setdefault(int(submodel.removeprefix("subgraph")), set()).update(on)
-    if sorted(found) != list(range(len(found))) or any(len(on) != 1 for on in found.values()):
-        raise RunError("the profile does not tell the devices of submodels")
-    return [found[number].pop() for number in range(len(found))]
-
-
-@contextmanager
-def bound_to_cores(order: list[str], before: int = 0, devices: DeviceSet = DEVICES) -> Iterator[list[tuple[int, int]]]:
-    """Binds the threads of what is compiled inside to cores, one for each device; afterwards (thread, device) of each.
-
-    A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
-
-    order: device of each model that is compiled. before: pairs of threads that come before those (HETERO's own).
-    devices: each has a core of its own. Raises RunError: other threads were made than these.
-    """
-    cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
-    known = _threads()
-    bound: list[tuple[int, int]] = []
-    yield bound
-    new = sorted(_threads() - known)
-    if len(new) != 2 * (before + len(order)) or len(cores) < len(devices):
-        raise RunError(f"{len(new)} threads for {len(order)} compiled models on {len(cores)} cores")
-    for thread, device in zip(new[2 * before :: 2], order, strict=True):
-        os.sched_setaffinity(thread, {cores[device]})
-        bound.append((thread, devices.names.index(device)))
-
-
 def cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
     """Seconds that threads have run, [devices]."""
     seconds = np.zeros(len(DEVICES))
@@ -311,10 +270,6 @@ def cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
         seconds[device] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime of proc(5)
     return seconds
-
-
-def _threads() -> set[int]:
-    return {int(name) for name in os.listdir("/proc/self/task")}
 
 
 def said(core: ov.Core, lacks: Collection[str]) -> ov.Core:

@@ -1,0 +1,104 @@
+"""Devices of one core that are one core: threads of what is compiled on virtual devices, bound to a core for each.
+
+Left to itself every compiled model of the CPU plugin has a thread of its own, so that several models, or submodels, of
+one virtual device run at the same time on several cores, as they would not on a real device. TBB's NUMA binding would
+undo what is bound whenever a thread enters an arena; hwloc, which it asks, is told to leave threads alone
+(`HWLOC_THISSYSTEM=0`, before the process makes its first arena).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+from numpy.typing import NDArray
+
+from ov_hsdag.devices import virtual
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.process import Worker
+from ov_hsdag.measuring.runner import Runner, thread_ids
+from ov_hsdag.model.affinities import remove_affinities, set_affinities
+from ov_hsdag.utils.errors import RunError
+
+bound_worker = partial(Worker, entry="benchmarks.common.bound_worker:main")
+"""Starts a worker whose virtual devices have a core each, in their order (`ov_hsdag.measuring.process.StartWorker`)."""
+
+
+class BoundStation(worker.Station):
+    """A station that binds the threads of what it compiles."""
+
+    def __init__(self, folder: Path, objective: str) -> None:
+        super().__init__(folder, objective)
+        self._profiled: list[ov.CompiledModel] = []
+
+    def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
+        order = [device] if way["affinity"] is None else self._submodels(number, device, way["affinity"])
+        with bound_to_cores(order, before=int(way["affinity"] is not None), devices=list(virtual.virtual_devices())):
+            return super()._compiled(number, device, way)
+
+    def _submodels(self, number: int, device: str, affinity: Mapping[str, str]) -> list[str]:
+        model = self._models[number]
+        set_affinities(model, affinity)
+        try:
+            properties = virtual.compile_properties(device, {"PERF_COUNT": True})
+            profiled = self._core.compile_model(model, device, properties)
+        finally:
+            remove_affinities(model)
+        # Stays here: what is freed leaves threads behind, which the next compiled model would take over.
+        self._profiled.append(profiled)
+        return submodel_devices(profiled, self._inputs[number][0].steps[0], affinity)
+
+
+def main(folder: str, objective: str) -> None:
+    """The entry of a worker."""
+    os.environ["HWLOC_THISSYSTEM"] = "0"
+    worker.main(folder, objective, BoundStation)
+
+
+def submodel_devices(
+    profiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]], affinity: Mapping[str, str]
+) -> list[str]:
+    """The device of each submodel in HETERO's order, from the names of what each executes."""
+    request = profiled.create_infer_request()
+    request.infer(list(inputs))
+    originals = {
+        node.get_friendly_name(): str(node.get_rt_info()["originalLayersNames"].astype(str)).split(",")
+        for node in profiled.get_runtime_model().get_ops()
+    }
+    found: dict[int, set[str]] = {}
+    for info in request.profiling_info:
+        submodel, _, executed = info.node_name.partition(": ")
+        on = {affinity[one] for one in originals.get(executed, ()) if one in affinity}
+        found.setdefault(int(submodel.removeprefix("subgraph")), set()).update(on)
+    if sorted(found) != list(range(len(found))) or any(len(on) != 1 for on in found.values()):
+        raise RunError("the profile does not tell the devices of submodels")
+    return [found[number].pop() for number in range(len(found))]
+
+
+@contextmanager
+def bound_to_cores(
+    order: Sequence[str], before: int = 0, devices: Sequence[str] | DeviceSet = ()
+) -> Iterator[list[tuple[int, int]]]:
+    """Binds the threads of what is compiled inside to cores, one for each device; afterwards (thread, device) of each.
+
+    A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
+
+    order: device of each model that is compiled. before: pairs of threads that come before those (HETERO's own).
+    devices: each has a core of its own. Raises RunError: other threads were made than these.
+    """
+    cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
+    known = thread_ids()
+    bound: list[tuple[int, int]] = []
+    yield bound
+    new = sorted(thread_ids() - known)
+    if len(new) != 2 * (before + len(order)) or len(cores) < len(list(devices)):
+        raise RunError(f"{len(new)} threads for {len(order)} compiled models on {len(cores)} cores")
+    for thread, device in zip(new[2 * before :: 2], order, strict=True):
+        os.sched_setaffinity(thread, {cores[device]})
+        bound.append((thread, list(devices).index(device)))
