@@ -1,6 +1,7 @@
 """How good plans of several models are, on applications that no table has: a seed draws models and counts.
 
     python -m benchmarks.field.several_models [--seed N] [--applications N] [--rounds N] [--bf16] [--output FILE.json]
+    python -m benchmarks.field.several_models whisper/ app.toml     # these applications, as `ov-hsdag plan` takes them
 
 Two devices made of the CPU plugin (f32, with --bf16 the first in bf16), each bound to a core of its own, throughput.
 Each application is planned by prediction and by measuring. These plans, everything on one device, each model where it
@@ -17,7 +18,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,9 +35,11 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.together import Beside
-from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.inputs import example_shapes, parse_shapes, timed_inputs
 from ov_hsdag.placing import selection, together
+from ov_hsdag.placing.application_file import of_folder, read_application
 from ov_hsdag.storage.files import write_json
+from ov_hsdag.storage.model_folder import is_model_folder
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 TRIAL = 0.5
@@ -51,6 +55,17 @@ def application(seed: int, number: int) -> dict[str, together.ModelOf]:
         models[place].name: together.ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4])))
         for place in order.tolist()
     }
+
+
+def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
+    """What a file of an application, or a pipeline's folder, names."""
+    spec = of_folder(path, {}, None) if is_model_folder(path) else read_application(path)
+    found = {}
+    for name, one in spec.models.items():
+        model = core.read_model(one.path)
+        (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
+        found[name] = together.ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
+    return found
 
 
 def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float) -> tuple[Any, ...]:
@@ -69,10 +84,10 @@ def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, second
     return found[0]
 
 
-def judged(seed: int, number: int, core: Any, seconds: float, rounds: int) -> dict[str, Any]:
-    """See the module."""
-    app, plans, chosen, _, prepared, _ = planned(application(seed, number), core, True, seconds)
-    by_profile, others, other, *_ = planned(application(seed, number), core, False, seconds)
+def judged(given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: float, rounds: int) -> dict[str, Any]:
+    """See the module. given: makes the models anew; draw: seed of the assignments that are drawn."""
+    app, plans, chosen, _, prepared, _ = planned(given(), core, True, seconds)
+    by_profile, others, other, *_ = planned(given(), core, False, seconds)
     moved = by_profile.members
     # The plan by prediction, as ways of the application that was timed.
     predicted = np.array(
@@ -84,7 +99,7 @@ def judged(seed: int, number: int, core: Any, seconds: float, rounds: int) -> di
     )
     whole = app.whole_assignments()
     if len(whole) > MOST_WHOLE:
-        rest = np.random.default_rng([seed, number, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
+        rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
     named = {f"whole {n}": one for n, one in enumerate(whole)} | {"measured": plans[chosen], "predicted": predicted}
     named |= {"alone": plans["alone"]} if "alone" in plans else {}
@@ -140,6 +155,7 @@ def judged(seed: int, number: int, core: Any, seconds: float, rounds: int) -> di
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--applications", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=selection.SECONDS)
@@ -161,8 +177,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"seed {args.seed}\n{'models':>6} {'plan':>10} {'of whole':>9} {'of single':>10} {'of alone':>9}",
             flush=True,
         )
-        for number in range(args.applications):
-            row = judged(args.seed, number, core, args.seconds, args.rounds)
+        made = [partial(application_of, path, core) for path in args.paths] or [
+            partial(application, args.seed, number) for number in range(args.applications)
+        ]
+        for number, given in enumerate(made):
+            row = judged(given, (args.seed, number), core, args.seconds, args.rounds)
             rows.append(row)
             for how in ("measured", "predicted"):
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
