@@ -151,8 +151,9 @@ def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
     """Share of each family of types among a group's nodes, constants aside, [size, families + 1]."""
     seen = graph.kinds != NodeKind.CONSTANT
     columns = {name: TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
-    column = np.array([columns[graph.types[node]] for node in np.flatnonzero(seen).tolist()], np.int64)
-    counts = np.bincount(view.node[seen].astype(np.int64) * TYPE_COLUMNS + column, None, view.size * TYPE_COLUMNS)
+    column = np.fromiter(map(columns.__getitem__, graph.types), np.int64, graph.nodes)
+    places = view.node.astype(np.int64) * TYPE_COLUMNS + column
+    counts = np.bincount(places[seen], None, view.size * TYPE_COLUMNS)
     table = counts.reshape(view.size, TYPE_COLUMNS)
     return share(table, table.sum(axis=1, keepdims=True))
 
