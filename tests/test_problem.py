@@ -128,3 +128,11 @@ def test_what_hetero_runs_is_left_as_it_is_and_the_rest_repaired() -> None:
         repaired += broken
         assert not problem.evaluate(legal).broken[0] and (broken or (legal == single).all())
     assert repaired and not problem.singles.flags.writeable
+
+
+def test_what_is_scattered_over_too_many_submodels_for_a_repair_goes_to_the_best_device() -> None:
+    problem = random_problem(3, nodes=1200, devices=2, grouped=True)
+    scattered = np.random.default_rng(0).integers(0, 2, problem.group_count)
+    judged = problem.evaluate(scattered)
+    assert judged.broken[0] and judged.submodels[0] > 300
+    assert (problem.legalized(scattered) == problem.singles[problem.scores(problem.singles).argmin()]).all()

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem
 
 
 class Placer(Protocol):
@@ -21,12 +21,10 @@ class Placer(Protocol):
         """Device number of each legality group, uint8 [groups]. It may be infeasible: the simulator tells."""
 
 
-def best_of(
-    problem: PlacementProblem, placements: list[NDArray[np.uint8]], most_work: int | None = None
-) -> NDArray[np.uint8]:
-    """The first of the best placements by the simulator. most_work: see `PlacementProblem.evaluate`."""
+def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The first of the best placements by the simulator."""
     batch = np.stack(placements)
-    best: NDArray[np.uint8] = batch[problem.evaluate(batch, most_work=most_work).score(problem.objective).argmin()]
+    best: NDArray[np.uint8] = batch[problem.evaluate(batch, most_work=MOST_WORK).score(problem.objective).argmin()]
     return best
 
 

@@ -26,7 +26,7 @@ from ov_hsdag import _native
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.base import best_of
 from ov_hsdag.problem.coarse import CoarseView, Floats, off_diagonal
-from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 
 # Places where parts may end; of more, the cheapest of equal slices of the work are taken. `Contiguous` may take so many
 # times as long as the partitions that search begins with. Coarse groups: every pair of places is looked at.
@@ -41,9 +41,6 @@ _MOST_STATES = 2048
 # What the simulator judges: sequences of devices (all of up to four devices), partitions of each.
 _SEQUENCES = 64
 _PER_SEQUENCE = 24
-
-# For judging partitions, see `PlacementProblem.evaluate`: of a deep model, some orders cut each layer into submodels.
-_MOST_WORK = 50_000_000
 
 # Estimates this much worse are taken if the devices come in the order of the list: it often hardly matters who begins,
 # and answers that begin now here, now there, have nothing in common.
@@ -77,7 +74,7 @@ class Contiguous:
         """See `Placer.place`. Never worse than a single device."""
         if self.name not in problem.found:
             found = [*problem.singles, *contiguous_placements(problem)]
-            problem.found[self.name] = best_of(problem, found, _MOST_WORK)
+            problem.found[self.name] = best_of(problem, found)
         return problem.found[self.name]
 
 
@@ -102,7 +99,7 @@ def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = Fa
 
     orders = problem.search_space.orders()
     found = [best(order, 1, 1) for order in orders] if len(orders) > 1 else []
-    judged = [problem.evaluate(placements, most_work=_MOST_WORK).score(problem.objective) for placements in found]
+    judged = [problem.evaluate(placements, most_work=MOST_WORK).score(problem.objective) for placements in found]
     scores = [each.min(initial=np.inf) for each in judged]
     if len(orders) > 1 and np.isinf(scores).all():
         # In the order in which the nodes run it is known best which tensors are alive at the same time.

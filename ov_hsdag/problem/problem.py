@@ -36,6 +36,14 @@ def check_objective(objective: str) -> None:
         raise UserError(f"unknown objective {objective!r:.40}; choose one of {', '.join(OBJECTIVES)}")
 
 
+MOST_WORK = 50_000_000
+"""What judging a placement that was found may take, see `PlacementProblem.evaluate`: of a deep model, some cut each
+layer into submodels."""
+
+# Submodels of a placement that is repaired: each round moves a group, and takes longer the more there are.
+_MOST_REPAIRED = 300
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """The simulator's results for a batch of placements."""
@@ -372,8 +380,16 @@ class PlacementProblem:
         return _native.repair(self.graph.native, self.groups, self.same_submodel, given, able, self.rule)
 
     def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placement itself where HETERO runs it, memory limits aside, else repaired; uint8 [groups]."""
-        return self.repair(placement) if self.evaluate(placement).broken[0] else placement.astype(np.uint8)
+        """The placement itself where HETERO runs it, memory limits aside, else repaired; uint8 [groups].
+
+        The best single device, if one runs, where it has too many submodels to be judged in `MOST_WORK`, or repaired.
+        """
+        found = self.evaluate(placement, most_work=MOST_WORK)
+        if not found.broken[0]:
+            return placement.astype(np.uint8)
+        single = self.singles[self.scores(self.singles).argmin()]
+        many = found.submodels[0] > _MOST_REPAIRED and not self.evaluate(single).broken[0]
+        return single if many else self.repair(placement)
 
     @cached_property
     def memory_limits(self) -> NDArray[np.float64]:
