@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.policy.config import HSDAGConfig, Widths
+from ov_hsdag.policy.config import Widths
 from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines import published
 from research.baselines.published import Network, Task, loss, paper_input, run_episode, train
@@ -26,7 +26,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def paper(problem: PlacementProblem) -> HSDAGConfig:
+def paper(problem: PlacementProblem) -> published.Config:
     return published.paper(Widths.of(paper_input(problem)), len(problem.devices))
 
 
@@ -42,15 +42,14 @@ def test_reward_is_the_inverse_of_the_latency() -> None:
     task = Task.of(problem)
     assert task.reference == problem.scores(problem.singles).min()
     scores = np.array([task.reference, 2 * task.reference, np.inf])
-    np.testing.assert_allclose(task.rewards(scores, "inverse"), [1, 0.5, 0])
-    np.testing.assert_allclose(task.rewards(scores, "log"), [0, -np.log(2), -2])
+    np.testing.assert_allclose(task.rewards(scores), [1, 0.5, 0])
 
 
 def test_reward_has_a_reference_where_no_device_runs_everything() -> None:
     problem = random_problem(5, nodes=20, missing=0.3)
     assert np.isinf(problem.scores(problem.singles)).all()
     task = Task.of(problem)
-    assert task.rewards(np.array([task.reference]), "inverse") == 1
+    assert task.rewards(np.array([task.reference])) == 1
     assert 0 < task.reference < 1e6
 
 

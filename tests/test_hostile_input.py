@@ -296,6 +296,16 @@ def test_settings_of_networks_that_make_no_sense_are_refused(change: Mapping[str
     assert "settings of an HSDAG network" in refusal(lambda: HSDAGConfig.from_dict({**values, **change}))
 
 
+def test_settings_of_networks_of_earlier_releases_are_read_with_the_values_that_they_had() -> None:
+    config = HSDAGConfig.base(Widths(3, 2, 4, 5))
+    before = {"without": [], "conv": "gated", "directed": True, "device_aware": True, "devices": None, "carry": False}
+    before |= {"reward": "log", "discount": 1.0, "steps": 1}
+    assert not before.keys() & config.to_dict().keys()
+    assert HSDAGConfig.from_dict({**config.to_dict(), **before}) == config
+    for name in before:
+        assert f"{name} can only be" in refusal(lambda name=name: HSDAGConfig.from_dict({**config.to_dict(), name: 2}))
+
+
 def test_checkpoints_of_any_content_are_refused(tmp_path: Path) -> None:
     from safetensors.numpy import save
 

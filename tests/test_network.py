@@ -28,7 +28,7 @@ def _torch() -> None:
 
 
 def network(config: HSDAGConfig) -> HSDAGNetwork:
-    return (HSDAGNetwork if config.device_aware else published.Network)(config).eval()
+    return (published.Network if isinstance(config, published.Config) else HSDAGNetwork)(config).eval()
 
 
 def logits(net: HSDAGNetwork, item: PolicyInput, cluster: np.ndarray) -> Tensor:

@@ -36,14 +36,22 @@ from ov_hsdag.policy.features import TYPE_COLUMNS, PolicyInput, policy_input
 from ov_hsdag.policy.forward import Segments
 from ov_hsdag.policy.placer import expand
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training import rollout
 from ov_hsdag.training.network import HSDAGNetwork, parameter_shapes, tensors
 
 EPISODES = 100
 LEARNING_RATE = 1e-4
 
 
-def paper(widths: Widths, devices: int = 2) -> HSDAGConfig:
+@dataclass(frozen=True)
+class Config(HSDAGConfig):
+    """Settings of the published network, and of how it learns."""
+
+    devices: int = 2  # a fixed number
+    steps: int = 20  # placements in an episode
+    discount: float = 0.95  # of the rewards of an episode's later steps
+
+
+def paper(widths: Widths, devices: int = 2) -> Config:
     """Returns the algorithm as published (Duan et al., NeurIPS 2024, arXiv:2405.14185), with the authors' sizes.
 
     Source of the sizes: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends
@@ -52,24 +60,7 @@ def paper(widths: Widths, devices: int = 2) -> HSDAGConfig:
 
     widths: numbers of features, of `paper_input`. devices: number of fixed devices.
     """
-    return HSDAGConfig(
-        widths,
-        without=("ours",),
-        hidden=128,
-        layers=2,
-        conv="gcn",
-        directed=False,
-        device_aware=False,
-        context=0,
-        devices=devices,
-        carry=True,
-        dropout=0.2,
-        levels=64,
-        min_clusters=4,
-        reward="inverse",
-        discount=0.95,
-        steps=20,
-    )
+    return Config(widths, hidden=128, layers=2, context=0, dropout=0.2, levels=64, min_clusters=4, devices=devices)
 
 
 def paper_input(problem: PlacementProblem) -> PolicyInput:
@@ -97,10 +88,13 @@ class Network(HSDAGNetwork):
     Its weights "output" are of what an embedding adds to the features of its cluster's nodes.
     """
 
+    config: Config
+
     @staticmethod
     def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Names and shapes of the parameters."""
-        ours, width, devices = dict(parameter_shapes(config)), config.hidden, config.devices or 2
+        assert isinstance(config, Config)
+        ours, width = dict(parameter_shapes(config)), config.hidden
 
         def same(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             """Those of a layer of the network that ships, as far as it sees nodes."""
@@ -116,7 +110,11 @@ class Network(HSDAGNetwork):
             yield from same(f"{name}.norm")
         for name in ("edge_scorer", "member", "whole"):
             yield from same(name)
-        for name, outputs in (("output", config.widths.node), ("placer.head.0", width), ("placer.head.2", devices)):
+        for name, outputs in (
+            ("output", config.widths.node),
+            ("placer.head.0", width),
+            ("placer.head.2", config.devices),
+        ):
             yield f"{name}.weight", (outputs, width)
             yield f"{name}.bias", (outputs,)
 
@@ -164,14 +162,8 @@ class Task:
         """Returns simulated scores of placements, uint8 [batch, groups]: µs, inf where infeasible, float64 [batch]."""
         return self.problem.scores(placements)
 
-    def rewards(self, scores: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
-        """Returns rewards of scores, float64 [batch].
-
-        scores: µs, inf where infeasible. kind: `HSDAGConfig.reward`: "inverse" is reference / score, 0 for infeasible
-        placements; "log" its logarithm, with a floor (`rollout.returns_of`).
-        """
-        if kind == "log":
-            return rollout.returns_of(scores, self.reference)
+    def rewards(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns rewards of scores, float64 [batch]: reference / score, 0 for infeasible placements (µs, inf)."""
         return np.asarray(self.reference / np.maximum(scores, 1e-9))
 
 
@@ -206,11 +198,10 @@ def run_episode(network: Network, task: Task, greedy: bool = False) -> Episode:
         log_probability, placement = _choose(task, logits, numbers, greedy)
         log_probabilities.append(log_probability)
         placements.append(placement)
-        if config.carry:
-            x = replace(x, node_x=x.node_x + network.linear("output", z)[cluster])
+        x = replace(x, node_x=x.node_x + network.linear("output", z)[cluster])
     batch = np.stack(placements)
     scores = task.scores(batch)
-    return Episode(torch.stack(log_probabilities), batch, scores, task.rewards(scores, config.reward))
+    return Episode(torch.stack(log_probabilities), batch, scores, task.rewards(scores))
 
 
 def _choose(task: Task, logits: Tensor, cluster: NDArray[np.int32], greedy: bool) -> tuple[Tensor, NDArray[np.uint8]]:
@@ -257,7 +248,7 @@ class Trained:
 
 
 def train(
-    task: Task, config: HSDAGConfig, *, episodes: int = EPISODES, learning_rate: float = LEARNING_RATE, seed: int = 0
+    task: Task, config: Config, *, episodes: int = EPISODES, learning_rate: float = LEARNING_RATE, seed: int = 0
 ) -> Trained:
     """Trains a new network on one problem; the same arguments give the same result on the same machine.
 
