@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import random
 import shutil
 import signal
@@ -26,19 +25,8 @@ from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora
-from ov_hsdag.training import loss as losses
 from ov_hsdag.training import pretrain as training
-from ov_hsdag.training.loss import (
-    Gradients,
-    Part,
-    Update,
-    counterfactual_loss,
-    deal,
-    here,
-    imitation_loss,
-    policy_loss,
-    problem_loss,
-)
+from ov_hsdag.training.loss import counterfactual_loss, imitation_loss, policy_loss, problem_loss
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.pretrain import State, explained_variance, pretrain
 from ov_hsdag.training.problems import Pool, Target, Targets, batch_indices, levels_at, shards_at
@@ -56,12 +44,12 @@ from ov_hsdag.training.rollout import (
 )
 from ov_hsdag.training.run import CHECKPOINT, read_metadata
 from ov_hsdag.training.settings import Settings
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import UserError
 from research.corpus import make
 from tests.conftest import fast_searches
 from tests.graphs import random_problem
 from tests.processes import ended
-from tests.training_runs import command, environment, same, weights
+from tests.training_runs import command, environment, same
 
 TINY = Settings(
     problems=32,
@@ -333,9 +321,7 @@ def test_a_stopped_run_goes_on_exactly(corpus: Path, tmp_path: Path) -> None:
     assert [entry["step"] for entry in record["history"]] == [6, 12]
 
 
-# --- runs in parts ---
-
-IN_PARTS = replace(TINY, parts=3, imitation_steps=2, reinforce_steps=4, validate_every=3)
+# --- steps ---
 
 
 def pool_of(corpus: Path, settings: Settings) -> tuple[Pool, HSDAGConfig]:
@@ -346,116 +332,67 @@ def pool_of(corpus: Path, settings: Settings) -> tuple[Pool, HSDAGConfig]:
     return Pool(loaded, Targets(loaded, corpus), 1, config), config
 
 
-def test_parts_are_of_about_the_same_size() -> None:
-    pool: Any = SimpleNamespace(groups=(100, 30, 5, 70, 60, 5, 30).__getitem__)
-    indices, baselines = np.array([6, 5, 4, 3, 2, 1, 0]), np.arange(7.0)
-    parts = deal(replace(TINY, parts=3), pool, indices, baselines)
-    assert sorted(int(index) for part in parts for index in part.indices) == list(range(7))
-    assert [sum(map(pool.groups, part.indices)) for part in parts] == [100, 100, 100]
-    for part in parts:
-        np.testing.assert_array_equal(part.baselines, baselines[part.indices])
-    alone = deal(replace(TINY, parts=9), pool, indices, baselines)
-    assert [len(part.indices) for part in alone] == [1] * 7
-
-
 @pytest.mark.parametrize("step", [0, 7])
-def test_gradients_of_parts_add_up_to_that_of_the_batch(corpus: Path, step: int) -> None:
-    settings = replace(TINY, batch_size=8)
+def test_a_step_follows_the_mean_of_its_problems_losses(corpus: Path, step: int) -> None:
+    settings = replace(TINY, batch_size=8, max_grad_norm=1e9)
     pool, config = pool_of(corpus, settings)
-    network = State.new(settings, config).network
-    indices, baselines = batch_indices(settings, pool, step), np.full(pool.count(2), np.nan)
-    update = Update(step, 0, len(indices), losses.weights(network))
-    gradients = here(Gradients(pool, settings, config))
-    (whole,) = gradients(update, deal(settings, pool, indices, baselines))
-    parts = deal(replace(settings, parts=3), pool, indices, baselines)
-    assert len(parts) == 3
-    found = gradients(update, parts)
-    assert np.abs(whole.gradient).max() > 1e-3
-    np.testing.assert_allclose(sum(one.gradient for one in found), whole.gradient, rtol=1e-3, atol=1e-6)
-    assert {"losses/imitation", "losses/edges", "losses/entropy", "charts/clusters"} <= whole.logged.keys()
-    assert ({"losses/approx_kl", "losses/clipfrac", "charts/regret"} <= whole.logged.keys()) is (step == 7)
-    for name, value in whole.logged.items():
-        assert sum(one.logged[name] for one in found) == pytest.approx(value, rel=1e-4, abs=1e-6)
+    state = State.new(settings, config)
+    state.step = step
+    indices = batch_indices(settings, pool, step)
+    losses = []
+    for index in indices.tolist():
+        generator = torch.Generator().manual_seed(
+            int(np.random.default_rng([settings.seed, 3, step, 0, index]).integers(2**62))
+        )
+        losses.append(problem_loss(state.network, settings, step, pool[index], math.nan, generator)[0])
+    wanted = torch.autograd.grad(torch.stack(losses).mean(), list(state.network.parameters()))
+    scalars = training.update(state, settings, pool, indices)
+    assert max(float(gradient.abs().max()) for gradient in wanted) > 1e-3
+    for parameter, gradient in zip(state.network.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
+    assert {"losses/imitation", "losses/edges", "losses/entropy", "charts/clusters"} <= scalars.keys()
+    assert ({"losses/approx_kl", "losses/clipfrac", "charts/regret"} <= scalars.keys()) is (step == 7)
+    assert (~np.isnan(state.baselines)).sum() == (8 if step == 7 else 0)
 
 
-class Elsewhere:
-    """Computes parts as nodes do: by copies that know nothing of each other, and in any order."""
-
-    def __init__(self, interrupt: tuple[int, int] | None = None) -> None:
-        self.generator = random.Random(0)
-        self.interrupt = interrupt
-        self.calls = 0
-
-    def __call__(self, function: Any) -> Any:
-        data = pickle.dumps(function)
-        nodes = [pickle.loads(data) for _ in range(2)]
-
-        def compute(update: Update, parts: Any) -> Any:
-            if (update.step, update.epoch) == self.interrupt:
-                press_ctrl_c()
-            self.calls += 1
-            order = self.generator.sample(range(len(parts)), len(parts))
-            found = {number: self.generator.choice(nodes)(update, parts[number]) for number in order}
-            return [pickle.loads(pickle.dumps(found[number])) for number in range(len(parts))]
-
-        return compute
-
-
-@pytest.mark.slow
-def test_a_run_in_parts_does_not_depend_on_who_computes_them(corpus: Path, tmp_path: Path) -> None:
-    pretrain(tmp_path / "here", corpus, IN_PARTS)
-    torch.manual_seed(99)
-    elsewhere = Elsewhere()
-    record = pretrain(tmp_path / "there", corpus, IN_PARTS, spread=elsewhere)
-    assert same(tmp_path / "here", tmp_path / "there")
-    assert elsewhere.calls == 6 and record["settings"]["parts"] == 3
-    pretrain(tmp_path / "one", corpus, replace(IN_PARTS, parts=1))
-    assert not same(tmp_path / "here", tmp_path / "one")
-    assert all(map(math.isfinite, record["history"][-1].values()))
-
-
-def test_ppo_in_parts_goes_on_exactly_where_it_was_interrupted(
-    corpus: Path, tmp_path: Path, interruptible: None
+def test_ppo_goes_on_exactly_where_a_step_was_broken_off(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = replace(IN_PARTS, parts=2, clip_coef=0.2, update_epochs=2, config={**IN_PARTS.config, "dropout": 0.1})
+    settings = replace(
+        TINY,
+        imitation_steps=2,
+        reinforce_steps=4,
+        validate_every=3,
+        clip_coef=0.2,
+        update_epochs=2,
+        config={**TINY.config, "dropout": 0.1},
+    )
     pretrain(tmp_path / "whole", corpus, settings)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(tmp_path / "parts", corpus, settings, spread=Elsewhere(interrupt=(3, 1)))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def broken(network: HSDAGNetwork, settings: Settings, step: int, *arguments: Any) -> Any:
+        if step == 3 and arguments[-1] is not None:  # the second epoch, after an update
+            raise KeyboardInterrupt
+        return problem_loss(network, settings, step, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training, "problem_loss", broken)
+        pretrain(tmp_path / "parts", corpus, settings)
     assert read_metadata(tmp_path / "parts" / CHECKPOINT, training.FORMAT)["step"] == 3
     torch.rand(3)
-    pretrain(tmp_path / "parts", spread=Elsewhere())
+    pretrain(tmp_path / "parts")
     assert same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_run_that_loses_its_machines_has_saved_what_it_did(corpus: Path, tmp_path: Path) -> None:
-    def lost(update: Update, parts: Any) -> Any:
-        raise RunError("the cluster lost a task")
-
-    pretrain(tmp_path / "run", corpus, IN_PARTS, stop_at=2)
-    before = weights(tmp_path / "run")
-    with pytest.raises(RunError, match="lost a task"):
-        pretrain(tmp_path / "run", spread=lambda _: lost)
-    after = weights(tmp_path / "run")
-    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
-
-
 def test_settings_of_a_checkpoint_are_read_and_unknown_ones_refused() -> None:
-    values = json.loads(json.dumps(asdict(IN_PARTS)))
-    assert Settings.from_dict(values) == IN_PARTS
+    values = json.loads(json.dumps(asdict(TINY)))
+    assert Settings.from_dict(values) == TINY
+    assert Settings.from_dict({**values, "parts": 1}) == TINY  # of an earlier release
+    with pytest.raises(UserError, match="computes its steps in 3 parts, as this version does not; begin a new run"):
+        Settings.from_dict({**values, "parts": 3})
     with pytest.raises(UserError, match="does not know: surprise; begin a new run in another folder"):
         Settings.from_dict({**values, "surprise": 1})
     with pytest.raises(UserError, match="'batch_size' is not of the kind that this version knows; begin a new run"):
         Settings.from_dict({**values, "batch_size": "16"})
-
-
-def test_another_torch_elsewhere_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, config = pool_of(corpus, IN_PARTS)
-    function = Gradients(pool, IN_PARTS, config)
-    monkeypatch.setattr(torch, "__version__", "1.0")
-    part = Part(np.arange(1), np.zeros(1))
-    with pytest.raises(UserError, match=r"has torch 1\.0, this run torch"):
-        function(Update(0, 0, 1, np.zeros(1, np.float32)), part)
 
 
 RUN = """
@@ -601,11 +538,11 @@ def test_a_run_goes_on_with_its_own_corpus_only(corpus: Path, tmp_path: Path) ->
 def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes: tuple[object, ...] = ("--problems", 1, "--validation", 1, "--imitation-steps", 1, "--reinforce-steps", 1)
-    sizes += ("--ppo-clip", 0.2, "--parts", 2)
+    sizes += ("--ppo-clip", 0.2)
     done = command("pretrain", "--output", run, "--corpus", corpus, *sizes, "--json")
     record = json.loads(done.stdout)
     assert record["step"] == 2
-    assert [record["settings"][name] for name in ("clip_coef", "update_epochs", "parts")] == [0.2, 3, 2]
+    assert [record["settings"][name] for name in ("clip_coef", "update_epochs")] == [0.2, 3]
     assert (run / "policy" / "policy.json").exists()
 
     # A resumed run knows its corpus.
@@ -614,7 +551,10 @@ def test_the_command_trains_and_refuses_what_it_cannot_do(corpus: Path, tmp_path
     assert again.stdout.splitlines()[-1].endswith(f"--policy {run / 'policy'}")
     for arguments, message in (
         (("--output", run, "--corpus", corpus), "there is a run in"),
-        (("--output", run, "--corpus", corpus, "--resume", "--seed", 1, "--parts", 2), "leave out --seed, --parts"),
+        (
+            ("--output", run, "--corpus", corpus, "--resume", "--seed", 1, "--problems", 2),
+            "leave out --seed, --problems",
+        ),
         (("--output", tmp_path / "none", "--corpus", corpus, "--resume"), "there is no run to resume"),
     ):
         refused = command("pretrain", *arguments, status=2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,21 +35,8 @@ Imitation = Annotated[
 ]
 Reinforce = Annotated[int | None, typer.Option("--reinforce-steps", min=0, help="Steps of REINFORCE after those.")]
 Clip = Annotated[float | None, typer.Option("--ppo-clip", min=0.0, help="PPO with this ε and 3 epochs for REINFORCE.")]
-Parts = Annotated[
-    int | None,
-    typer.Option(
-        "--parts",
-        min=1,
-        help="Parts of a step whose gradients are computed apart, with --ray on the cluster (default 1).",
-    ),
-]
 Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        metavar="ADDRESS",
-        help="Search placements and compute the --parts of steps on the cores of this Ray cluster.",
-    ),
+    str | None, typer.Option("--ray", metavar="ADDRESS", help="Search placements on the cores of this Ray cluster.")
 ]
 Checkpoint = Annotated[float, typer.Option("--checkpoint-minutes", min=0.0, help="Time between checkpoints.")]
 
@@ -66,7 +52,6 @@ def pretrain(
     imitation_steps: Imitation = None,
     reinforce_steps: Reinforce = None,
     ppo_clip: Clip = None,
-    parts: Parts = None,
     threads: common.Threads = 1,
     checkpoint_minutes: Checkpoint = 2.0,
     ray: Ray = None,
@@ -80,7 +65,6 @@ def pretrain(
         "imitation_steps": imitation_steps,
         "reinforce_steps": reinforce_steps,
         "clip_coef": ppo_clip,
-        "parts": parts,
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume and given:
@@ -109,7 +93,7 @@ def pretrain(
 
             with console.progress(f"joining the Ray cluster at {ray}"):
                 cluster = stack.enter_context(Cluster(ray))
-            elsewhere = {"each": cluster.map, "spread": functools.partial(cluster.rounds, cores=threads)}
+            elsewhere["each"] = cluster.map
         try:
             if not resume and corpus is None and {path.name for path in (output / CORPUS).glob("*")} <= {GENERATED}:
                 console.message("no --corpus: the policy learns from generated graphs, and from no real model")

@@ -2,16 +2,13 @@
 
 A job (`ov_hsdag.fleet.job`) goes to any machine of its kind, to one that is free or to the first that becomes free. A
 machine that is lost costs what it was doing: the job begins again on another of its kind, from what it had saved. Tasks
-are functions that compute, on any node with a free core: many at once (`Cluster.map`), or a few in each of many rounds
-(`Cluster.rounds`).
+are functions that compute, on any node with a free core (`Cluster.map`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import math
-import pickle
 import socket
 import threading
 import time
@@ -22,9 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of
 from ov_hsdag.fleet.job_runner import JobRunner
@@ -50,14 +44,9 @@ _ANSWER = 10.0
 # Tasks in flight for each core of the cluster: so many that none waits for the driver.
 _AHEAD = 3
 
-# Bytes of a result that Ray sends with the message that a task is done; longer ones go through the store of objects,
-# which takes 10 ms longer for each. Ray's limit is 100 KiB.
-_INLINE = 90_000
-
 # Results that wait here for those before them.
 _MOST_KEPT = 10_000
 
-Common = TypeVar("Common")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -164,37 +153,6 @@ class Cluster:
                 yield found.pop(wanted)
                 wanted += 1
 
-    def rounds(
-        self, function: Callable[[Common, Item], Result], cores: float = 1.0
-    ) -> Callable[[Common, Sequence[Item]], list[Result]]:
-        """What calls a function for a few items, again and again, on the cluster's cores; results in their order.
-
-        The function travels to each node once, and each process that calls it keeps it: it may be an object that holds
-        on to what it has computed. What the items of a round have in common travels to a node once in a round. Each
-        item is a task of its own. A call whose node is lost is made again elsewhere, perhaps by a process that has made
-        none before, so results must not depend on earlier calls. Calls raise RunError or UserError.
-        """
-        ray = self.ray
-        # Bytes in the store, which a process that has the function need not unpickle again.
-        data = ray.put(np.frombuffer(ray.cloudpickle.dumps(function), np.uint8))
-        name = data.hex()
-        remote = ray.remote(num_cpus=cores, max_retries=-1)(_kept_call)
-        pieces = 1
-
-        def call(common: Common, items: Sequence[Item]) -> list[Result]:
-            nonlocal pieces
-            shared = ray.put(common)
-            task = remote.options(num_returns=pieces)
-            sent = [task.remote(name, data, shared, pieces, item) for item in items]
-            references = [[one] if pieces == 1 else one for one in sent]
-            found = self._results(list(itertools.chain.from_iterable(references)))
-            results = [b"".join(found[start : start + pieces]) for start in range(0, len(found), pieces)]
-            # Results of the next round are about as long.
-            pieces = max(1, math.ceil(max(map(len, results), default=0) / _INLINE))
-            return [pickle.loads(result) for result in results]
-
-        return call
-
     def _results(self, references: Sequence[Any]) -> list[Any]:
         """What tasks returned. Raises UserError or RunError."""
         exceptions = self.ray.exceptions
@@ -233,20 +191,6 @@ def _check_reachable(address: str) -> None:
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:
     return function(item)
-
-
-# The function that this process calls in rounds, by the name of its bytes.
-_kept: dict[str, Callable[[Any, Any], Any]] = {}
-
-
-def _kept_call(name: str, data: NDArray[np.uint8], common: Common, pieces: int, item: Item) -> list[bytes] | bytes:
-    """Calls the function whose pickle `data` is, which this process keeps; its result's pickle, in so many pieces."""
-    if name not in _kept:
-        _kept.clear()
-        _kept[name] = pickle.loads(data.data)
-    result = pickle.dumps(_kept[name](common, item), protocol=pickle.HIGHEST_PROTOCOL)
-    length = math.ceil(len(result) / pieces)
-    return [result[k * length : (k + 1) * length] for k in range(pieces)] if pieces > 1 else result
 
 
 class _Lost(Exception):

@@ -4,7 +4,7 @@ The second phase is REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulm
 sampled placements, and counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI).
 
 In the order of a step: `problems` (the batch), `rollout` (samples and what the simulator says of them), `loss` (of a
-problem, and the gradient), and here the update, what is logged, the checkpoint and the loop. A run is a function of its
+problem), and here the update, what is logged, the checkpoint and the loop. A run is a function of its
 settings: all that is random follows from the seed, the step and the problem. So a run that was killed and resumed ends
 with the same weights as one that was not.
 
@@ -17,10 +17,11 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,14 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.corpus import Corpus
-from ov_hsdag.training.loss import Compute, Gradients, Spread, Update, deal, here, imitation_loss, set_gradient, weights
+from ov_hsdag.training.loss import imitation_loss, problem_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
 from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, shards_at
-from ov_hsdag.training.rollout import greedy_score, run_policy
+from ov_hsdag.training.rollout import Rollouts, greedy_score, run_policy
 from ov_hsdag.training.run import (
     CHECKPOINT,
     SummaryWriter,
     follow,
-    interruptible,
     read_metadata,
     readable_checkpoint,
     restore,
@@ -50,7 +50,7 @@ from ov_hsdag.training.run import (
     write_checkpoint,
 )
 from ov_hsdag.training.settings import Settings
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import UserError
 
 FORMAT = "1"
 
@@ -109,35 +109,39 @@ class State:
             self.history = [dict(entry) for entry in metadata["history"]]
 
 
-def update(
-    state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64], compute: Compute
-) -> dict[str, float]:
+def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64]) -> dict[str, float]:
     """Makes one step on problems of the pool; the step's scalars, by their names in TensorBoard.
 
     Network, optimizer and baselines of the state are changed, or nothing where the step fails.
     """
-    for group in state.optimizer.param_groups:
+    network, optimizer = state.network, state.optimizer
+    for group in optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
-    parts = deal(settings, pool, indices, state.baselines)
+    indices = np.sort(indices)
+    drawn: list[Rollouts | None] = [None] * len(indices)
     epochs = 1 if state.step < settings.imitation_steps else settings.update_epochs
     with _whole_or_not_at_all(state) if epochs > 1 else nullcontext():
         for epoch in range(epochs):
-            found = compute(Update(state.step, epoch, len(indices), weights(state.network)), parts)
-            total = found[0].gradient.copy()
-            for one in found[1:]:
-                total += one.gradient
-            set_gradient(state.network, total)
-            norm = follow(state.network, state.optimizer, settings.max_grad_norm)
-            parts = [replace(part, rollouts=one.rollouts) for part, one in zip(parts, found, strict=True)]
-    scalars = {name: sum(one.logged[name] for one in found) for name in found[0].logged}
-    scalars |= {"losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
-    if parts[0].rollouts:
-        order = np.concatenate([part.indices for part in parts])
-        returns = np.array([rollouts.returns.mean() for part in parts for rollouts in part.rollouts])
-        old = state.baselines[order]
+            total: Counter[str] = Counter()
+            optimizer.zero_grad()
+            for place, index in enumerate(indices.tolist()):
+                origin = [settings.seed, 3, state.step, epoch, index]
+                with torch.random.fork_rng(devices=[]):
+                    # Of all draws, those of dropout among them, which has no generator of its own.
+                    generator = torch.manual_seed(int(np.random.default_rng(origin).integers(2**62)))
+                    loss, drawn[place], logged = problem_loss(
+                        network, settings, state.step, pool[index], state.baselines[index], generator, drawn[place]
+                    )
+                    (loss / len(indices)).backward()  # type: ignore[no-untyped-call]
+                total.update({name: value / len(indices) for name, value in logged.items()})
+            norm = follow(network, optimizer, settings.max_grad_norm)
+    scalars = {**total, "losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
+    if rollouts := [one for one in drawn if one]:
+        returns = np.array([one.returns.mean() for one in rollouts])
+        old = state.baselines[indices]
         if math.isfinite(explained := explained_variance(old, returns)):
             scalars["losses/explained_variance"] = explained
-        state.baselines[order] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
+        state.baselines[indices] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
     return scalars
 
 
@@ -191,14 +195,12 @@ def pretrain(
     end: bool = False,
     report: Report | None = None,
     each: Each | None = None,
-    spread: Spread | None = None,
     searching: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a pretraining; returns the record of the run.
 
-    A run that is interrupted (KeyboardInterrupt), or that loses the machines which compute for it (RunError), saves the
-    steps that it has made before it leaves. Raises UserError: there is no corpus, no run to continue, or a run already
-    where a new one was asked for.
+    A run that is interrupted (KeyboardInterrupt) saves the steps that it has made before it leaves. Raises UserError:
+    there is no corpus, no run to continue, or a run already where a new one was asked for.
 
     corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new run the
     folder "corpus" in `output`. settings: of a new run; None: the run in `output` is continued with its own. stop_at:
@@ -206,7 +208,6 @@ def pretrain(
     begun.
 
     each: searches all placements first, on several machines; None: they are searched here, when they are needed.
-    spread: who computes the parts of steps; None: this process. Elsewhere, all placements are searched first.
     searching: with `each`, takes the number of searched shards and that of all of them.
     """
     # Where the network is sure, gradients underflow, and with denormal numbers a step takes several times longer.
@@ -242,13 +243,6 @@ def pretrain(
                 searching(done, shards)
     checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
     check_count = checks.count(first_shard)
-    if spread is not None:
-        pool.count(shards_at(settings, settings.steps))
-    compute = (spread or here)(Gradients(pool, settings, config))
-
-    def waiting(shared: Update, parts: Any) -> Any:
-        with interruptible():
-            return compute(shared, parts)
 
     def checked() -> dict[str, float]:
         found = validate(state.network, checks, check_count)
@@ -266,9 +260,9 @@ def pretrain(
                 begin, before = time.monotonic(), state.seconds
                 while state.step < last_step:
                     indices = batch_indices(settings, pool, state.step)
-                    # An interrupt comes between two steps, where the state is whole, or while one waits for others.
+                    # An interrupt comes between two steps, where the state is whole.
                     with uninterrupted():
-                        scalars = update(state, settings, pool, indices, waiting if spread else compute)
+                        scalars = update(state, settings, pool, indices)
                         state.step += 1
                         state.seconds = before + time.monotonic() - begin
                         if state.step % settings.validate_every == 0 or state.step == settings.steps:
@@ -282,7 +276,7 @@ def pretrain(
                     if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
                         state.save(path, settings, corpus, corpus_folder)
                         saved = time.monotonic()
-        except (KeyboardInterrupt, RunError):
+        except KeyboardInterrupt:
             with uninterrupted():
                 state.save(path, settings, corpus, corpus_folder)
             raise

@@ -161,10 +161,6 @@ class Pool:
             self._examples[index] = Example.of(problem, x, elites, target.score, target.reference)
         return self._examples[index]
 
-    def groups(self, index: int) -> int:
-        """How many colocation groups a problem has."""
-        return self._problems[index][1].elites.shape[1]
-
 
 def shards_at(settings: Settings, step: int) -> int:
     """How many shards a step draws from: more and more until imitation ends, so that searching is spread over steps."""

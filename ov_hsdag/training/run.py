@@ -149,22 +149,6 @@ def uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C through again, inside of `uninterrupted`: for waiting, which may have no end."""
-    delay = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not isinstance(delay, _Delay):
-        yield
-        return
-    if delay.pressed:
-        raise KeyboardInterrupt
-    signal.signal(signal.SIGINT, delay.before)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, delay)
-
-
 def follow(network: nn.Module, optimizer: torch.optim.Optimizer, most: float) -> float:
     """A step of the optimizer along the gradient, its norm clipped to `most`, if it is finite; the norm before that."""
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ov_hsdag.training.corpus import MAX_COARSE
-from ov_hsdag.training.run import check_settings
+from ov_hsdag.training.run import ANEW, check_settings
+from ov_hsdag.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,6 @@ class Settings:
     imitation_steps: int = 1500  # of behaviour cloning of searched placements
     reinforce_steps: int = 3500  # of policy gradients after those
     batch_size: int = 16  # problems in a step
-    # into which a step's problems are dealt (`ov_hsdag.training.loss`); a run depends on their number, not on where
-    # they are computed
-    parts: int = 1
     samples: int = 8  # placements of each problem in a step of policy gradients
     learning_rate: float = 1e-3  # of Adam; falls to a tenth along a cosine over all steps
     warmup_steps: int = 100  # in which it rises from 0
@@ -56,5 +54,8 @@ class Settings:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
         """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""
+        values = dict(values)
+        if (parts := values.pop("parts", 1)) != 1:
+            raise UserError(f"the run computes its steps in {parts!r:.20} parts, as this version does not; {ANEW}")
         values = check_settings(values, cls())
         return cls(**{**values, "levels": tuple(values["levels"])})
