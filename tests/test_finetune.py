@@ -23,6 +23,7 @@ import pytest
 import torch
 import typer
 
+from ov_hsdag.calibration.correction import Corrector, Fit, Terms
 from ov_hsdag.cli.app import app
 from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices import device_set, virtual
@@ -36,11 +37,11 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.training import FOUND_BY
-from ov_hsdag.training import finetune as tuning
-from ov_hsdag.training.finetune import Budget, Corrector, Fit, Settings, Simulated, Terms, finetune, run
-from ov_hsdag.training.finetune.closing import choose
+from ov_hsdag.training.finetune import Budget, Entry, Settings, finetune
+from ov_hsdag.training.finetune.loop import Outcome, choose, imitation_target, learn, run
+from ov_hsdag.training.finetune.model import Simulated
 from ov_hsdag.training.finetune.model import _placement as placement_of
-from ov_hsdag.training.finetune.state import fingerprint_of, load_checkpoint, save_checkpoint
+from ov_hsdag.training.finetune.state import Task, fingerprint_of, load_checkpoint, new_state, save_checkpoint
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.problems import Target
 from ov_hsdag.training.run import CHECKPOINT
@@ -185,7 +186,7 @@ def start(
     budget: Budget,
     judge_of: Callable[[str | None], Judge] | None = None,
     settings: Settings = TINY,
-) -> tuning.Outcome:
+) -> Outcome:
     return run(folder, problem, judge_of or partial(simulated, problem), network_for(problem), budget, settings)
 
 
@@ -228,8 +229,8 @@ def test_search_may_propose_in_the_place_of_the_policy(tmp_path: Path) -> None:
 def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
     problem = problem_of(6)
     network = network_for(problem)
-    task = tuning.Task.of(problem, network.config, "D0")
-    state = tuning.new_state(network, replace(TINY, learning_rate=3e-3))
+    task = Task.of(problem, network.config, "D0")
+    state = new_state(network, replace(TINY, learning_rate=3e-3))
     judge = simulated(problem, "D0")
     placements = [
         problem.single(0),
@@ -238,15 +239,15 @@ def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
     ]
     for placement in placements:
         measured = judge.measure(problem.affinity(placement))
-        state.entries.append(tuning.Entry(placement, measured, "policy", 1.0))
+        state.entries.append(Entry(placement, measured, "policy", 1.0))
     best = state.best()
     np.testing.assert_array_equal(best.placement, placements[-1])
     fit = task.fit(state)
-    first = tuning.learn(state, task, TINY, fit)
+    first = learn(state, task, TINY, fit)
     for _ in range(30):
-        last = tuning.learn(state, task, TINY, fit)
+        last = learn(state, task, TINY, fit)
     assert last["losses/imitation"] < 0.7 * first["losses/imitation"]
-    target = tuning.imitation_target(state, task, TINY)
+    target = imitation_target(state, task, TINY)
     assert target.sum() == pytest.approx(1, abs=1e-5)
     own = np.zeros_like(target)
     np.add.at(own, (task.x.coarse, best.placement), task.weight)
@@ -255,12 +256,12 @@ def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
 
 def test_mirror_images_are_not_averaged() -> None:
     problem = problem_of(7)
-    task = tuning.Task.of(problem, network_for(problem).config, "D0")
-    state = tuning.new_state(network_for(problem), TINY)
+    task = Task.of(problem, network_for(problem).config, "D0")
+    state = new_state(network_for(problem), TINY)
     half = (np.arange(problem.group_count) < problem.group_count // 2).astype(np.uint8)
     for placement, ratio in ((half, 1.8), (1 - half, 1.79)):
-        state.entries.append(tuning.Entry(placement, Measurement(ratio), "policy", 1.0))
-    target = tuning.imitation_target(state, task, TINY)
+        state.entries.append(Entry(placement, Measurement(ratio), "policy", 1.0))
+    target = imitation_target(state, task, TINY)
     shares = target / target.sum(axis=1, keepdims=True)
     coarse = np.zeros_like(target)
     np.add.at(coarse, (task.x.coarse, half), task.weight)
@@ -444,8 +445,8 @@ def test_a_run_is_not_continued_with_other_costs(tmp_path: Path, name: str) -> N
     before = getattr(problem, name)
     other = replace(problem, **{name: ~before if before.dtype == bool else before + before.dtype.type(1)})
     path = tmp_path / CHECKPOINT
-    state = tuning.new_state(network_for(problem), TINY)
-    state.entries.append(tuning.Entry(problem.single(0), Measurement(1.0), "single", None))
+    state = new_state(network_for(problem), TINY)
+    state.entries.append(Entry(problem.single(0), Measurement(1.0), "single", None))
     save_checkpoint(path, state, TINY, {}, fingerprint_of(problem))
     assert len(load_checkpoint(path, problem, TINY).entries) == 1
     with pytest.raises(UserError, match="another model, device list or profile"):
@@ -504,7 +505,7 @@ def test_on_real_hetero(two_cpu_core: ov.Core, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("ov_hsdag.training.finetune.model.Measurer", partial(Measurer, rounds=2))
     told: list[tuple[int, float]] = []
 
-    def report(number: int, share: float, entry: tuning.Entry, best: float) -> None:
+    def report(number: int, share: float, entry: Entry, best: float) -> None:
         assert not entry.measurement.failed, entry.measurement.error
         assert entry.measurement.submodels >= 1
         told.append((number, share))

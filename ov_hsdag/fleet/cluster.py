@@ -41,12 +41,6 @@ _PATIENCE = 30.0
 # Seconds in which a cluster answers.
 _ANSWER = 10.0
 
-# Tasks in flight for each core of the cluster: so many that none waits for the driver.
-_AHEAD = 3
-
-# Results that wait here for those before them.
-_MOST_KEPT = 10_000
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -67,7 +61,6 @@ class Cluster:
             ) from error
         _check_reachable(address)
         self.ray: Any = ray
-        self._looked, self._cpus = float("-inf"), 0.0
         try:
             ray.init(address, logging_level="error", log_to_driver=False)
         except Exception as error:  # of many kinds: no connection, other versions, no token
@@ -125,39 +118,24 @@ class Cluster:
             over.set()
             workers.shutdown(wait=True)
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item], cores: float = 1.0) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Call a function for each item on the cluster's cores; results in the order of the items. Raises RunError.
 
-        Only as many are on their way as keep all cores busy; each call should take a second or so. A call whose node is
-        lost is made again elsewhere, so functions must only compute; nodes must have their module. Calls under way when
-        one has failed, or when nobody wants more, end with the cluster: Ray 2.60 may end the process that cancels a
-        call whose result is just arriving ("Tried to complete task that was not pending"). cores: that a call needs.
+        Each call should take a second or so. A call whose node is lost is made again elsewhere, so functions must only
+        compute; nodes must have their module. Calls under way when one has failed, or when nobody wants more, end with
+        the cluster: Ray 2.60 may end the process that cancels a call whose result is just arriving ("Tried to complete
+        task that was not pending").
         """
-        ray = self.ray
-        remote = ray.remote(num_cpus=cores, max_retries=-1)(_call)
-        shared = ray.put(function)
-        left, wanted = enumerate(items), 0
-        flight: dict[Any, int] = {}
-        found: dict[int, Result] = {}
-        while True:
-            # What is needed next may take longest: others go on meanwhile, up to what memory should hold.
-            room = min(_AHEAD * self._cores(cores) - len(flight), _MOST_KEPT - len(found))
-            flight |= {remote.remote(shared, item): number for number, item in itertools.islice(left, max(room, 0))}
-            if not flight:
-                return
-            waiting = list(flight)
-            ray.wait(waiting, num_returns=1, timeout=_LOOK)
-            ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-            found |= {flight.pop(reference): one for reference, one in zip(ready, self._results(ready), strict=True)}
-            while wanted in found:
-                yield found.pop(wanted)
-                wanted += 1
+        remote = self.ray.remote(num_cpus=1, max_retries=-1)(_call)
+        shared = self.ray.put(function)
+        for reference in [remote.remote(shared, item) for item in items]:
+            yield self._result(reference)
 
-    def _results(self, references: Sequence[Any]) -> list[Any]:
-        """What tasks returned. Raises UserError or RunError."""
+    def _result(self, reference: Any) -> Any:
+        """What a task returned. Raises UserError or RunError."""
         exceptions = self.ray.exceptions
         try:
-            return list(self.ray.get(references))
+            return self.ray.get(reference)
         except exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, UserError | RunError):
@@ -165,13 +143,6 @@ class Cluster:
             raise RunError(f"a task on the cluster failed: {one_line(cause or error)}") from error
         except exceptions.RayError as error:
             raise RunError(f"the cluster lost a task: {_reason(error)}") from error
-
-    def _cores(self, cores: float) -> int:
-        """Calls that the cluster can make at the same time; at least one, which then waits for a node."""
-        now = time.monotonic()
-        if now - self._looked > _LOOK:
-            self._looked, self._cpus = now, float(self.ray.cluster_resources().get("CPU", 0.0))
-        return max(1, int(self._cpus / cores))
 
 
 def _check_reachable(address: str) -> None:

@@ -121,31 +121,19 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     return tensors
 
 
-class _Delay:
-    """A reaction to Ctrl-C that only notes it."""
-
-    def __init__(self, before: Any) -> None:
-        self.before = before
-        self.pressed = False
-
-    def __call__(self, *_: object) -> None:
-        self.pressed = True
-
-
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Delays Ctrl-C (KeyboardInterrupt) to the end of the block, so that what belongs together happens as a whole."""
-    ours = threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))
-    if not ours:
+    before, pressed = signal.getsignal(signal.SIGINT), threading.Event()
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
-    delay = _Delay(signal.getsignal(signal.SIGINT))
-    signal.signal(signal.SIGINT, delay)
+    signal.signal(signal.SIGINT, lambda *_: pressed.set())
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, delay.before)
-    if delay.pressed:
+        signal.signal(signal.SIGINT, before)
+    if pressed.is_set():
         raise KeyboardInterrupt
 
 

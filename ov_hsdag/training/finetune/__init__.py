@@ -9,11 +9,9 @@ arXiv:1707.02038), so that uncertain regions are explored.
 In the order of a run:
 
     settings    what decides a run, and when it stops
-    state       what a run carries from measurement to measurement, and its checkpoint
-    task        the problem as a run sees it: features, corrections, distances between placements
+    state       what a run carries from measurement to measurement, its checkpoint, and what stays the same
     proposals   the next placement to measure
-    closing     what is measured again, the placement that is chosen, and record.json
-    loop        `run`: the loop over all of these, with the updates of the policy
+    loop        `run`: fit, learn, propose and measure; then the best again, the choice, and record.json
     model       `finetune`: from a model to its placed IR; `Simulated`, the stand-in for measuring
 
 A run is a function of its settings and its measurements: everything random follows from the seed and the number of
@@ -24,14 +22,10 @@ The output folder holds checkpoint.safetensors, TensorBoard files and, in the en
 folder policy/, the placed model model.xml and model.bin, and its placement placement.json.
 """
 
-from ov_hsdag.calibration.correction import Corrector, Fit, Terms
-from ov_hsdag.training.finetune.loop import Outcome, Report, imitation_target, learn, run
-from ov_hsdag.training.finetune.model import Simulated, finetune
-from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import Entry, check_outputs, new_state
-from ov_hsdag.training.finetune.task import Task
-
-__all__ = [
-    "SCRATCH", "Budget", "Corrector", "Entry", "Fit", "Outcome", "Report", "Settings", "Simulated", "Task",
-    "Terms", "check_outputs", "finetune", "imitation_target", "learn", "new_state", "run",
-]  # fmt: skip
+from ov_hsdag.training.finetune.loop import Report as Report
+from ov_hsdag.training.finetune.model import finetune as finetune
+from ov_hsdag.training.finetune.settings import SCRATCH as SCRATCH
+from ov_hsdag.training.finetune.settings import Budget as Budget
+from ov_hsdag.training.finetune.settings import Settings as Settings
+from ov_hsdag.training.finetune.state import Entry as Entry
+from ov_hsdag.training.finetune.state import check_outputs as check_outputs

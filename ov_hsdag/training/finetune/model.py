@@ -30,8 +30,7 @@ from ov_hsdag.storage.files import save_model_atomically
 from ov_hsdag.training import refuse_existing
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import FORMAT, check_outputs
-from ov_hsdag.training.finetune.task import simple_placement
+from ov_hsdag.training.finetune.state import FORMAT, check_outputs, simple_placement
 from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import RunError, UserError

@@ -25,8 +25,7 @@ from ov_hsdag.policy import placer
 from ov_hsdag.policy.placer import ClusterLogits
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.finetune.settings import Settings
-from ov_hsdag.training.finetune.state import State
-from ov_hsdag.training.finetune.task import Task
+from ov_hsdag.training.finetune.state import State, Task
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.rollout import parse
 
