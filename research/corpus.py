@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import openvino as ov
 
+from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.corpus import assemble, device_set, unpriced
+from ov_hsdag.training.corpus import assemble, named_devices, unpriced
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from research.zoo.catalog import ZOO, select
 
@@ -38,6 +39,11 @@ def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str
         template.save(path)
         coarse = int(template.coarse.max()) + 1
         report(f"{entry.name}: {template.graph.nodes} nodes, {template.group_count} groups, {coarse} coarse groups")
+
+
+def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
+    """Built-in profiles as devices, see `named_devices`."""
+    return named_devices([load_builtin(stem) for stem in stems])
 
 
 def extract(model: ov.Model, rule: int) -> PlacementProblem:

@@ -15,7 +15,7 @@ from ov_hsdag.training import corpus
 from research.baselines.budget import Baseline, Environment
 from research.baselines.metis import Metis
 from research.baselines.package import CONTIGUOUS_PARTITION, MINIMUM_CUT, NETWORK, SEARCH, Alone, HeteroRule, Shipped
-from research.corpus import extract
+from research.corpus import device_set, extract
 from research.instances import Instance
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
@@ -48,7 +48,7 @@ def test_single_devices_and_hetero_ask_once() -> None:
 @pytest.mark.parametrize("model", ["inception-v3-small", "bert-small", "mobilenet-v2-small"])
 def test_placements_of_real_models_are_legal(model: str) -> None:
     template = extract(ZOO[model].build(), split_rule(ov.__version__))
-    names, profile = corpus.device_set(("iris_xe", "npu_core_ultra", "core_ultra_7_155h"))
+    names, profile = device_set(("iris_xe", "npu_core_ultra", "core_ultra_7_155h"))
     for objective in OBJECTIVES:
         problem = corpus.assemble(template, names, profile, objective)
         for baseline in EVERY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -178,13 +178,13 @@ def test_targets_that_are_searched_elsewhere_are_the_same(
     here, there = Targets(corpus, tmp_path / "here"), Targets(corpus, tmp_path / "there")
     there.shard(1)
 
-    def each(function: Callable[[int], list[Target]], numbers: Iterable[int]) -> list[list[Target]]:
+    def each(function: Callable[[int], list[Target]], numbers: Sequence[int]) -> list[list[Target]]:
         lacking = list(numbers)
         assert lacking == [0, 2]
         travelled = pickle.loads(pickle.dumps(function))
         return [travelled(number) for number in reversed(lacking)][::-1]
 
-    assert list(there.fill(3, each)) == [2, 3]
+    there.fill(3, each)
     for number in range(3):
         here.shard(number)
     written = [{file.name: file.read_bytes() for file in one.folder.iterdir()} for one in (here, there)]

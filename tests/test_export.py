@@ -92,7 +92,7 @@ def test_a_loaded_network_has_the_exact_weights(tmp_path: Path) -> None:
     assert loaded.config == network.config
     assert loaded.state_dict().keys() == network.state_dict().keys()
     assert all(torch.equal(value, loaded.state_dict()[key]) for key, value in network.state_dict().items())
-    assert PolicyFolder.load(tmp_path).run == {"seconds": 3}
+    assert PolicyFolder.load(tmp_path).record["run"] == {"seconds": 3}
 
 
 def test_exporting_leaves_the_network_as_it_was(tmp_path: Path) -> None:
@@ -115,5 +115,5 @@ def test_a_policy_of_format_1_is_read(tmp_path: Path) -> None:
         np.testing.assert_allclose(edge_score, expected["edge_score"], atol=1e-5, rtol=0)
         np.testing.assert_allclose(policy.place(x, h, edge_score, cluster), expected["logits"], atol=1e-5, rtol=0)
         if folder == tmp_path:
-            export(load(folder), tmp_path / "new", policy.run)
+            export(load(folder), tmp_path / "new", policy.record["run"])
     assert PolicyFolder.load(tmp_path / "new").record["format"] == 2

@@ -6,6 +6,8 @@ import dataclasses
 import sys
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -22,12 +24,12 @@ from ov_hsdag.policy import features, placer
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
-from ov_hsdag.policy.placer import ClusterLogits, HSDAGPlacer, expand, lean, sample
+from ov_hsdag.policy.placer import ClusterLogits, HSDAGPlacer, lean, sample
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training.network import HSDAGNetwork, export
-from research.corpus import extract
+from research.corpus import device_set, extract
 from research.first_choice import first_choice, within_memory
 from research.zoo.catalog import ZOO
 from tests.graphs import random_problem
@@ -236,7 +238,8 @@ def test_groups_that_a_choice_does_not_support_take_their_next_best(seed: int, d
     supported = generator.random((groups, devices)) < 0.6
     supported[np.arange(groups), generator.integers(0, devices, groups)] = True
     choices = generator.integers(0, devices, (batch, clusters)).astype(np.uint8)
-    placements = expand(choices, logits, cluster, supported)
+    problem: Any = SimpleNamespace(group_supported=supported)
+    placements = ClusterLogits(logits, cluster, None).expanded(problem, choices)
     for row, placement in enumerate(placements):
         for group, device in enumerate(placement):
             wanted = choices[row, cluster[group]]
@@ -249,7 +252,7 @@ def test_asking_the_policy_never_makes_a_prediction_worse() -> None:
     rule = split_rule(ov.__version__)
     for model, stems in product(("yolo-like-small", "t5-encoder-small"), ("xeon+flex", "client+npu+arc")):
         template = extract(ZOO[model].build(), rule)
-        names, profile = corpora.device_set(corpora.HELD_OUT_SETS[stems])
+        names, profile = device_set(corpora.HELD_OUT_SETS[stems])
         assert ZOO[model].family in corpora.HELD_OUT_FAMILIES
         for objective, limited in product(("latency", "throughput"), (False, True)):
             free = np.full(len(names), -1, np.int64)

@@ -275,6 +275,18 @@ def test_the_entropy_bonus_keeps_the_policy_from_being_sure() -> None:
 # --- runs ---
 
 
+def stopped(after: int, output: Path, corpus: Path | None = None, settings: Settings | None = None) -> None:
+    """Begins or continues a run, and interrupts it after a step."""
+
+    def interrupt(step: int, *_: object) -> None:
+        if step == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(output, corpus, settings, report=interrupt)
+    assert read_metadata(output / CHECKPOINT, training.FORMAT)["step"] == after
+
+
 def test_steps_draw_from_ever_more_problems() -> None:
     settings = replace(TINY, problems=160, first_problems=16, imitation_steps=90, batch_size=8)
     pool: Any = SimpleNamespace(count=lambda shards: 10 * shards)
@@ -308,10 +320,10 @@ def test_a_run_repeats_with_its_seed(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_exactly(corpus: Path, tmp_path: Path) -> None:
     pretrain(tmp_path / "whole", corpus, TINY)
-    pretrain(tmp_path / "parts", corpus, TINY, stop_at=4)
+    stopped(4, tmp_path / "parts", corpus, TINY)
     torch.manual_seed(99)
     torch.rand(7)
-    pretrain(tmp_path / "parts", corpus, stop_at=9)
+    stopped(9, tmp_path / "parts", corpus)
     ended = pretrain(tmp_path / "parts", corpus, end=True)
     assert ended["step"] == 9 and [entry["step"] for entry in ended["history"]] == [6, 9]
     assert (tmp_path / "parts" / "policy" / "policy.json").exists()
@@ -329,7 +341,7 @@ def pool_of(corpus: Path, settings: Settings) -> tuple[Pool, HSDAGConfig]:
     problem = next(problem for number in range(9) if (problem := loaded.draw(number)) is not None)
     config = HSDAGConfig.base(Widths.of(policy_input(problem)))
     config = HSDAGConfig.from_dict({**config.to_dict(), **settings.config})
-    return Pool(loaded, Targets(loaded, corpus), 1, config), config
+    return Pool(loaded, Targets(loaded, corpus), 1), config
 
 
 @pytest.mark.parametrize("step", [0, 7])
@@ -452,7 +464,7 @@ def test_what_cannot_be_resumed_is_refused(corpus: Path, tmp_path: Path) -> None
         pretrain(tmp_path / "bad", corpus)
     with pytest.raises(UserError, match="already"):
         pretrain(tmp_path / "bad", corpus, TINY)
-    pretrain(tmp_path / "run", corpus, TINY, stop_at=1)
+    stopped(1, tmp_path / "run", corpus, TINY)
     whole = (tmp_path / "run" / CHECKPOINT).read_bytes()
     (tmp_path / "run" / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="not a checkpoint"):
@@ -463,14 +475,14 @@ def test_a_run_goes_on_with_the_corpus_that_it_began_with(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(corpus.parent)
-    pretrain(tmp_path / "run", Path(corpus.name), TINY, stop_at=1)
+    stopped(1, tmp_path / "run", Path(corpus.name), TINY)
     monkeypatch.chdir(tmp_path)
-    assert pretrain(tmp_path / "run", stop_at=2)["step"] == 2
+    stopped(2, tmp_path / "run")
     # The corpus of its own moves with the run.
     shutil.copytree(corpus, tmp_path / "own" / "corpus")
-    pretrain(tmp_path / "own", settings=TINY, stop_at=1)
+    stopped(1, tmp_path / "own", settings=TINY)
     (tmp_path / "own").rename(tmp_path / "moved")
-    assert pretrain(tmp_path / "moved", stop_at=2)["step"] == 2
+    stopped(2, tmp_path / "moved")
 
 
 @pytest.fixture
@@ -527,7 +539,7 @@ def test_an_interrupted_run_has_saved_what_it_did(
 
 
 def test_a_run_goes_on_with_its_own_corpus_only(corpus: Path, tmp_path: Path) -> None:
-    pretrain(tmp_path / "run", corpus, TINY, stop_at=1)
+    stopped(1, tmp_path / "run", corpus, TINY)
     other = tmp_path / "corpus"
     make(other, ["ncf"], report=lambda _: None)
     with pytest.raises(UserError, match="another corpus"):

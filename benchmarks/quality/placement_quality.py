@@ -46,7 +46,7 @@ from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import RunError, UserError
-from research.corpus import make
+from research.corpus import device_set, make
 from research.first_choice import first_choice
 from research.instances import Instance
 
@@ -108,7 +108,7 @@ def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[
             raise UserError(f"{model} is of a family that pretraining saw: {path.parent.name}")
         template = PlacementProblem.load(path)
         for name in sets:
-            names, profile = corpus.device_set(corpus.HELD_OUT_SETS[name])
+            names, profile = device_set(corpus.HELD_OUT_SETS[name])
             for objective in OBJECTIVES:
                 free = np.full(len(names), -1, np.int64)
                 problem = corpus.assemble(template, names, profile, objective, free)

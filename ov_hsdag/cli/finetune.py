@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -32,7 +33,7 @@ from ov_hsdag.utils.progress import Tell
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ov_hsdag.training.finetune import Budget, Entry, Report
+    from ov_hsdag.training.finetune import Entry, Report
 
 Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, its policy and the placed model.")
@@ -130,7 +131,9 @@ def finetune(
         elif policy != tuning.SCRATCH:
             bundle.check_folder(bundle.find(policy))
     costs = Profile.load(profile) if profile else None
-    stop = _budget(tuning.Budget, measurements, seconds, simulated, resume)
+    if not resume and seconds is measurements is None:
+        measurements, seconds = (_DEFAULT_SIMULATED, None) if simulated else (None, _DEFAULT_SECONDS)
+    limits = measurements or math.inf, seconds or math.inf
     settings = None if resume else tuning.Settings(seed=seed or 0, proposer=proposer or "both")
     if settings and simulated:  # nothing to be lost in noise
         settings = replace(settings, margin=MARGIN)
@@ -148,7 +151,7 @@ def finetune(
                     device,
                     output,
                     objective=objective or "latency",
-                    budget=stop,
+                    budget=tuning.Budget(*limits) if measurements or seconds else None,
                     profile=costs,
                     policy=policy,
                     simulated=simulated,
@@ -226,19 +229,6 @@ def duration(text: str) -> float:
     if not match or float(match[1]) <= 0:
         raise UserError(f"budget '{text}' is no duration: give one like 90s, 10m or 1h")
     return float(match[1]) * _UNITS[match[2] or "s"]
-
-
-def _budget(
-    make: type[Budget], measurements: int | None, seconds: float | None, simulated: bool, resume: bool
-) -> Budget | None:
-    """What was asked for; the default of a new run; None for the resumed run's own."""
-    if measurements is not None:
-        return make(measurements=measurements)
-    if seconds is not None:
-        return make(seconds=seconds)
-    if resume:
-        return None
-    return make(measurements=_DEFAULT_SIMULATED) if simulated else make(seconds=_DEFAULT_SECONDS)
 
 
 def _reporter(tell: Tell) -> Report:

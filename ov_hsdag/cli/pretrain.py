@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +18,9 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ov_hsdag.fleet.cluster import Cluster
     from ov_hsdag.training.pretrain import Report
 
 Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, and of its policy.")]
@@ -87,13 +89,12 @@ def pretrain(
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**given)
     with console.result(as_json) as show, contextlib.ExitStack() as stack:
-        elsewhere: dict[str, Any] = {}
+        cluster = None
         if ray is not None:
             from ov_hsdag.fleet.cluster import Cluster
 
             with console.progress(f"joining the Ray cluster at {ray}"):
                 cluster = stack.enter_context(Cluster(ray))
-            elsewhere["each"] = cluster.map
         try:
             if not resume and corpus is None and {path.name for path in (output / CORPUS).glob("*")} <= {GENERATED}:
                 console.message("no --corpus: the policy learns from generated graphs, and from no real model")
@@ -101,10 +102,9 @@ def pretrain(
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes
-                if ray is not None:
-                    elsewhere["searching"] = lambda done, shards: tell("searching placements", done / shards)
+                each = functools.partial(_told, cluster, tell) if cluster else None
                 record = run(
-                    output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell), **elsewhere
+                    output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell), each=each
                 )
         except KeyboardInterrupt:
             there = (output / CHECKPOINT).exists()
@@ -120,6 +120,13 @@ def pretrain(
 
 def _options(given: Mapping[str, Any]) -> str:
     return ", ".join("--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in given)
+
+
+def _told(cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
+    """Calls on the cluster, with the share of them that is done."""
+    for done, found in enumerate(cluster.map(function, numbers), start=1):
+        tell("searching placements", done / len(numbers))
+        yield found
 
 
 def _reporter(tell: Tell) -> Report:

@@ -12,7 +12,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 class Cluster:
-    """A Ray cluster; ends with `close`, or at the end of a `with` block."""
+    """A Ray cluster, until the end of a `with` block."""
 
     def __init__(self, address: str) -> None:
         """Connect to what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
@@ -66,15 +66,12 @@ class Cluster:
         except Exception as error:  # of many kinds: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
-    def close(self) -> None:
-        """Leaves the cluster; what of this driver still runs there ends."""
-        self.ray.shutdown()
-
     def __enter__(self) -> Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Leaves the cluster; what of this driver still runs there ends."""
+        self.ray.shutdown()
 
     def machines(self) -> list[Machine]:
         """Those that take jobs, by their names."""
@@ -118,7 +115,7 @@ class Cluster:
             over.set()
             workers.shutdown(wait=True)
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Call a function for each item on the cluster's cores; results in the order of the items. Raises RunError.
 
         Each call should take a second or so. A call whose node is lost is made again elsewhere, so functions must only

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -218,40 +218,25 @@ class PolicyFolder:
         """A policy by name or folder, the shipped one by default; read once while it is the same. Raises UserError."""
         return _load(find(policy).resolve())
 
-    @property
-    def run(self) -> Mapping[str, Any]:
-        """The record of the run that made it."""
-        run = self.record.get("run")
-        return run if isinstance(run, dict) else {}
-
     def encode(self, x: PolicyInput) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Node embeddings [n, H] and edge scores [e]; see `Network.encode`."""
-        with self._running():
-            h, edge_score = self.network.encode(x)
-        self._expect_finite(h, edge_score)
+        h, edge_score = self._finite(lambda: self.network.encode(x))
         return h, edge_score
 
     def place(
         self, x: PolicyInput, h: NDArray[np.float32], edge_score: NDArray[np.float32], cluster: NDArray[np.integer[Any]]
     ) -> NDArray[np.float32]:
         """Logits [c, D]; see `Network.logits`."""
-        with self._running():
-            logits = self.network.logits(x, h, edge_score, cluster)
-            if logits.shape[1:] != (len(x.device_x),):
-                raise ValueError(f"it has scores for {logits.shape[1]} devices")
-        self._expect_finite(logits)
-        return logits
+        return self._finite(lambda: (self.network.logits(x, h, edge_score, cluster),))[0]
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Turns what weights of other names and shapes lead to into a UserError."""
+    def _finite(self, run: Callable[[], tuple[NDArray[np.float32], ...]]) -> tuple[NDArray[np.float32], ...]:
+        """What a part of the network computes. UserError where its weights have other names or shapes, or are none."""
         try:
-            yield
+            outputs = run()
         except (KeyError, ValueError, IndexError) as error:
             raise UserError(
                 f"policy '{self.path}' does not run on this model's features: {one_line(error)}; export it again"
             ) from error
-
-    def _expect_finite(self, *outputs: NDArray[np.float32]) -> None:
         if not all(np.isfinite(array).all() for array in outputs):
             raise UserError(f"policy '{self.path}' computes no scores of nodes and devices: train or export it again")
+        return outputs

@@ -51,7 +51,8 @@ class ClusterLogits:
 
     logits: NDArray[np.float32]  # of devices for clusters [c, D]
     of_group: NDArray[np.integer]  # cluster of each group [groups]
-    partition: NDArray[np.uint8] | None  # see `expand`
+    # devices of groups that those keep whose cluster has the device of most of its groups there [groups]
+    partition: NDArray[np.uint8] | None
 
     @classmethod
     def of(
@@ -61,8 +62,19 @@ class ClusterLogits:
         return cls(logits, cluster[x.coarse], x.partition if residual else None)
 
     def expanded(self, problem: PlacementProblem, choices: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Placements of a problem's groups, see `expand`; choices: devices of clusters, uint8 [batch, c]."""
-        return expand(choices, self.logits, self.of_group, problem.group_supported, self.partition)
+        """Placements of a problem's groups, uint8 [batch, groups]; choices: devices of clusters, uint8 [batch, c].
+
+        A group that its cluster's device does not support takes the next best.
+        """
+        supported, logits, cluster = problem.group_supported, self.logits, self.of_group
+        placements = choices[:, cluster]
+        instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
+        placements = np.where(supported[np.arange(len(cluster)), placements], placements, instead)
+        if self.partition is not None:
+            votes = np.bincount(cluster.astype(np.int64) * logits.shape[1] + self.partition, None, logits.size)
+            stays = choices == votes.reshape(logits.shape).argmax(1)
+            placements = np.where(stays[:, cluster], self.partition, placements)
+        return placements
 
 
 @dataclass(frozen=True)
@@ -136,26 +148,3 @@ def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generat
     scale = 1 / np.asarray(_TEMPERATURES, np.float32)[:, None, None, None]
     # The maximum of logits with Gumbel noise is a draw from their softmax.
     return (logits * scale + noise).argmax(3).reshape(-1, len(logits)).astype(np.uint8)
-
-
-def expand(
-    choices: NDArray[np.uint8],
-    logits: NDArray[np.float32],
-    cluster: NDArray[np.integer],
-    supported: NDArray[np.bool_],
-    partition: NDArray[np.uint8] | None = None,
-) -> NDArray[np.uint8]:
-    """Devices of clusters as devices of groups; a group that its cluster's device does not support takes the next best.
-
-    choices: uint8 [batch, c]; logits: float32 [c, D]; cluster: of each group [groups]; partition: devices of groups
-    that those keep whose cluster has the device of most of its groups there, uint8 [groups]. Returns uint8 [batch,
-    groups].
-    """
-    placements = choices[:, cluster]
-    instead = np.where(supported, logits[cluster], -np.inf).argmax(1).astype(np.uint8)
-    placements = np.where(supported[np.arange(len(cluster)), placements], placements, instead)
-    if partition is not None:
-        votes = np.bincount(cluster.astype(np.int64) * logits.shape[1] + partition, None, logits.size)
-        stays = choices == votes.reshape(logits.shape).argmax(1)
-        placements = np.where(stays[:, cluster], partition, placements)
-    return placements

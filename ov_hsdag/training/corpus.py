@@ -64,12 +64,8 @@ GENERATED = "generated"
 """The family of graphs that are drawn, and of no model."""
 
 
-def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
-    """Built-in profiles as devices: names (numbered, as "GPU.0", where a kind occurs twice), and profile."""
-    return _named([load_builtin(stem) for stem in stems])
-
-
-def _named(profiles: Sequence[DeviceProfile]) -> tuple[tuple[str, ...], Profile]:
+def named_devices(profiles: Sequence[DeviceProfile]) -> tuple[tuple[str, ...], Profile]:
+    """Profiles as devices: names (numbered, as "GPU.0", where a kind occurs twice), and profile."""
     kinds = [profile.kind for profile in profiles]
     names = tuple(
         kind if kinds.count(kind) == 1 else f"{kind}.{kinds[:number].count(kind)}" for number, kind in enumerate(kinds)
@@ -261,7 +257,7 @@ def _draw_devices(
             # Devices of one kind are often the same product.
             changed = [changed[chosen.index(stem)] for stem in chosen]
         profiles = changed
-    return *_named(profiles), randomized
+    return *named_devices(profiles), randomized
 
 
 def _randomized(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:

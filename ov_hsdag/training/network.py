@@ -28,9 +28,8 @@ _SUMS = 4
 
 def tensors(x: PolicyInput) -> Any:
     """The input with tensors in the place of arrays, which they share their memory with."""
-    values = {field.name: torch.from_numpy(getattr(x, field.name)) for field in dataclasses.fields(x)}
-    changed: Any = values
-    return dataclasses.replace(x, **changed)
+    values: Any = {field.name: torch.from_numpy(getattr(x, field.name)) for field in dataclasses.fields(x)}
+    return dataclasses.replace(x, **values)
 
 
 def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

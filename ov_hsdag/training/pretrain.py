@@ -18,8 +18,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -120,7 +119,8 @@ def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int
     indices = np.sort(indices)
     drawn: list[Rollouts | None] = [None] * len(indices)
     epochs = 1 if state.step < settings.imitation_steps else settings.update_epochs
-    with _whole_or_not_at_all(state) if epochs > 1 else nullcontext():
+    before = deepcopy((network.state_dict(), optimizer.state_dict()))
+    try:
         for epoch in range(epochs):
             total: Counter[str] = Counter()
             optimizer.zero_grad()
@@ -135,6 +135,10 @@ def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int
                     (loss / len(indices)).backward()  # type: ignore[no-untyped-call]
                 total.update({name: value / len(indices) for name, value in logged.items()})
             norm = follow(network, optimizer, settings.max_grad_norm)
+    except BaseException:
+        network.load_state_dict(before[0])
+        optimizer.load_state_dict(before[1])
+        raise
     scalars = {**total, "losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
     if rollouts := [one for one in drawn if one]:
         returns = np.array([one.returns.mean() for one in rollouts])
@@ -152,18 +156,6 @@ def explained_variance(baselines: NDArray[np.float64], returns: NDArray[np.float
     return 1 - float((returns - baselines)[known].var()) / variance if variance > 0 else math.nan
 
 
-@contextmanager
-def _whole_or_not_at_all(state: State) -> Iterator[None]:
-    """Puts weights and optimizer back where an exception ends the block between two updates."""
-    network, optimizer = deepcopy(state.network.state_dict()), deepcopy(state.optimizer.state_dict())
-    try:
-        yield
-    except BaseException:
-        state.network.load_state_dict(network)
-        state.optimizer.load_state_dict(optimizer)
-        raise
-
-
 def validate(network: HSDAGNetwork, pool: Pool, count: int) -> dict[str, float]:
     """Compares greedy placements of the first `count` validation problems with searched ones.
 
@@ -174,7 +166,7 @@ def validate(network: HSDAGNetwork, pool: Pool, count: int) -> dict[str, float]:
     with torch.no_grad():
         policies = [run_policy(network, example) for example in examples]
         losses = [float(imitation_loss(policy, example)) for policy, example in zip(policies, examples, strict=True)]
-    ratio = np.array([greedy_score(network, example) / example.target_score for example in examples])
+    ratio = np.array([greedy_score(*each) / each[1].target_score for each in zip(policies, examples, strict=True)])
     feasible = np.isfinite(ratio)
     return {
         "gap": float(np.exp(np.log(ratio[feasible]).mean()) - 1) if feasible.any() else math.inf,
@@ -191,11 +183,9 @@ def pretrain(
     settings: Settings | None = None,
     *,
     checkpoint_seconds: float = 120.0,
-    stop_at: int | None = None,
     end: bool = False,
     report: Report | None = None,
     each: Each | None = None,
-    searching: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Runs or continues a pretraining; returns the record of the run.
 
@@ -203,12 +193,9 @@ def pretrain(
     there is no corpus, no run to continue, or a run already where a new one was asked for.
 
     corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new run the
-    folder "corpus" in `output`. settings: of a new run; None: the run in `output` is continued with its own. stop_at:
-    leave, after a checkpoint, before this step. end: make no more steps: write record and policy of a run that was
-    begun.
-
-    each: searches all placements first, on several machines; None: they are searched here, when they are needed.
-    searching: with `each`, takes the number of searched shards and that of all of them.
+    folder "corpus" in `output`. settings: of a new run; None: the run in `output` is continued with its own. end: make
+    no more steps: write record and policy of a run that was begun. each: searches all placements first, on several
+    machines; None: they are searched here, when they are needed.
     """
     # Where the network is sure, gradients underflow, and with denormal numbers a step takes several times longer.
     torch.set_flush_denormal(True)
@@ -237,11 +224,8 @@ def pretrain(
     # Validation comes first, so that more training problems do not change it.
     targets, first_shard = Targets(corpus, folder), math.ceil(settings.validation / SHARD)
     if each is not None:
-        shards = first_shard + shards_at(settings, settings.steps)
-        for done in targets.fill(shards, each):
-            if searching:
-                searching(done, shards)
-    checks, pool = Pool(corpus, targets, 0, config), Pool(corpus, targets, first_shard, config)
+        targets.fill(first_shard + shards_at(settings, settings.steps), each)
+    checks, pool = Pool(corpus, targets, 0), Pool(corpus, targets, first_shard)
     check_count = checks.count(first_shard)
 
     def checked() -> dict[str, float]:
@@ -253,12 +237,11 @@ def pretrain(
         if not state.history or state.history[-1]["step"] != state.step:
             checked()
     else:
-        last_step = settings.steps if stop_at is None else min(stop_at, settings.steps)
         saved = time.monotonic()
         try:
             with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
                 begin, before = time.monotonic(), state.seconds
-                while state.step < last_step:
+                while state.step < settings.steps:
                     indices = batch_indices(settings, pool, state.step)
                     # An interrupt comes between two steps, where the state is whole.
                     with uninterrupted():
@@ -273,7 +256,7 @@ def pretrain(
                             writer.add_scalar(name, value, state.step)
                     if report:
                         report(state.step, settings.steps, scalars)
-                    if time.monotonic() - saved >= checkpoint_seconds or state.step == last_step:
+                    if time.monotonic() - saved >= checkpoint_seconds or state.step == settings.steps:
                         state.save(path, settings, corpus, corpus_folder)
                         saved = time.monotonic()
         except KeyboardInterrupt:
@@ -281,9 +264,8 @@ def pretrain(
                 state.save(path, settings, corpus, corpus_folder)
             raise
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
-    if end or state.step == settings.steps:
-        write_json(output / "record.json", record)
-        export(state.network, output / "policy", record)
+    write_json(output / "record.json", record)
+    export(state.network, output / "policy", record)
     return record
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import atomic_file
@@ -35,7 +34,7 @@ ELITES = 4
 """Placements of the teacher that a problem has, at most, and how much worse than the best they may be."""
 CLOSE = 0.01
 
-Each = Callable[[Callable[[int], "list[Target]"], Iterable[int]], "Iterable[list[Target]]"]
+Each = Callable[[Callable[[int], "list[Target]"], Sequence[int]], "Iterable[list[Target]]"]
 """Calls a function for each number, in their order, as `map` does."""
 
 
@@ -90,13 +89,12 @@ class Targets:
         self._write(path, targets)
         return targets
 
-    def fill(self, shards: int, each: Each) -> Iterator[int]:
-        """Searches the first shards that are not there; yields after each how many there are. each: see `Each`."""
+    def fill(self, shards: int, each: Each) -> None:
+        """Searches those of the first shards that are not there. each: see `Each`."""
         lacking = [number for number in range(shards) if not self._path(number).exists()]
         found = each(functools.partial(searched, self.corpus), lacking)
-        for done, (number, targets) in enumerate(zip(lacking, found, strict=True), start=shards - len(lacking) + 1):
+        for number, targets in zip(lacking, found, strict=True):
             self._write(self._path(number), targets)
-            yield done
 
     def _path(self, number: int) -> Path:
         return self.folder / f"targets-{self.corpus.fingerprint}-{number:05d}.npz"
@@ -133,7 +131,7 @@ def _read(path: Path) -> list[Target]:
 class Pool:
     """Problems worth learning (a split answer, or one in some with a trivial one), each made when it is needed."""
 
-    def __init__(self, corpus: Corpus, targets: Targets, first_shard: int, config: HSDAGConfig) -> None:
+    def __init__(self, corpus: Corpus, targets: Targets, first_shard: int) -> None:
         self._corpus = corpus
         self._targets = targets
         self._next = first_shard

@@ -126,10 +126,8 @@ def expand(example: Example, actions: NDArray[np.int64], policy: Policy) -> NDAr
     return clusters.expanded(example.problem, actions.astype(np.uint8))
 
 
-def greedy_score(network: HSDAGNetwork, example: Example) -> float:
+def greedy_score(policy: Policy, example: Example) -> float:
     """The score of the likeliest placement, µs, inf where infeasible."""
-    with torch.no_grad():
-        policy = run_policy(network, example)
     return float(example.problem.scores(expand(example, policy.log_probability.argmax(-1).numpy()[None], policy))[0])
 
 

@@ -34,7 +34,7 @@ from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import TYPE_COLUMNS, PolicyInput, policy_input
 from ov_hsdag.policy.forward import Segments
-from ov_hsdag.policy.placer import expand
+from ov_hsdag.policy.placer import ClusterLogits
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.network import HSDAGNetwork, parameter_shapes, tensors
 
@@ -213,7 +213,7 @@ def _choose(task: Task, logits: Tensor, cluster: NDArray[np.int32], greedy: bool
     known = log_probability.detach()
     actions = known.argmax(-1) if greedy else torch.multinomial(known.exp(), 1).squeeze(-1)
     choice = actions.numpy().astype(np.uint8)[None]
-    placement = expand(choice, logits.detach().numpy(), of_group, supported)[0]
+    placement = ClusterLogits(logits.detach().numpy(), of_group, None).expanded(task.problem, choice)[0]
     return log_probability.gather(1, actions[:, None]).sum(), placement
 
 

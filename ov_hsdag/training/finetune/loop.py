@@ -187,7 +187,6 @@ class _Run:
         measurement = self.judge.measure(self.problem.affinity(proposal.placement), worth=worth)
         entry = Entry(proposal.placement, measurement, proposal.source, proposal.predicted)
         self.state.entries.append(entry)
-        self.state.recalled += proposal.recalled
         self.save()
         return entry
 
@@ -341,7 +340,6 @@ def make_record(
         },
         "measurements": len(state.proposed),
         "failed": sum(entry.measurement.failed for entry in state.measured),
-        "recalled": state.recalled,
         "chosen": choice.name,
         "best": {**choice.measurement.to_dict(), "measurement": numbers.get(choice.entry)},
         "best_so_far": [round(ratio, 4) for ratio in best_so_far][1:],

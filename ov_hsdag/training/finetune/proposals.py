@@ -49,7 +49,6 @@ class Proposal:
     placement: Placements  # uint8 [groups]
     source: str  # see `Entry.source`
     predicted: float  # the ratio to the reference that the most likely correction predicts
-    recalled: int  # number of better candidates that had been measured before
 
 
 def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal | None:
@@ -62,15 +61,15 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
     fresh, origins, scores = _proposed(believed, state, task, settings, generator)
     candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
     known = np.stack([entry.placement for entry in state.entries])
-    index, recalled = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
+    index = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
     if index is None:
         candidates, sources = task.problem.random(generator, _RANDOM), ["random"] * _RANDOM
-        index, _ = _first_new(task, candidates, np.arange(_RANDOM), known)
+        index = _first_new(task, candidates, np.arange(_RANDOM), known)
         if index is None:
             return None
     placement = candidates[index]
     predicted = task.corrector.log_ratio(fit.mean, task.corrector.terms(placement))
-    return Proposal(placement, sources[index], float(np.exp(predicted[0])), recalled)
+    return Proposal(placement, sources[index], float(np.exp(predicted[0])))
 
 
 def policy_placements(
@@ -140,20 +139,16 @@ def _refined(
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
 
 
-def _first_new(
-    task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements
-) -> tuple[int | None, int]:
-    """The first candidate of the ranking that is worth a measurement, and how many known ones are ranked above it.
+def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements) -> int | None:
+    """The first candidate of the ranking that is worth a measurement.
 
     That is one at a distance from all known placements; where there is none, one that is not known.
     """
     second: int | None = None
-    recalled = 0
     for index in ranking.tolist():
         if (known == candidates[index]).all(axis=1).any():
-            recalled += second is None
             continue
         if task.distance(candidates[index], known).min() >= _DIFFERENT:
-            return index, recalled
+            return index
         second = index if second is None else second
-    return second, recalled
+    return second

@@ -60,7 +60,6 @@ class State:
     entries: list[Entry] = field(default_factory=list)  # all measured placements, in order
     # second measurements of the finalists, pooled with the first, by their entries
     final: dict[int, Measurement] = field(default_factory=dict)
-    recalled: int = 0  # number of proposals that had been measured before
     seconds: float = 0.0  # wall time of all parts of the run so far
 
     @property
@@ -99,7 +98,6 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
         "reference": state.reference,
         "entries": [entry.to_dict() for entry in state.entries],
         "final": {str(index): measurement.to_dict() for index, measurement in state.final.items()},
-        "recalled": state.recalled,
         "seconds": state.seconds,
     }
     tensors = {"placements": torch.from_numpy(np.stack([entry.placement for entry in state.entries]))}
@@ -129,8 +127,7 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
         state.final = {int(index): Measurement.from_dict(values) for index, values in metadata["final"].items()}
         if not state.final.keys() <= set(range(len(state.entries))):
             raise ValueError("it has finalists that were not measured")
-        state.reference, state.recalled = str(metadata["reference"]), int(metadata["recalled"])
-        state.seconds = float(metadata["seconds"])
+        state.reference, state.seconds = str(metadata["reference"]), float(metadata["seconds"])
     return state
 
 
